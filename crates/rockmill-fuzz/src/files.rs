@@ -48,7 +48,7 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
         cache: None,
         largest_seqno: None,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
         prefix_extractor: None,
     };
     let table = Table::open(file, options)?;

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, CompactionCursors, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket,
-    Moment, PendingRun, RATE_MIN, RateControl, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket, Moment, PendingRun,
+    RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
     pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
@@ -60,10 +60,10 @@ struct Pending {
 }
 
 impl Pending {
-    fn as_run(&self, number: u64, needs: &[u64]) -> Option<PendingRun> {
+    fn as_run(&self, number: u64, depends_on: &[u64]) -> Option<PendingRun> {
         Some(PendingRun {
             number,
-            needs: needs.to_vec(),
+            depends_on: depends_on.to_vec(),
             inputs: self.jobs.iter().flat_map(|c| c.inputs.iter().cloned()).collect(),
             level: self.jobs.first().filter(|c| !c.trivial_move)?.output_level,
             run: self.tables.first().filter(|f| f.entry.extra_run > 0)?.entry.extra_run,
@@ -77,7 +77,7 @@ struct Engine<'s> {
     options: &'s CfOptions,
     tree: Tree,
     keys: KeySpace,
-    cursors: CompactionCursors,
+    cursors: RunningCompactions,
     /// What is done and waits for its turn.
     commits: CommitQueue<Pending>,
     jobs: Vec<Job>,
@@ -129,7 +129,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         options: &s.options,
         tree,
         keys,
-        cursors: CompactionCursors::new(),
+        cursors: RunningCompactions::new(),
         commits: CommitQueue::new(),
         jobs: Vec::new(),
         full: Default::default(),
@@ -322,7 +322,7 @@ impl Engine<'_> {
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
             self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
             let sparing = self.is_sparing();
-            self.cursors.set_sparing(sparing);
+            self.cursors.set_flush_bound(sparing);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(mut c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
                 match self.begin_merge() {
@@ -354,7 +354,7 @@ impl Engine<'_> {
 
     /// Begins to merge pending output, if that is due.
     fn begin_merge(&mut self) -> bool {
-        let runs = self.commits.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs));
+        let runs = self.commits.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on));
         let pending: Vec<PendingRun> = runs.collect();
         let picked = pick_intra_df(&self.tree.version, self.options, &self.cursors, &pending);
         let Some(mut merge) = picked else { return false };

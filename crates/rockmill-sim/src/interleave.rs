@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, CompactionCursors, CompactionReason, FileMeta, IntraDf, ManualPick, ManualStep,
-    MergeTicket, Moment, PendingRun, PurgeQueue, Step as Turn, StepKind, Ticket, Version, deepest_place, level_scores,
+    CommitQueue, Compaction, CompactionReason, FileMeta, IntraDf, ManualPick, ManualStep, MergeTicket, Moment,
+    PendingRun, PurgeQueue, RunningCompactions, Step as Turn, StepKind, Ticket, Version, deepest_place, level_scores,
     pick_intra_df_of, pick_refit, runs_due,
 };
 use rockmill::{CfOptions, CompactionStyle};
@@ -44,10 +44,10 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
 /// A strategy: [`rockmill::internals::simulation::pick`], or one that a test has broken.
-pub type Pick = fn(&Arc<Version>, &CfOptions, &mut CompactionCursors, &Moment) -> Option<Compaction>;
+pub type Pick = fn(&Arc<Version>, &CfOptions, &mut RunningCompactions, &Moment) -> Option<Compaction>;
 
 /// What chooses merges of pending runs, from a number on: [`pick_intra_df_of`], or one that a test has broken.
-pub type PickMerge = fn(&Arc<Version>, &CfOptions, &CompactionCursors, &[PendingRun], usize) -> Option<IntraDf>;
+pub type PickMerge = fn(&Arc<Version>, &CfOptions, &RunningCompactions, &[PendingRun], usize) -> Option<IntraDf>;
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,7 +268,7 @@ struct World {
     /// Each key's newest version; sequence number 0 where there was none.
     newest: [(u64, bool); 256],
     options: CfOptions,
-    cursors: CompactionCursors,
+    cursors: RunningCompactions,
     running: Vec<Work>,
     /// Committed, and not forgotten yet.
     lingering: Vec<(Ticket, Pending)>,
@@ -296,7 +296,7 @@ impl World {
             contents: HashMap::new(),
             newest: [(0, false); 256],
             options: h.options.clone(),
-            cursors: CompactionCursors::new(),
+            cursors: RunningCompactions::new(),
             running: Vec::new(),
             lingering: Vec::new(),
             lingers: h.lingering,
@@ -356,7 +356,7 @@ impl World {
         match *step {
             Step::Flush(seed) => self.flush(seed),
             Step::Wait(seconds) => self.now += u64::from(seconds),
-            Step::Sparing(sparing) => self.cursors.set_sparing(sparing),
+            Step::Sparing(sparing) => self.cursors.set_flush_bound(sparing),
             Step::Change(style, downforce) => {
                 self.options.compaction_style = style;
                 self.options.compaction_downforce = downforce;
@@ -401,7 +401,7 @@ impl World {
                 self.running.clear();
                 self.lingering.clear();
                 self.ingestion = None;
-                self.cursors = CompactionCursors::new();
+                self.cursors = RunningCompactions::new();
                 self.commits = CommitQueue::new();
                 // Opened again: nothing is known but what the MANIFEST says, and other tables are removed.
                 let reopen = |f: &Arc<FileMeta>| Arc::new(FileMeta::new(f.entry.clone(), Arc::clone(&f.purge)));
@@ -468,7 +468,7 @@ impl World {
 
     /// Nothing more comes: all that is due is done.
     fn rest(&mut self, pick: Pick) -> Result<(), String> {
-        self.cursors.set_sparing(false);
+        self.cursors.set_flush_bound(false);
         for _ in 0..REST_JOBS_MAX {
             while !self.running.is_empty() || self.ingestion.is_some() || !self.lingering.is_empty() {
                 self.go_on_with_ingestion();
@@ -486,7 +486,7 @@ impl World {
                 let ages = ages && self.options.compaction_style != CompactionStyle::Fifo;
                 return match self.version.files().find(|f| ages && is_old(f)) {
                     Some(f) => {
-                        let tree: Vec<_> = self.version.places().map(|p| (p.level, p.run, p.files)).collect();
+                        let tree: Vec<_> = self.version.sorted_runs().map(|p| (p.level, p.run, p.files)).collect();
                         Err(format!("table {} is due for its age, and no job takes it: {tree:?}", f.number()))
                     }
                     None => Ok(()),
@@ -723,11 +723,11 @@ impl World {
         if self.running.len() >= RUNNING_MAX || self.out_of_order {
             return;
         }
-        let run = |(number, needs, p): (u64, &[u64], &Pending)| {
+        let run = |(number, depends_on, p): (u64, &[u64], &Pending)| {
             let first = p.tables.first().filter(|f| f.entry.extra_run > 0)?;
             Some(PendingRun {
                 number,
-                needs: needs.to_vec(),
+                depends_on: depends_on.to_vec(),
                 inputs: p.jobs.iter().flat_map(|c| c.inputs.iter().cloned()).collect(),
                 level: p.jobs.first().filter(|c| !c.trivial_move)?.output_level,
                 run: first.entry.extra_run,

@@ -68,7 +68,7 @@ impl Tree {
 
     /// Sorted runs: L0 tables, and the runs of levels.
     pub fn runs(&self) -> usize {
-        self.version.places().count()
+        self.version.sorted_runs().count()
     }
 
     fn table(&mut self, extent: Extent, epoch: u64, run: u64, now: f64) -> Arc<FileMeta> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    Compaction, CompactionCursors, IntraDf, Moment, PendingRun, Version, pick, pick_intra_df_of,
+    Compaction, IntraDf, Moment, PendingRun, RunningCompactions, Version, pick, pick_intra_df_of,
 };
 use rockmill::{CfOptions, CompactionStyle};
 use rockmill_sim::interleave::{Done, History, Pick, PickMerge, Step, Strategy};
@@ -80,7 +80,7 @@ fn strategies_change_while_jobs_run() {
 fn broken(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &mut CompactionCursors,
+    cursors: &mut RunningCompactions,
     moment: &Moment,
 ) -> Option<Compaction> {
     let mut c = pick(version, options, cursors, moment)?;
@@ -94,7 +94,7 @@ fn broken(
 fn leaves_a_run(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &mut CompactionCursors,
+    cursors: &mut RunningCompactions,
     moment: &Moment,
 ) -> Option<Compaction> {
     let mut c = pick(version, options, cursors, moment)?;
@@ -137,7 +137,7 @@ fn a_df_job_that_leaves_an_older_run_behind_is_found() {
 fn forgets_tombstones(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     pending: &[PendingRun],
     due: usize,
 ) -> Option<IntraDf> {
@@ -150,7 +150,7 @@ fn forgets_tombstones(
 fn go_too_deep(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     pending: &[PendingRun],
     due: usize,
 ) -> Option<IntraDf> {

@@ -354,7 +354,7 @@ fn df_tiered_is_faster_than_tiered_and_writes_less() {
 #[test]
 fn a_pick_in_a_tree_of_a_hundred_terabytes_is_quick() {
     use rockmill::internals::simulation::{
-        CompactionCursors, FileMeta, Moment, PurgeQueue, Version, level_scores, pick,
+        FileMeta, Moment, PurgeQueue, RunningCompactions, Version, level_scores, pick,
     };
     use rockmill_format::edit::FileEntry;
     use rockmill_format::key::{InternalKey, ValueType};
@@ -383,7 +383,7 @@ fn a_pick_in_a_tree_of_a_hundred_terabytes_is_quick() {
         }
         let (version, mut options) = (Arc::new(version), Settings::default().options);
         (options.compaction_downforce, options.max_bytes_for_level_base) = (downforce, 1 << 30);
-        let (mut cursors, mut jobs, mut longest) = (CompactionCursors::new(), 0, 0.0f64);
+        let (mut cursors, mut jobs, mut longest) = (RunningCompactions::new(), 0, 0.0f64);
         let began = std::time::Instant::now();
         while jobs < 64 {
             let one = std::time::Instant::now();

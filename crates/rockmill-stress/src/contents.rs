@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::case::Case;
     use crate::history::History;
-    use crate::place::Place;
+    use crate::place::SortedRun;
     use crate::replay::Silent;
 
     const STEPS: &str = "create 1 merging\n\
@@ -343,7 +343,7 @@ mod tests {
 
     /// What a database shows after these steps.
     fn after(steps: &[Step]) -> Contents {
-        let place = Place::in_memory(&MemFileSystem::new());
+        let place = SortedRun::in_memory(&MemFileSystem::new());
         let case = Case { configurations: Vec::new(), ttl: false, history: History { steps: steps.to_vec() } };
         case.run(&place, &mut Silent).unwrap();
         Contents::read(&place.open(&crate::configuration::Configuration::default()).unwrap()).unwrap()

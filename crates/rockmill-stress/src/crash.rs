@@ -32,7 +32,7 @@ use crate::files;
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::{Place, existing};
+use crate::place::{SortedRun, existing};
 use crate::replay::{Run, Silent, replay};
 pub use cost::{Cost, Costs};
 use newest::Suffixes;
@@ -303,8 +303,8 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    fn place(&self, image: &MemFileSystem) -> Place {
-        Place { own_wals: self.plan.own_wals, ..Place::in_memory(image) }
+    fn place(&self, image: &MemFileSystem) -> SortedRun {
+        SortedRun { own_wals: self.plan.own_wals, ..SortedRun::in_memory(image) }
     }
 
     fn configuration(&self, window: Window) -> Configuration {
@@ -449,7 +449,7 @@ impl Cutter<'_> {
     ) -> rockmill::Result<Db> {
         let counted = CountingFileSystem::new(Arc::new(image.clone()));
         let logs = files::log_bytes(&self.place(image));
-        let place = Place { fs: Arc::new(counted.clone()), ..self.place(image) };
+        let place = SortedRun { fs: Arc::new(counted.clone()), ..self.place(image) };
         let begin = Instant::now();
         let mut options = existing(place.options(configuration));
         options.set_wal_recovery_mode(recovery);

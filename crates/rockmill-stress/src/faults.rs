@@ -29,7 +29,7 @@ use crate::crash::{Points, empty_disk, rounds};
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::Place;
+use crate::place::SortedRun;
 use crate::replay::{Done, Failure, Observer, Run, Trouble, Verdict, replay};
 
 /// How a call fails.
@@ -326,7 +326,7 @@ fn beside_a_recovery(hit: &Mutex<Hit>, path: PathBuf) -> Fault {
 /// Looks on while a history is done with one call failing.
 struct Watch<'a> {
     fs: &'a MemFileSystem,
-    place: Place,
+    place: SortedRun,
     steps: &'a [Step],
     configurations: &'a [Configuration],
     hit: Arc<Mutex<Hit>>,
@@ -460,7 +460,7 @@ impl Watch<'_> {
     /// Looks at what a power cut would leave now that [`MEANWHILE`] is written and synced.
     fn taken_meanwhile(&self) -> Result<(), String> {
         let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(CrashMode::SyncedOnly));
-        let place = Place { fs: image, ..self.place.clone() };
+        let place = SortedRun { fs: image, ..self.place.clone() };
         let db = place.open(&self.configurations.first().cloned().unwrap_or_default()).map_err(|e| e.to_string())?;
         if db.get(MEANWHILE.0).map_err(|e| e.to_string())?.as_deref() != Some(MEANWHILE.1) {
             return Err("it is not there".to_owned());
@@ -498,7 +498,7 @@ impl Watch<'_> {
         };
         write(&put)?;
         let configuration = self.configurations.first().cloned().unwrap_or_default();
-        let look = |what: &str, place: &Place| -> Result<(), String> {
+        let look = |what: &str, place: &SortedRun| -> Result<(), String> {
             let copy = place.open(&configuration).map_err(|e| failed(what, &e))?;
             if copy.cf_names() != names {
                 return Err(format!("{what} after a failure has column families {:?}, not {names:?}", copy.cf_names()));
@@ -514,9 +514,9 @@ impl Watch<'_> {
         };
         for mode in [CrashMode::KeepAll, CrashMode::SyncedOnly] {
             let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(mode));
-            look(&format!("{mode:?}"), &Place { fs: image, ..self.place.clone() })?;
+            look(&format!("{mode:?}"), &SortedRun { fs: image, ..self.place.clone() })?;
         }
-        let copy = Place { root: self.place.path(PROBE_DIR), ..self.place.clone() };
+        let copy = SortedRun { root: self.place.path(PROBE_DIR), ..self.place.clone() };
         copy.make_root().map_err(|e| failed("a directory", &e))?;
         let checkpoint = Checkpoint::new(db).and_then(|c| c.create_checkpoint_with_log_size(copy.db(), u64::MAX));
         checkpoint.map_err(|e| failed("a checkpoint", &e))?;
@@ -651,7 +651,7 @@ fn moment(
     (models, steps): (&[Model], &[Step]),
     (at_least, started): (usize, usize),
 ) -> Result<(), String> {
-    let place = Place::in_memory(image);
+    let place = SortedRun::in_memory(image);
     if !image.exists(&place.db().join("CURRENT")).map_err(|e| e.to_string())? {
         return if at_least == 0 { Ok(()) } else { Err("the database is gone".to_owned()) };
     }
@@ -666,7 +666,7 @@ fn moment(
 /// One run with a fault.
 fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(), String> {
     let fs = empty_disk()?;
-    let place = Place::in_memory(&fs);
+    let place = SortedRun::in_memory(&fs);
     let hit = inject(&fs, n, way, plan.seed ^ n);
     let mut watch = Watch {
         fs: &fs,
@@ -730,7 +730,8 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
     }
     for cut in [false, true].into_iter().filter(|_| !ended) {
         let disk = if cut { fs.crash_image(CrashMode::SyncedOnly) } else { fs.clone() };
-        let db = Place::in_memory(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
+        let db =
+            SortedRun::in_memory(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
         matches(&db, &model).map_err(|d| context(format!("at the end: {d}")))?;
     }
     match what {
@@ -762,7 +763,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
         Fault::None
     }));
     let mut silent = crate::replay::Silent;
-    let mut whole = Run::new(Place::in_memory(&fs), plan.configurations.clone(), &mut silent);
+    let mut whole = Run::new(SortedRun::in_memory(&fs), plan.configurations.clone(), &mut silent);
     replay(&plan.history, &mut whole).map_err(|e| format!("{context}: without a fault: {e}"))?;
     fs.clear_fault();
     let kinds = std::mem::take(&mut *kinds.lock());

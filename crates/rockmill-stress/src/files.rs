@@ -7,7 +7,7 @@ use rockmill::Db;
 use rockmill_format::filename::{self, FileType};
 
 use crate::configuration::Configuration;
-use crate::place::Place;
+use crate::place::SortedRun;
 
 /// How long a thread may take to delete what it has just made obsolete.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ fn recycled(configuration: &Configuration) -> usize {
 ///
 /// # Errors
 /// What is missing, has the wrong size, or should not be there.
-pub fn check(place: &Place, db: &Db, configuration: &Configuration) -> Result<(), String> {
+pub fn check(place: &SortedRun, db: &Db, configuration: &Configuration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match check_once(place, db, configuration) {
@@ -35,7 +35,7 @@ pub fn check(place: &Place, db: &Db, configuration: &Configuration) -> Result<()
     }
 }
 
-fn check_once(place: &Place, db: &Db, configuration: &Configuration) -> Result<(), String> {
+fn check_once(place: &SortedRun, db: &Db, configuration: &Configuration) -> Result<(), String> {
     let (fs, dir, wals) = (&*place.fs, place.db(), place.wals());
     let failed = |e: std::io::Error| e.to_string();
     let live = db.live_files().map_err(|e| e.to_string())?;
@@ -124,7 +124,7 @@ pub struct LogBytes {
 }
 
 /// Measures the logs of a database; all 0 where there is none.
-pub fn log_bytes(place: &Place) -> LogBytes {
+pub fn log_bytes(place: &SortedRun) -> LogBytes {
     let mut sum = LogBytes::default();
     let mut paths = Vec::new();
     for dir in BTreeSet::from([place.db(), place.wals()]) {

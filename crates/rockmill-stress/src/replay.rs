@@ -16,7 +16,7 @@ use crate::events::Events;
 use crate::history::{History, Reopen, Step};
 use crate::kinds::FoldedComparator;
 use crate::model::Model;
-use crate::place::{Place, descriptors, existing};
+use crate::place::{SortedRun, descriptors, existing};
 use session::Session;
 pub(crate) use session::TOGETHER;
 
@@ -131,7 +131,7 @@ impl Observer for Silent {}
 
 /// A database under a history.
 pub struct Run<'a> {
-    place: Place,
+    place: SortedRun,
     configurations: Vec<Configuration>,
     current: usize,
     /// What must be seen.
@@ -151,14 +151,14 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// A history from the start. The first of the configurations is opened first; `reopen next` goes through them.
-    pub fn new(place: Place, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
+    pub fn new(place: SortedRun, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
         let model = Model::new().with_ttl(place.ttl);
         Self { made: false, ..Self::from(place, configurations, model, observer) }
     }
 
     /// One that goes on with a database that is there and shows what the model says.
     pub fn from(
-        place: Place,
+        place: SortedRun,
         configurations: Vec<Configuration>,
         model: Model,
         observer: &'a mut dyn Observer,

@@ -82,7 +82,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
             cache: Some(Arc::clone(&cache)),
             largest_seqno: None,
             statistics: None,
-            reads_first: None,
+            read_protection: None,
             prefix_extractor: None,
         };
         Ok::<_, Failure>(Table::open(fs.open_random(&path, false)?, options)?)

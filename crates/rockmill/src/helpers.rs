@@ -237,11 +237,11 @@ struct AheadShared<T> {
 struct Pieces<T> {
     /// Number of the first in `places`.
     first: u64,
-    places: VecDeque<Place<T>>,
+    places: VecDeque<PieceState<T>>,
     owner_waits: bool,
 }
 
-enum Place<T> {
+enum PieceState<T> {
     Waiting(T),
     Begun,
     Done(T, Result<()>),
@@ -250,9 +250,9 @@ enum Place<T> {
 impl<T: Piece> Pieces<T> {
     /// Takes the first piece that nobody has begun, with its number.
     fn begin(&mut self) -> Option<(u64, T)> {
-        let at = self.places.iter().position(|p| matches!(p, Place::Waiting(_)))?;
-        match std::mem::replace(&mut self.places[at], Place::Begun) {
-            Place::Waiting(piece) => Some((self.first + at as u64, piece)),
+        let at = self.places.iter().position(|p| matches!(p, PieceState::Waiting(_)))?;
+        match std::mem::replace(&mut self.places[at], PieceState::Begun) {
+            PieceState::Waiting(piece) => Some((self.first + at as u64, piece)),
             other => {
                 self.places[at] = other;
                 None
@@ -263,7 +263,7 @@ impl<T: Piece> Pieces<T> {
     fn end(&mut self, number: u64, piece: T, result: Result<()>) {
         let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         if let Some(place) = at.and_then(|at| self.places.get_mut(at)) {
-            *place = Place::Done(piece, result);
+            *place = PieceState::Done(piece, result);
         }
     }
 }
@@ -324,7 +324,7 @@ impl<T: Piece> Ahead<T> {
     /// Hands a piece over.
     pub fn push(&mut self, piece: T) {
         self.shared.waiting.fetch_add(1, Ordering::SeqCst);
-        self.shared.pieces.lock().places.push_back(Place::Waiting(piece));
+        self.shared.pieces.lock().places.push_back(PieceState::Waiting(piece));
         if !self.help.idle_only || is_idle() {
             self.help.helpers.call(self.help.most);
         }
@@ -335,7 +335,7 @@ impl<T: Piece> Ahead<T> {
         let mut pieces = self.shared.pieces.lock();
         loop {
             match pieces.places.front()? {
-                Place::Done(..) => return pieces.pop(),
+                PieceState::Done(..) => return pieces.pop(),
                 _ => match pieces.begin() {
                     Some((number, mut piece)) => {
                         drop(pieces);
@@ -357,7 +357,7 @@ impl<T: Piece> Ahead<T> {
     pub fn take_done(&mut self) -> Option<Result<T>> {
         let mut pieces = self.shared.pieces.lock();
         match pieces.places.front()? {
-            Place::Done(..) => pieces.pop(),
+            PieceState::Done(..) => pieces.pop(),
             _ => None,
         }
     }
@@ -366,7 +366,7 @@ impl<T: Piece> Ahead<T> {
 impl<T> Pieces<T> {
     fn pop(&mut self) -> Option<Result<T>> {
         match self.places.pop_front()? {
-            Place::Done(piece, result) => {
+            PieceState::Done(piece, result) => {
                 self.first += 1;
                 Some(result.map(|()| piece))
             }

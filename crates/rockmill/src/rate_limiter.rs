@@ -379,7 +379,7 @@ pub(crate) struct Limit {
     pub limiter: Arc<RateLimiter>,
     pub priority: IoPriority,
     /// Writers wait for background work: it asks as [`IoPriority::User`].
-    pub urgent: Arc<AtomicBool>,
+    pub writers_wait: Arc<AtomicBool>,
     /// The store closes.
     pub stop: Arc<AtomicBool>,
     /// Where drained periods are counted.
@@ -389,7 +389,7 @@ pub(crate) struct Limit {
 impl Limit {
     /// Waits until `bytes` may go through.
     pub fn request(&self, bytes: u64) {
-        let priority = if self.urgent.load(Ordering::Relaxed) { IoPriority::User } else { self.priority };
+        let priority = if self.writers_wait.load(Ordering::Relaxed) { IoPriority::User } else { self.priority };
         let drains = self.limiter.request_until(bytes, priority, &|| self.stop.load(Ordering::Acquire));
         if drains > 0 {
             self.statistics.add(Ticker::NumberRateLimiterDrains, drains);

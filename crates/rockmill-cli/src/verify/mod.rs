@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill::internals::{RecoveredState, each_file, look_again, manifest_mark, recover_manifest};
+use rockmill::internals::{RecoveredState, each_file, manifest_mark, recover_manifest, retry_while_files_vanish};
 use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::filename::{self, FileType};
@@ -166,7 +166,7 @@ fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
         ))),
     };
     let read = || recover_manifest(&**context.fs, context.dir, &Arc::default(), &mut order);
-    let state = match look_again(&**context.fs, context.dir, read) {
+    let state = match retry_while_files_vanish(&**context.fs, context.dir, read) {
         Ok(state) => state,
         Err(e) if e.kind() == ErrorKind::NotSupported => return Err(e.into()),
         Err(e) => {

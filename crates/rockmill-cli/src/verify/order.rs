@@ -146,7 +146,7 @@ pub fn check(context: &Context<'_>, cf: &RecoveredCf, sound: &HashMap<u64, Arc<T
     let open = |f: &Arc<FileMeta>| sound.get(&f.number()).map(|t| (Arc::clone(f), Arc::clone(t)));
     let mut runs: Vec<Run> = Vec::new();
     let mut entries = 0;
-    for place in cf.version.places() {
+    for place in cf.version.sorted_runs() {
         let files: Vec<_> = place.files.iter().filter_map(open).collect();
         entries += files.iter().map(|(_, t)| t.properties().num_entries).sum::<u64>();
         if !files.is_empty() {

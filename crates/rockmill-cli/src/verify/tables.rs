@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill::internals::{
-    FileMeta, RecoveredCf, RecoveredState, Table, TableOpenOptions, current_manifest, for_each_edit, look_again,
+    FileMeta, RecoveredCf, RecoveredState, Table, TableOpenOptions, current_manifest, for_each_edit,
+    retry_while_files_vanish,
 };
 use rockmill_format::edit::TableFile;
 use rockmill_format::filename;
@@ -110,7 +111,7 @@ fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
         })?;
         Ok(named)
     };
-    look_again(fs, context.dir, read).ok()
+    retry_while_files_vanish(fs, context.dir, read).ok()
 }
 
 /// A file of a table, or what is wrong with it; `problems` takes what does not keep it from being read.
@@ -152,7 +153,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
         cache: None,
         largest_seqno: Some(job.file.entry.largest_seqno),
         statistics: None,
-        reads_first: None,
+        read_protection: None,
         prefix_extractor: None,
     };
     let table = match Table::open(file, options) {

@@ -7,7 +7,7 @@ use rockmill_io::{FileSystem, MemFileSystem};
 use crate::configuration::Configuration;
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::Place;
+use crate::place::SortedRun;
 use crate::replay::{Done, Failure, Observer, Run};
 
 /// A recorded run. Moments are counts of recorded changes.
@@ -46,7 +46,7 @@ pub(super) struct Window {
 /// The root of a [`Place`] in memory, with a durable name.
 pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
     let fs = MemFileSystem::new();
-    let place = Place::in_memory(&fs);
+    let place = SortedRun::in_memory(&fs);
     let made = fs.create_dir(&place.root, true).and_then(|()| fs.sync_dir(std::path::Path::new("/")));
     made.map_err(|e| e.to_string())?;
     Ok(fs)
@@ -69,7 +69,7 @@ impl Recording {
             opened: Vec::new(),
             next: 0,
         };
-        let place = Place { own_wals, ..Place::in_memory(&fs) };
+        let place = SortedRun { own_wals, ..SortedRun::in_memory(&fs) };
         let mut run = Run::new(place, configurations.to_vec(), &mut watch);
         run.steps(&history.steps).map_err(|failure| failure.to_string())?;
         let Watch { begun, ended, durable, models, opened, .. } = watch;

@@ -15,7 +15,7 @@
 //! 3. After either of them, and after [`committed`](CommitQueue::committed): [`turn`](CommitQueue::turn) until there is
 //!    nothing more. [`Step::Commit`]: write the edit, outside of the lock if that suits, then call `committed`, once
 //!    the new version is in place. [`Step::Drop`]: remove the outputs; the job is no longer in the queue.
-//! 4. A job that runs looks at its ticket's [`doomed`](Ticket::doomed) now and then and ends early: what it needs has
+//! 4. A job that runs looks at its ticket's [`cancelled`](Ticket::cancelled) now and then: what it needs has
 //!    failed.
 //!
 //! A job's inputs stay busy until it has left the queue: who frees them earlier lets another job have them.
@@ -45,7 +45,7 @@ pub enum Step<T> {
 #[must_use = "the queue waits for the job's end for ever"]
 pub struct Ticket {
     number: u64,
-    doomed: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Ticket {
@@ -55,8 +55,8 @@ impl Ticket {
     }
 
     /// Set when the output can no longer become live, as a job that this one needs has failed: it is to end early.
-    pub fn doomed(&self) -> &Arc<AtomicBool> {
-        &self.doomed
+    pub fn cancelled(&self) -> &Arc<AtomicBool> {
+        &self.cancelled
     }
 }
 
@@ -66,7 +66,7 @@ impl Ticket {
 pub struct MergeTicket {
     /// Numbers of the jobs, oldest first.
     numbers: Vec<u64>,
-    doomed: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl MergeTicket {
@@ -76,8 +76,8 @@ impl MergeTicket {
     }
 
     /// Set when one of the jobs can no longer become live: the merge is to end early.
-    pub fn doomed(&self) -> &Arc<AtomicBool> {
-        &self.doomed
+    pub fn cancelled(&self) -> &Arc<AtomicBool> {
+        &self.cancelled
     }
 }
 
@@ -101,9 +101,9 @@ pub struct CommitQueue<T> {
 struct Job<T> {
     number: u64,
     /// Jobs that must have committed first.
-    needs: Vec<u64>,
+    depends_on: Vec<u64>,
     /// A job that it needs has failed.
-    doomed: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
     stage: Stage<T>,
 }
 
@@ -116,20 +116,20 @@ enum Stage<T> {
     Committing,
 }
 
-/// Which merge: its flag says, and is set when one of its jobs is doomed.
+/// Which merge: its flag says, and is set when one of its jobs is cancelled.
 #[derive(Debug)]
 struct Merge {
-    doomed: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl<T> Job<T> {
-    fn is_doomed(&self) -> bool {
-        self.doomed.load(Ordering::Acquire)
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
     }
 
     /// It is finished, and may only commit after others.
     fn waits(&self) -> bool {
-        !self.is_doomed() && matches!(self.stage, Stage::Finished(_)) && !self.needs.is_empty()
+        !self.is_cancelled() && matches!(self.stage, Stage::Finished(_)) && !self.depends_on.is_empty()
     }
 }
 
@@ -145,17 +145,17 @@ impl<T> CommitQueue<T> {
         Self::default()
     }
 
-    /// A job begins, with the number and the needs that [`CompactionCursors::start`] gave it. What it needs must be in
+    /// A job begins, with the number and the needs that [`RunningCompactions::start`] gave it. What it needs must be in
     /// the queue: who picks a job looks at the running jobs and at the queue under one lock.
     ///
-    /// [`CompactionCursors::start`]: super::strategy::CompactionCursors::start
+    /// [`RunningCompactions::start`]: super::strategy::RunningCompactions::start
     pub fn issue(&mut self, job: Issued) -> Ticket {
-        let Issued { number, mut needs } = job;
-        needs.retain(|n| self.job(*n).is_some());
-        let doomed = needs.iter().any(|n| self.job(*n).is_some_and(Job::is_doomed));
-        let doomed = Arc::new(AtomicBool::new(doomed));
-        self.jobs.push(Job { number, needs, doomed: Arc::clone(&doomed), stage: Stage::Running });
-        Ticket { number, doomed }
+        let Issued { number, mut depends_on } = job;
+        depends_on.retain(|n| self.job(*n).is_some());
+        let cancelled = depends_on.iter().any(|n| self.job(*n).is_some_and(Job::is_cancelled));
+        let cancelled = Arc::new(AtomicBool::new(cancelled));
+        self.jobs.push(Job { number, depends_on, cancelled: Arc::clone(&cancelled), stage: Stage::Running });
+        Ticket { number, cancelled }
     }
 
     /// The job's output is durable. It waits until [`turn`](Self::turn) gives it out.
@@ -165,7 +165,7 @@ impl<T> CommitQueue<T> {
     pub fn finished(&mut self, ticket: Ticket, output: T) -> Result<(), Unknown<T>> {
         let number = ticket.number;
         match self.job_mut(number) {
-            Some(job) if Arc::ptr_eq(&job.doomed, &ticket.doomed) => {
+            Some(job) if Arc::ptr_eq(&job.cancelled, &ticket.cancelled) => {
                 job.stage = Stage::Finished(output);
                 Ok(())
             }
@@ -176,15 +176,15 @@ impl<T> CommitQueue<T> {
     /// The next job that can commit, or that must be dropped; those dropped first, then by age.
     pub fn turn(&mut self) -> Option<Step<T>> {
         let finished = |job: &Job<T>| matches!(job.stage, Stage::Finished(_));
-        if let Some(i) = self.jobs.iter().position(|j| j.is_doomed() && finished(j)) {
+        if let Some(i) = self.jobs.iter().position(|j| j.is_cancelled() && finished(j)) {
             let job = self.jobs.remove(i);
             let Stage::Finished(output) = job.stage else { return None };
             return Some(Step::Drop(job.number, output));
         }
-        let job = self.jobs.iter_mut().find(|j| finished(j) && j.needs.is_empty())?;
+        let job = self.jobs.iter_mut().find(|j| finished(j) && j.depends_on.is_empty())?;
         match std::mem::replace(&mut job.stage, Stage::Committing) {
             Stage::Finished(output) => {
-                Some(Step::Commit(Ticket { number: job.number, doomed: Arc::clone(&job.doomed) }, output))
+                Some(Step::Commit(Ticket { number: job.number, cancelled: Arc::clone(&job.cancelled) }, output))
             }
             _ => None,
         }
@@ -194,22 +194,22 @@ impl<T> CommitQueue<T> {
     pub fn committed(&mut self, ticket: Ticket) {
         self.remove(&ticket);
         for job in &mut self.jobs {
-            job.needs.retain(|n| *n != ticket.number);
+            job.depends_on.retain(|n| *n != ticket.number);
         }
     }
 
     /// The job ended without output, or its output could not be made live. All that need it, and those that need
-    /// these, are doomed; the others go on.
+    /// these, are cancelled; the others go on.
     pub fn failed(&mut self, ticket: Ticket) {
         self.remove(&ticket);
         let mut gone = vec![ticket.number];
         while let Some(number) = gone.pop() {
-            for job in self.jobs.iter().filter(|j| j.needs.contains(&number)) {
-                if !job.doomed.swap(true, Ordering::AcqRel) {
+            for job in self.jobs.iter().filter(|j| j.depends_on.contains(&number)) {
+                if !job.cancelled.swap(true, Ordering::AcqRel) {
                     gone.push(job.number);
                 }
                 if let Stage::Merging(_, merge) = &job.stage {
-                    merge.doomed.store(true, Ordering::Release);
+                    merge.cancelled.store(true, Ordering::Release);
                 }
             }
         }
@@ -218,7 +218,7 @@ impl<T> CommitQueue<T> {
     /// Jobs that are finished and wait, oldest first, with the jobs that they need and with what they are to commit.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u64], &T)> {
         self.jobs.iter().filter(|j| j.waits()).filter_map(|j| match &j.stage {
-            Stage::Finished(output) => Some((j.number, &j.needs[..], output)),
+            Stage::Finished(output) => Some((j.number, &j.depends_on[..], output)),
             _ => None,
         })
     }
@@ -239,7 +239,7 @@ impl<T> CommitQueue<T> {
 
     /// True while there are jobs that can no longer become live. Who needs one of them would not, either.
     pub fn has_doomed(&self) -> bool {
-        self.jobs.iter().any(Job::is_doomed)
+        self.jobs.iter().any(Job::is_cancelled)
     }
 
     /// True without jobs.
@@ -259,30 +259,30 @@ impl<T> CommitQueue<T> {
         if numbers.len() < 2 || !numbers.iter().all(waits) || self.would_need_itself(&numbers) {
             return None;
         }
-        let doomed = Arc::new(AtomicBool::new(false));
+        let cancelled = Arc::new(AtomicBool::new(false));
         for job in self.jobs.iter_mut().filter(|j| numbers.contains(&j.number)) {
             job.stage = match std::mem::replace(&mut job.stage, Stage::Running) {
-                Stage::Finished(output) => Stage::Merging(output, Merge { doomed: Arc::clone(&doomed) }),
+                Stage::Finished(output) => Stage::Merging(output, Merge { cancelled: Arc::clone(&cancelled) }),
                 stage => stage,
             };
         }
-        Some(MergeTicket { numbers, doomed })
+        Some(MergeTicket { numbers, cancelled })
     }
 
     /// True when one of `group` needs, through others, another one of them. Jobs that are being merged are one.
     fn would_need_itself(&self, group: &[u64]) -> bool {
         let mut seen = HashSet::new();
         let of_group = self.jobs.iter().filter(|j| group.contains(&j.number));
-        let mut next: Vec<u64> = of_group.flat_map(|j| &j.needs).filter(|n| !group.contains(n)).copied().collect();
+        let mut next: Vec<u64> = of_group.flat_map(|j| &j.depends_on).filter(|n| !group.contains(n)).copied().collect();
         while let Some(number) = next.pop() {
             if group.contains(&number) {
                 return true;
             }
             let Some(job) = self.job(number).filter(|_| seen.insert(number)) else { continue };
-            next.extend(&job.needs);
+            next.extend(&job.depends_on);
             if let Stage::Merging(_, merge) = &job.stage {
-                let with =
-                    |j: &&Job<T>| matches!(&j.stage, Stage::Merging(_, m) if Arc::ptr_eq(&m.doomed, &merge.doomed));
+                let flag = &merge.cancelled;
+                let with = |j: &&Job<T>| matches!(&j.stage, Stage::Merging(_, m) if Arc::ptr_eq(&m.cancelled, flag));
                 next.extend(self.jobs.iter().filter(with).map(|j| j.number));
             }
         }
@@ -296,34 +296,34 @@ impl<T> CommitQueue<T> {
     /// `output`, which must be removed: one of the jobs will never be live. The others wait as before.
     pub fn merged<U>(&mut self, ticket: MergeTicket, output: U, join: impl FnOnce(Vec<T>, U) -> T) -> Result<(), U> {
         let of_merge = |j: &Job<T>| {
-            let same = |m: &Merge| Arc::ptr_eq(&m.doomed, &ticket.doomed);
-            !j.is_doomed() && matches!(&j.stage, Stage::Merging(_, m) if same(m))
+            let same = |m: &Merge| Arc::ptr_eq(&m.cancelled, &ticket.cancelled);
+            !j.is_cancelled() && matches!(&j.stage, Stage::Merging(_, m) if same(m))
         };
         let Some(oldest) = ticket.numbers.first().copied() else { return Err(output) };
         if self.jobs.iter().filter(|j| of_merge(j)).count() != ticket.numbers.len() {
             self.merge_failed(ticket);
             return Err(output);
         }
-        let (mut parts, mut needs) = (Vec::new(), Vec::new());
+        let (mut parts, mut depends_on) = (Vec::new(), Vec::new());
         for job in self.jobs.iter_mut().filter(|j| ticket.numbers.contains(&j.number)) {
             if let Stage::Merging(part, _) = std::mem::replace(&mut job.stage, Stage::Running) {
                 parts.push(part);
             }
-            needs.append(&mut job.needs);
+            depends_on.append(&mut job.depends_on);
         }
         self.jobs.retain(|j| j.number == oldest || !ticket.numbers.contains(&j.number));
-        needs.retain(|n| !ticket.numbers.contains(n));
-        needs.sort_unstable();
-        needs.dedup();
+        depends_on.retain(|n| !ticket.numbers.contains(n));
+        depends_on.sort_unstable();
+        depends_on.dedup();
         for job in &mut self.jobs {
             if job.number == oldest {
-                job.needs = std::mem::take(&mut needs);
+                job.depends_on = std::mem::take(&mut depends_on);
                 continue;
             }
-            let before = job.needs.len();
-            job.needs.retain(|n| !ticket.numbers.contains(n));
-            if job.needs.len() < before {
-                job.needs.push(oldest);
+            let before = job.depends_on.len();
+            job.depends_on.retain(|n| !ticket.numbers.contains(n));
+            if job.depends_on.len() < before {
+                job.depends_on.push(oldest);
             }
         }
         let whole = join(parts, output);
@@ -344,7 +344,7 @@ impl<T> CommitQueue<T> {
     }
 
     fn remove(&mut self, ticket: &Ticket) {
-        self.jobs.retain(|j| !Arc::ptr_eq(&j.doomed, &ticket.doomed));
+        self.jobs.retain(|j| !Arc::ptr_eq(&j.cancelled, &ticket.cancelled));
     }
 
     fn job(&self, number: u64) -> Option<&Job<T>> {
@@ -363,8 +363,8 @@ mod tests {
     type Queue = CommitQueue<&'static str>;
 
     /// Numbers count from 1.
-    fn issue(q: &mut Queue, number: u64, needs: &[u64]) -> Ticket {
-        q.issue(Issued { number, needs: needs.to_vec() })
+    fn issue(q: &mut Queue, number: u64, depends_on: &[u64]) -> Ticket {
+        q.issue(Issued { number, depends_on: depends_on.to_vec() })
     }
 
     /// What turns give: (number, output, whether it is to commit), and the tickets of these.
@@ -432,14 +432,14 @@ mod tests {
         let c = issue(&mut q, 3, &[2]);
         let other = issue(&mut q, 4, &[]);
         let behind = issue(&mut q, 5, &[4]);
-        let flags = [&b, &c, &other, &behind].map(|t| Arc::clone(t.doomed()));
+        let flags = [&b, &c, &other, &behind].map(|t| Arc::clone(t.cancelled()));
         q.finished(b, "b").unwrap();
         q.finished(behind, "behind").unwrap();
         q.failed(a);
         assert_eq!(flags.map(|f| f.load(Ordering::Acquire)), [true, true, false, false]);
         assert_eq!(steps(&mut q).0, [(2, "b", false)]);
         let late = issue(&mut q, 6, &[3]);
-        assert!(q.has_doomed() && late.doomed().load(Ordering::Acquire), "it counts on a job that is doomed");
+        assert!(q.has_doomed() && late.cancelled().load(Ordering::Acquire), "it counts on a job that is cancelled");
         q.finished(c, "c").unwrap();
         q.finished(other, "other").unwrap();
         let (said, other) = steps(&mut q);
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(commit_all(&mut q), [(1, "p", true)], "the others are being merged");
         q.merged(merge, "abd", join).unwrap();
         q.finished(c, "c").unwrap();
-        assert_eq!(commit_all(&mut q), [(2, "abd", true), (5, "c", true)], "c needs the job that b went into");
+        assert_eq!(commit_all(&mut q), [(2, "abd", true), (5, "c", true)], "c depends_on the job that b went into");
         assert!(q.is_empty());
     }
 
@@ -510,9 +510,9 @@ mod tests {
         q.finished(a, "a").unwrap();
         q.finished(b, "b").unwrap();
         let merge = q.begin_merge(&[3, 4]).unwrap();
-        let doomed = Arc::clone(merge.doomed());
+        let cancelled = Arc::clone(merge.cancelled());
         q.failed(r);
-        assert!(doomed.load(Ordering::Acquire));
+        assert!(cancelled.load(Ordering::Acquire));
         assert_eq!(steps(&mut q).0, [], "while tables are read they are not dropped");
         assert_eq!(q.merged(merge, "ab", join), Err("ab"));
         assert_eq!(steps(&mut q).0, [(4, "b", false)]);
@@ -526,8 +526,8 @@ mod tests {
     fn a_merge_that_would_wait_for_itself_is_refused() {
         let mut q = Queue::new();
         let p = issue(&mut q, 1, &[]);
-        for (number, needs, name) in [(2, &[1][..], "a"), (3, &[2], "c"), (4, &[1, 3], "b"), (5, &[1, 2], "d")] {
-            let job = issue(&mut q, number, needs);
+        for (number, depends_on, name) in [(2, &[1][..], "a"), (3, &[2], "c"), (4, &[1, 3], "b"), (5, &[1, 2], "d")] {
+            let job = issue(&mut q, number, depends_on);
             q.finished(job, name).unwrap();
         }
         assert!(q.begin_merge(&[2, 4]).is_none());

@@ -12,12 +12,12 @@ use crate::version::{FileMeta, key_order};
 pub struct FileRanges {
     /// The smallest and the largest key of each table, one after the other.
     keys: Vec<u8>,
-    files: Vec<Place>,
+    files: Vec<RangeEnds>,
 }
 
 /// Where a table's keys are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct RangeEnds {
     smallest: usize,
     largest: usize,
     end: usize,
@@ -53,7 +53,7 @@ impl FileRanges {
         self.keys.extend_from_slice(file.smallest);
         let largest = self.keys.len();
         self.keys.extend_from_slice(file.largest);
-        self.files.push(Place { smallest, largest, end: self.keys.len(), size: file.size });
+        self.files.push(RangeEnds { smallest, largest, end: self.keys.len(), size: file.size });
     }
 
     /// How many tables.

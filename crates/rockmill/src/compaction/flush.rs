@@ -8,7 +8,7 @@ use rockmill_format::edit::FileEntry;
 use super::engine::{self, Destination};
 use super::job::{self, ThreadCpu};
 use super::merge::run::IteratorRun;
-use super::merge::{Heads, Merger};
+use super::merge::{KeyPrefixes, Merger};
 use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
 use super::spec::{JobFamily, JobSpec};
@@ -66,7 +66,7 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     let cmp = &plan.rules.cmp;
     let runs = sealed.iterators().map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
-    let merger = Merger::new(runs, cmp.clone(), Heads::new(cmp, None), None, None)?;
+    let merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None)?;
     let ring = if plan.output.page_cache { None } else { engine::ring(host, 0) };
     means.engines.stats.count_flush(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
     let part = Part::default();

@@ -25,14 +25,14 @@ use rockmill_io::{Clock, FileSystem, RandomAccessFile, WritableFile, WriteOption
 use super::events::{JobEvents, JobProgress};
 use super::objects::JobObjects;
 use super::spec::SpecFile;
-use super::{Compaction, Engines};
+use super::{Compaction, SharedEngines};
 use crate::error::{Error, Result};
 use crate::front::SealedRuns;
 use crate::helpers::Help;
 use crate::info_log::InfoLog;
 use crate::options::DbOptions;
-use crate::pacing::give_way::GiveWay;
-use crate::pacing::reads_first::PatientJob;
+use crate::pacing::flush_priority::FlushPriority;
+use crate::pacing::read_protection::DeviceShare;
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::atomic::AtomicBool;
 use crate::table::{Table, TableSummary};
@@ -119,7 +119,7 @@ pub(crate) struct JobMeans {
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// What takes long to make, and what the engines did: shared by the jobs of the machine.
-    pub engines: Arc<Engines>,
+    pub engines: Arc<SharedEngines>,
     /// Where engines say what they cannot do.
     pub log: InfoLog,
     /// Set when the machine does no more jobs: this one ends with `ShutdownInProgress`.
@@ -127,11 +127,11 @@ pub(crate) struct JobMeans {
     /// Parts of the job that are done at a time, at most. The spec may say fewer.
     pub parts_at_once: usize,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
-    pub urgent: Arc<AtomicBool>,
+    pub writers_wait: Arc<AtomicBool>,
     /// Writers would soon wait for a flush: compactions let it go first at the device.
-    pub give_way: Arc<GiveWay>,
-    /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/reads_first.rs`).
-    pub patient: Option<Arc<PatientJob>>,
+    pub flush_priority: Arc<FlushPriority>,
+    /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/read_protection.rs`).
+    pub device_share: Option<Arc<DeviceShare>>,
 }
 
 impl JobMeans {
@@ -146,17 +146,17 @@ impl JobMeans {
             log: InfoLog::default(),
             shutdown: Arc::default(),
             parts_at_once: usize::MAX,
-            urgent: Arc::default(),
-            give_way: Arc::default(),
-            patient: None,
+            writers_wait: Arc::default(),
+            flush_priority: Arc::default(),
+            device_share: None,
         }
     }
 
     /// The rate limiter, to be asked as a job of this priority asks.
     pub fn limit(&self, priority: IoPriority) -> Option<Limit> {
         let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
-        let (urgent, stop) = (Arc::clone(&self.urgent), Arc::clone(&self.shutdown));
-        Some(Limit { limiter, priority, urgent, stop, statistics: self.db.statistics.clone() })
+        let (writers_wait, stop) = (Arc::clone(&self.writers_wait), Arc::clone(&self.shutdown));
+        Some(Limit { limiter, priority, writers_wait, stop, statistics: self.db.statistics.clone() })
     }
 
     /// The help that a part of a job may have.

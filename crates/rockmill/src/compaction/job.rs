@@ -13,7 +13,7 @@
 //! A flush (`flush.rs`) is one part, whose input the host has in memory.
 
 use super::engine::{Destination, PartEnd, PartJob, PartOutput, in_order};
-use super::merge::Heads;
+use super::merge::KeyPrefixes;
 use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
 use super::spec::JobSpec;
@@ -153,7 +153,7 @@ fn run_part(
     let smallest = files().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
     let largest = files().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
     let range = smallest.zip(largest);
-    let heads = Heads::new(cmp, range);
+    let heads = KeyPrefixes::new(cmp, range);
     let map = SstMap::new(plan, part, host)?;
     let (_working, help) = (Working::begin(), means.help());
     let stop = [&*means.shutdown, host.cancelled(), stop];

@@ -146,7 +146,7 @@ pub trait Run {
     }
     /// The head of the current key.
     #[inline]
-    fn head(&self, heads: Heads) -> u64 {
+    fn head(&self, heads: KeyPrefixes) -> u64 {
         heads.of(user_key(self.key()))
     }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
@@ -157,7 +157,7 @@ pub trait Run {
 
 /// How eight bytes of a user key are taken as a number that orders as the keys do.
 #[derive(Debug, Clone, Copy)]
-pub struct Heads {
+pub struct KeyPrefixes {
     /// Off where keys do not order bytewise: all are 0.
     on: bool,
     /// Bytes that all keys have in common.
@@ -166,7 +166,7 @@ pub struct Heads {
     shared_bits: u32,
 }
 
-impl Heads {
+impl KeyPrefixes {
     /// For keys of this order from the smallest to the largest of `range`; `None` where it is not known.
     pub fn new(cmp: &InternalKeyComparator, range: Option<(&[u8], &[u8])>) -> Self {
         let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
@@ -218,7 +218,7 @@ pub struct Merger<R> {
     runs: Vec<R>,
     order: Order,
     cmp: InternalKeyComparator,
-    heads: Heads,
+    heads: KeyPrefixes,
     /// User key where the stream ends.
     end: Option<Vec<u8>>,
     /// No key with a smaller head is at or behind the end.
@@ -247,7 +247,7 @@ impl<R: Run> Merger<R> {
     pub fn new(
         runs: Vec<R>,
         cmp: InternalKeyComparator,
-        heads: Heads,
+        heads: KeyPrefixes,
         range: Option<(&[u8], &[u8])>,
         end: Option<&[u8]>,
     ) -> Result<Self> {
@@ -502,7 +502,7 @@ mod tests {
                 all.retain(|e| cmp.compare_user(user_key(&e.0), end).is_lt());
             }
             let range = range.as_ref().map(|(a, b)| (&a[..], &b[..]));
-            let heads = Heads::new(&cmp, range);
+            let heads = KeyPrefixes::new(&cmp, range);
             let mut merger = Merger::new(runs, cmp, heads, range, end.as_deref()).unwrap();
             let mut before: Option<&[u8]> = None;
             for (key, value) in &all {

@@ -43,7 +43,7 @@ use crate::version::{FileMeta, Version};
 pub(crate) use engine::LentRing;
 #[cfg(feature = "kernel")]
 pub use engine::kernel::probe_kernel_engine;
-pub use engine::{EngineParts, Engines};
+pub use engine::{EngineParts, SharedEngines};
 pub use events::{JobEvents, JobProgress};
 pub(crate) use host::{JobHost, JobMeans, LocalHost};
 use resolve::ResolveStats;
@@ -162,7 +162,7 @@ pub fn older_runs(
     let largest = all().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
     let mut runs = Vec::new();
     let mut above: Vec<&Arc<FileMeta>> = Vec::new();
-    for place in version.places() {
+    for place in version.sorted_runs() {
         // A base run has the id 0, the smallest: it is the last of its level.
         let below = place.level > output_level || (place.level == output_level && place.run < output_run);
         let is_older = |f: &&Arc<FileMeta>| {

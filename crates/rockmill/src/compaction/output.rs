@@ -444,8 +444,8 @@ fn open_table(
     let file = host.create_output(number, options, io)?;
     // A rate limiter has priorities of its own.
     let gives_way = reason == TableFileCreationReason::Compaction && means.db.rate_limiter.is_none();
-    let way = gives_way.then(|| Gate::GiveWay(Arc::clone(&means.give_way), Arc::clone(&means.shutdown)));
-    let gates = [means.patient.clone().map(Gate::Patient), way];
+    let way = gives_way.then(|| Gate::FlushPriority(Arc::clone(&means.flush_priority), Arc::clone(&means.shutdown)));
+    let gates = [means.device_share.clone().map(Gate::DeviceShare), way];
     let limit = limit.zip(chunk);
     let file: Box<dyn WritableFile> = match limit.is_none() && gates.iter().all(Option::is_none) {
         true => file,

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 
 use crate::compaction::EngineParts;
-use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::RunningCompactions;
 use crate::compaction::strategy::aging::Aging;
 use crate::compaction::strategy::score::LevelScores;
 use crate::db::catalog::file_numbers::FileNumbers;
@@ -125,9 +125,9 @@ pub(crate) struct DbInner {
     pub default_cf: ColumnFamily,
     pub state: Mutex<State>,
     /// Signalled when a job ends, a memtable or version is installed, or an error is set: for those who wait for room.
-    pub progress: Condvar,
+    pub job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
-    pub work: Condvar,
+    pub work_available: Condvar,
     pub recovery: Recovery,
     pub manifest: Mutex<Option<ManifestWriter>>,
     pub queue: WriteQueue,
@@ -147,9 +147,9 @@ pub(crate) struct DbInner {
     pub new_tables: Arc<crate::version::NewTables>,
     pub running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
-    pub engines: Arc<crate::compaction::Engines>,
+    pub engines: Arc<crate::compaction::SharedEngines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
-    pub attention: AtomicBool,
+    pub leader_has_work: AtomicBool,
     pub stats: InternalStats,
     pub log: InfoLog,
     pub reporting: Reporting,
@@ -212,7 +212,7 @@ pub(crate) struct CfState {
     /// What is in no table, and its flush.
     pub front: FamilyFront,
     pub version: Arc<Version>,
-    pub cursors: CompactionCursors,
+    pub cursors: RunningCompactions,
     pub scores: LevelScores,
     /// When tables are due for another reason than the tree's shape.
     pub aging: Aging,
@@ -345,10 +345,10 @@ impl Db {
         // Taking the lock between the store and the notification: a thread that saw `shutdown` unset under the lock is
         // waiting by the time we notify.
         drop(self.inner.state.lock());
-        self.inner.work.notify_all();
-        self.inner.progress.notify_all();
+        self.inner.work_available.notify_all();
+        self.inner.job_finished.notify_all();
         self.inner.recovery.wake();
-        self.inner.pacing.give_way().wake();
+        self.inner.pacing.flush_priority().wake();
         self.inner.log.alarm().ring();
         // Not the present one, where a listener asks for this: it cannot wait for itself.
         let me = crate::sync::thread::current().id();
@@ -367,9 +367,9 @@ impl Db {
             self.stop_threads();
         } else {
             self.inner.shutdown.store(true, Ordering::Release);
-            self.inner.work.notify_all();
+            self.inner.work_available.notify_all();
             self.inner.recovery.wake();
-            self.inner.pacing.give_way().wake();
+            self.inner.pacing.flush_priority().wake();
             self.inner.log.alarm().ring();
         }
     }

@@ -24,7 +24,7 @@ pub use crate::table::{
 };
 pub use crate::version::{
     FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, each_file, for_each_edit,
-    look_again, manifest_mark, recover_manifest,
+    manifest_mark, recover_manifest, retry_while_files_vanish,
 };
 
 use crate::options::Options;

@@ -3,16 +3,16 @@
 //!
 //! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
 //!
-//! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`CompactionCursors::start`], and what
+//! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`RunningCompactions::start`], and what
 //!    comes back to [`CommitQueue::issue`];
 //! 2. when the job is done in its own time, calls [`CommitQueue::finished`]; when the queue gives it out, calls
-//!    [`CompactionCursors::finish`], makes the next version, picks again;
+//!    [`RunningCompactions::finish`], makes the next version, picks again;
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
-//!    [`CommitQueue::begin_merge`] and [`CompactionCursors::start_merge`], and at the end to [`CommitQueue::merged`]
-//!    and [`CompactionCursors::finish_merge`];
+//!    [`CommitQueue::begin_merge`] and [`RunningCompactions::start_merge`], and at the end to [`CommitQueue::merged`]
+//!    and [`RunningCompactions::finish_merge`];
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
-//!    and, while a flush is in flight, a [`FlushPace`]; [`CompactionCursors::set_sparing`] is told what [`FlushBound`]
-//!    makes of why they wait.
+//!    and, while a flush is in flight, a [`FlushPace`]; [`RunningCompactions::set_flush_bound`] is told what
+//!    [`FlushBound`] makes of why they wait.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -22,7 +22,7 @@ pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_i
 pub use crate::compaction::strategy::manual::{ManualPick, ManualStep, StepKind};
 pub use crate::compaction::strategy::refit::pick as pick_refit;
 pub use crate::compaction::strategy::score::{LevelScores, level_scores};
-pub use crate::compaction::strategy::{CompactionCursors, Issued, pick};
+pub use crate::compaction::strategy::{Issued, RunningCompactions, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::common::RATE_MIN;
@@ -31,7 +31,7 @@ pub use crate::pacing::flush_bound::FlushBound;
 pub use crate::pacing::flush_pace::FlushPace;
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
-pub use crate::version::{ExtraRun, FileMeta, Level, Place, PurgeQueue, Version, VersionBuilder};
+pub use crate::version::{ExtraRun, FileMeta, Level, PurgeQueue, SortedRun, Version, VersionBuilder};
 
 use crate::error::Result;
 use crate::options::CfOptions;

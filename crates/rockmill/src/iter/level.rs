@@ -302,7 +302,7 @@ mod tests {
                     largest_seqno: None,
                     prefix_extractor: None,
                     statistics: None,
-                    reads_first: None,
+                    read_protection: None,
                 },
             )
         }

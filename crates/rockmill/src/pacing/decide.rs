@@ -4,7 +4,7 @@
 //! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`.
 //!
 //! The simulator calls it, too. What jobs leave to reads under these orders is simulated in the tests of
-//! `reads_first.rs`.
+//! `read_protection.rs`.
 
 use std::ops::Deref;
 
@@ -43,7 +43,7 @@ pub struct Orders {
     /// A flush is in flight, or due: writers are paced to it.
     pub paced: bool,
     /// Writers wait for something that flushes or compactions do: reads leave them
-    /// more of the device then (`reads_first.rs`).
+    /// more of the device then (`read_protection.rs`).
     pub awaited: bool,
     /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
     /// 1 all, 0 nothing, as where there is no such flush.

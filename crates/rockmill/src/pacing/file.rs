@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rockmill_io::WritableFile;
 
-use super::give_way::{GiveWay, STEP};
-use super::reads_first::{PIECE, PatientJob};
+use super::flush_priority::{FlushPriority, STEP};
+use super::read_protection::{DeviceShare, PIECE};
 use crate::rate_limiter::Limit;
 use crate::sync::atomic::AtomicBool;
 
@@ -15,24 +15,24 @@ use crate::sync::atomic::AtomicBool;
 #[derive(Debug, Clone)]
 pub(crate) enum Gate {
     /// Users' reads.
-    Patient(Arc<PatientJob>),
+    DeviceShare(Arc<DeviceShare>),
     /// A flush that goes first. The flag ends a wait: the database closes.
-    GiveWay(Arc<GiveWay>, Arc<AtomicBool>),
+    FlushPriority(Arc<FlushPriority>, Arc<AtomicBool>),
 }
 
 impl Gate {
     /// It is asked when so many bytes were written since, once for each append however long.
     fn piece(&self) -> usize {
         match self {
-            Self::Patient(_) => PIECE,
-            Self::GiveWay(..) => STEP,
+            Self::DeviceShare(_) => PIECE,
+            Self::FlushPriority(..) => STEP,
         }
     }
 
     fn pass(&self, bytes: usize) {
         match self {
-            Self::Patient(job) => job.pass(bytes as u64),
-            Self::GiveWay(way, stop) => way.pass(stop),
+            Self::DeviceShare(job) => job.pass(bytes as u64),
+            Self::FlushPriority(way, stop) => way.pass(stop),
         }
     }
 }
@@ -153,14 +153,14 @@ mod tests {
         let limit = Limit {
             limiter,
             priority: IoPriority::Low,
-            urgent: Arc::default(),
+            writers_wait: Arc::default(),
             stop: Arc::default(),
             statistics: None,
         };
-        let (way, stop) = (Arc::new(GiveWay::default()), Arc::new(AtomicBool::new(true)));
+        let (way, stop) = (Arc::new(FlushPriority::default()), Arc::new(AtomicBool::new(true)));
         let fs = MemFileSystem::default();
         let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-        let gate = Gate::GiveWay(Arc::clone(&way), stop);
+        let gate = Gate::FlushPriority(Arc::clone(&way), stop);
         let mut file = PacedFile::new(inner, [gate], Some((limit.clone(), 10_000)));
         way.set(1.0);
         for _ in 0..5 * 256 {

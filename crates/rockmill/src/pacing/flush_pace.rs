@@ -133,7 +133,7 @@ impl FlushPace {
 
 /// How much of a memtable is filled, told by the entries in it: its memory grows in large steps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fill {
+pub(crate) struct MemtableFill {
     /// Bytes of entries that the last memtable held when it was full, as a part of its size.
     part: f64,
     /// Bytes that users wrote, to any column family, while the last memtable was filled.
@@ -144,7 +144,7 @@ pub(crate) struct Fill {
     waited: f64,
 }
 
-impl Fill {
+impl MemtableFill {
     /// When the memtable began, in seconds.
     pub fn began(&self) -> f64 {
         self.began
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_fill_is_that_of_the_entries_and_keeps_to_the_memory() {
-        let mut fill = Fill::new(16 << 20);
+        let mut fill = MemtableFill::new(16 << 20);
         assert_eq!(fill.room(0, 0, 16 << 20, 0, 0), (16 << 20) as f64);
         // The last memtable was full with 15 MB of entries, for which users wrote 30 MB to two column families.
         assert_eq!(

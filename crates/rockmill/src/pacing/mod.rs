@@ -7,8 +7,8 @@
 //! | `rate_control.rs` | the rate that compactions can take in |
 //! | `flush_pace.rs` | how fast memtables may fill while a flush is in flight |
 //! | `flush_bound.rs` | whether writers wait for flushes rather than for compactions |
-//! | `give_way.rs` | when compactions let a flush go first at the device |
-//! | `reads_first.rs` | what flushes and compactions leave of the device to reads |
+//! | `flush_priority.rs` | when compactions let a flush go first at the device |
+//! | `read_protection.rs` | what flushes and compactions leave of the device to reads |
 //!
 //! `common.rs` has constants of several of them. `file.rs` is where a table's bytes wait for the last two and for the
 //! rate limiter.
@@ -18,9 +18,9 @@ pub(crate) mod decide;
 pub(crate) mod file;
 pub(crate) mod flush_bound;
 pub(crate) mod flush_pace;
-pub(crate) mod give_way;
+pub(crate) mod flush_priority;
 pub(crate) mod rate_control;
-pub(crate) mod reads_first;
+pub(crate) mod read_protection;
 pub(crate) mod write_control;
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use rockmill_io::Clock;
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use decide::Orders;
-use give_way::GiveWay;
-use reads_first::ReadsFirst;
+use flush_priority::FlushPriority;
+use read_protection::ReadProtection;
 use write_control::WriteController;
 
 /// What carries out the orders of one database.
@@ -38,9 +38,9 @@ use write_control::WriteController;
 pub(crate) struct Pacing {
     clock: Arc<dyn Clock>,
     writers: WriteController,
-    urgent: Arc<AtomicBool>,
-    give_way: Arc<GiveWay>,
-    reads_first: Arc<ReadsFirst>,
+    writers_wait: Arc<AtomicBool>,
+    flush_priority: Arc<FlushPriority>,
+    read_protection: Arc<ReadProtection>,
 }
 
 impl Pacing {
@@ -48,19 +48,19 @@ impl Pacing {
         Self {
             clock: Arc::clone(clock),
             writers: WriteController::default(),
-            urgent: Arc::default(),
-            give_way: Arc::default(),
-            reads_first: Arc::new(ReadsFirst::new(Arc::clone(clock))),
+            writers_wait: Arc::default(),
+            flush_priority: Arc::default(),
+            read_protection: Arc::new(ReadProtection::new(Arc::clone(clock))),
         }
     }
 
     /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64) {
         self.writers.obey(orders, delayed_write_rate, written, &*self.clock);
-        self.urgent.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);
-        self.give_way.set(orders.flush_first);
+        self.writers_wait.store(orders.stop.is_some() || orders.delayed(), Ordering::Relaxed);
+        self.flush_priority.set(orders.flush_first);
         // A flush that has committed is over, though its thread does not say so before the next change of the tree.
-        self.reads_first.set(orders.behind, orders.awaited);
+        self.read_protection.set(orders.behind, orders.awaited);
     }
 
     /// What writers wait for.
@@ -70,18 +70,18 @@ impl Pacing {
     }
 
     /// Writers are delayed or stopped: background work goes first at the rate limiter.
-    pub fn urgent(&self) -> &Arc<AtomicBool> {
-        &self.urgent
+    pub fn writers_wait(&self) -> &Arc<AtomicBool> {
+        &self.writers_wait
     }
 
     /// Compactions let a flush go first at the device.
-    pub fn give_way(&self) -> &Arc<GiveWay> {
-        &self.give_way
+    pub fn flush_priority(&self) -> &Arc<FlushPriority> {
+        &self.flush_priority
     }
 
     /// Flushes and compactions leave a part of the device to users' reads.
     #[inline]
-    pub fn reads_first(&self) -> &Arc<ReadsFirst> {
-        &self.reads_first
+    pub fn read_protection(&self) -> &Arc<ReadProtection> {
+        &self.read_protection
     }
 }

@@ -10,7 +10,7 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, SliceT
 use super::block_based::BlockBasedSettings;
 use super::cache::BlockCache;
 use super::compression::CompressionOptions;
-use crate::pacing::reads_first::ReadsFirst;
+use crate::pacing::read_protection::ReadProtection;
 use crate::statistics::Statistics;
 
 /// How one operation reads a table.
@@ -61,7 +61,7 @@ pub struct TableOpenOptions {
     /// Where reads of the table are counted.
     pub statistics: Option<Arc<Statistics>>,
     /// Who is told of users' reads that the file answers.
-    pub reads_first: Option<Arc<ReadsFirst>>,
+    pub read_protection: Option<Arc<ReadProtection>>,
     /// The column family's prefix extractor: a table whose filter holds prefixes made by an extractor of this name can
     /// be asked for them. RocksDB's own extractors are known by name without it.
     pub prefix_extractor: Option<SliceTransform>,

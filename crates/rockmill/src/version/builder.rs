@@ -240,7 +240,7 @@ mod tests {
         };
         let v = Arc::new(build(&empty(), &[edit]).unwrap());
         let places: Vec<_> =
-            v.places().map(|p| (p.level, p.run, p.files.iter().map(|f| f.number()).collect())).collect();
+            v.sorted_runs().map(|p| (p.level, p.run, p.files.iter().map(|f| f.number()).collect())).collect();
         let expected = [(0, 0, vec![6]), (1, 7, vec![4, 3]), (1, 5, vec![2]), (1, 0, vec![1]), (2, 2, vec![5])];
         assert_eq!(places, expected);
         assert_eq!((v.levels[1].len(), v.level_bytes(1), v.num_files()), (4, 400, 6));
@@ -251,7 +251,7 @@ mod tests {
         // A run without files is no run; the level and number name a file, whichever its run.
         let gone = VersionEdit { deleted_files: vec![(1, 2), (2, 5), (1, 3)], ..Default::default() };
         let v = Arc::new(build(&v, &[gone]).unwrap());
-        assert_eq!(v.places().map(|p| (p.level, p.run)).collect::<Vec<_>>(), [(0, 0), (1, 7), (1, 0)]);
+        assert_eq!(v.sorted_runs().map(|p| (p.level, p.run)).collect::<Vec<_>>(), [(0, 0), (1, 7), (1, 0)]);
         let gone = VersionEdit { deleted_files: vec![(1, 4)], ..Default::default() };
         assert!(!build(&v, &[gone]).unwrap().has_extra_runs());
     }

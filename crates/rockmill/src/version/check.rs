@@ -50,7 +50,7 @@ impl Version {
     fn check_boundaries(&self) -> Result<()> {
         // Of each boundary user key the oldest version seen so far, and the table.
         let mut seen: HashMap<&[u8], (u64, &FileMeta)> = HashMap::new();
-        for place in self.places() {
+        for place in self.sorted_runs() {
             let ends = || {
                 let both = place.files.iter().flat_map(|f| [(f, &f.entry.smallest), (f, &f.entry.largest)]);
                 both.filter_map(|(f, k)| {

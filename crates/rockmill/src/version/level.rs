@@ -66,7 +66,7 @@ pub struct Level {
 
 /// One sorted run of a tree, and where it lies.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct SortedRun<'a> {
     /// The level.
     pub level: usize,
     /// The extra run's id; 0 for a base run and for a file of L0.

@@ -116,7 +116,7 @@ const LOOKS_FOR_MISSING_MAX: usize = 3;
 /// MANIFEST was the same before and after: WALs that were not there may be in tables that were not known yet, and
 /// files that are missing may have been replaced. Where it changed, `look` is asked again, so many times at most; then
 /// the error is `TryAgain`.
-pub fn look_again<T>(fs: &dyn FileSystem, dir: &Path, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn retry_while_files_vanish<T>(fs: &dyn FileSystem, dir: &Path, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let mut missing = 0;
     for _ in 0..LOOKS_MAX {
         let before = manifest_mark(fs, dir);

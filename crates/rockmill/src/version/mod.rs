@@ -21,11 +21,11 @@ use crate::sync::{ArcSwapOption, Mutex};
 use crate::table::{KeyOrder, Table};
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, Place, first_reaching, key_order, search, touched};
+pub use level::{ExtraRun, Level, SortedRun, first_reaching, key_order, search, touched};
 pub use log_source::LogSource;
 pub use manifest::{
-    ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, look_again,
-    manifest_mark, recover_manifest,
+    ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, manifest_mark,
+    recover_manifest, retry_while_files_vanish,
 };
 use purge::HeldFiles;
 pub use purge::{PurgeQueue, TableFile, each_file};
@@ -79,7 +79,7 @@ pub struct FileMeta {
     /// A running compaction has it as input.
     pub being_compacted: AtomicBool,
     /// Readers need all that it holds although every one of them sees all of it: cleaning it up again is no use.
-    pub settled: AtomicBool,
+    pub rewrite_useless: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
     pub table: ArcSwapOption<Table>,
     /// The table was used since the table cache last looked at it.
@@ -103,7 +103,7 @@ impl FileMeta {
         Self {
             entry,
             being_compacted: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
+            rewrite_useless: AtomicBool::new(false),
             table: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
             cache_id: OnceLock::new(),
@@ -121,7 +121,7 @@ impl FileMeta {
         Self {
             entry,
             being_compacted: AtomicBool::new(false),
-            settled: AtomicBool::new(self.settled.load(Ordering::Relaxed)),
+            rewrite_useless: AtomicBool::new(self.rewrite_useless.load(Ordering::Relaxed)),
             table: ArcSwapOption::new(self.table.load_full()),
             used: AtomicBool::new(self.used.load(Ordering::Relaxed)),
             cache_id: self.cache_id.clone(),
@@ -260,11 +260,11 @@ impl Version {
 
     /// Every sorted run of the tree, newest first: each file of L0 alone, then of each level its extra runs and its
     /// base run.
-    pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    pub fn sorted_runs(&self) -> impl Iterator<Item = SortedRun<'_>> {
         let top = self.levels.first().into_iter().flat_map(|level| &level.base);
-        let top = top.map(|f| Place { level: 0, run: 0, files: std::slice::from_ref(f) });
+        let top = top.map(|f| SortedRun { level: 0, run: 0, files: std::slice::from_ref(f) });
         let below = self.levels.iter().enumerate().skip(1).flat_map(|(level, l)| {
-            l.runs().map(move |files| Place { level, run: files.first().map_or(0, |f| f.entry.extra_run), files })
+            l.runs().map(move |files| SortedRun { level, run: files.first().map_or(0, |f| f.entry.extra_run), files })
         });
         top.chain(below)
     }

@@ -143,7 +143,7 @@ impl Home {
                     largest_seqno: Some(file.entry.largest_seqno),
                     prefix_extractor: None,
                     statistics: None,
-                    reads_first: None,
+                    read_protection: None,
                 };
                 let random = self.fs.open_random(&path, false).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
                 all.push(Table::open(random, open).unwrap_or_else(|e| panic!("{}: {e}", self.case.title())));

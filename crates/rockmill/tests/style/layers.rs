@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["panics", "perf_context", "options::parse", "range_del"],
     &["merge_operator", "compaction_filter", "statistics", "env", "helpers"],
     &["rate_limiter", "info_log", "event_listener"],
-    &["pacing::common", "pacing::give_way", "pacing::reads_first", "pacing::file"],
+    &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file"],
     &["iter"],
     // What a lookup has found holds blocks of the cache, and tables fill it.
     &["table", "iter::get"],

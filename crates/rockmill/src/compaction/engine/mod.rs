@@ -11,7 +11,7 @@
 //!
 //! All of them write the same bytes: what follows the merge (`Destination::drain`) is shared.
 //!
-//! [`Engines`] is what the jobs of a database share: what the engines did, and what takes long to make.
+//! [`SharedEngines`] is what the jobs of a database share: what the engines did, and what takes long to make.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use rockmill_io::ring::BatchIo;
 
 use super::merge::feed::BlockFeed;
 use super::merge::run::TableRun;
-use super::merge::{Heads, MergeStream, Merger};
+use super::merge::{KeyPrefixes, MergeStream, Merger};
 use super::output::{Created, Outputs, Tables};
 use super::plan::{JobPlan, Part};
 use super::resolve::pass::may_pass;
@@ -101,7 +101,7 @@ pub(super) struct PartJob<'a> {
     /// What is read.
     pub map: &'a SstMap,
     /// Of the job's keys.
-    pub heads: Heads,
+    pub heads: KeyPrefixes,
     /// Smallest and largest user key of the job.
     pub range: Option<(&'a [u8], &'a [u8])>,
     pub stop: Stop<'a>,
@@ -182,7 +182,7 @@ impl Destination<'_> {
 
 /// What the jobs of a database share.
 #[derive(Debug, Default)]
-pub struct Engines {
+pub struct SharedEngines {
     /// What the engines did.
     pub(crate) stats: EngineStats,
     /// Threads that compress and decompress for jobs.
@@ -201,7 +201,7 @@ fn empty_if_built_in(path: &mut PathBuf) {
     }
 }
 
-impl Engines {
+impl SharedEngines {
     /// Reads the merge program that the options name, so that an open with a bad one fails before it changes anything.
     /// [`BUILT_IN`] becomes the empty path.
     pub(crate) fn read_program(db: &mut DbOptions) -> Result<kernel::InUse> {

@@ -17,9 +17,9 @@ use crate::compaction::resolve::ResolveStats;
 use crate::compaction::spec::{JobFamily, SpecFile};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
-use crate::compaction::strategy::{self, CompactionCursors};
+use crate::compaction::strategy::{self, RunningCompactions};
 use crate::compaction::{
-    Compaction, Engines, JobEvents, JobMeans, KernelDriver, LocalHost, MergeEngine, flush, sst_map,
+    Compaction, JobEvents, JobMeans, KernelDriver, LocalHost, MergeEngine, SharedEngines, flush, sst_map,
 };
 use crate::compaction_filter::TableFileCreationReason;
 use crate::front::SealedRuns;
@@ -50,7 +50,7 @@ impl TableSource for Tables {
                 largest_seqno,
                 prefix_extractor: None,
                 statistics: None,
-                reads_first: None,
+                read_protection: None,
             },
         )
     }
@@ -260,8 +260,8 @@ impl Tree {
     }
 
     /// What the jobs of another database share that merges with the same program.
-    fn new_engines(&self) -> Arc<Engines> {
-        let engines = Arc::<Engines>::default();
+    fn new_engines(&self) -> Arc<SharedEngines> {
+        let engines = Arc::<SharedEngines>::default();
         #[cfg(feature = "kernel")]
         engines.kernel.set_object_of(&self.ctx.means.engines.kernel);
         engines
@@ -376,7 +376,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
             tree.cf.compaction_downforce = seed % 2 == 0 && rng.u8(0..4) > 0;
             while rng.u8(0..8) != 0 {
                 let version = Arc::new(tree.version.clone());
-                let mut cursors = CompactionCursors::new();
+                let mut cursors = RunningCompactions::new();
                 // Several jobs of one tree, which overtake one another with DF-compaction.
                 let mut picked = Vec::new();
                 for _ in 0..rng.usize(1..5) {
@@ -443,7 +443,7 @@ fn tree_with_l0(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions, writes: u3
         if round == 0 {
             tree.snapshots.push(seq - writes as u64 / 2);
             let version = Arc::new(tree.version.clone());
-            let none = CompactionCursors::new();
+            let none = RunningCompactions::new();
             let picked = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX);
             let ManualPick::Pick(mut c, _) = picked else { panic!("nothing picked") };
             c.trivial_move = false;
@@ -451,7 +451,7 @@ fn tree_with_l0(fs: Arc<dyn FileSystem>, dir: PathBuf, cf: CfOptions, writes: u3
         }
     }
     let version = Arc::new(tree.version.clone());
-    let c = strategy::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
+    let c = strategy::pick(&version, &tree.cf, &mut RunningCompactions::new(), &Moment::default()).unwrap();
     assert_eq!((c.start_level(), c.output_level, c.trivial_move), (0, 1, false));
     assert_eq!(c.inputs.len(), 2);
     (tree, c)
@@ -616,7 +616,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
         |k: &[u8], seq| Model { entries: vec![(k.to_vec(), seq, ValueType::Value, b"v".to_vec())], ranges: vec![] };
     tree.flush(&[put(b"k", 1)]);
     let version = Arc::new(tree.version.clone());
-    let none = CompactionCursors::new();
+    let none = RunningCompactions::new();
     for level in [0, 1] {
         let version = if level == 0 { Arc::clone(&version) } else { Arc::new(tree.version.clone()) };
         let ManualPick::Pick(c, _) = manual::pick(&version, &tree.cf, &none, level, level + 1, None, None, u64::MAX)
@@ -628,7 +628,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
     tree.flush(&[Model { entries: vec![], ranges: vec![(b"a".to_vec(), b"z".to_vec(), 5)] }]);
     tree.flush(&[put(b"b", 3)]); // hidden by the tombstone though it comes later here
     let version = Arc::new(tree.version.clone());
-    let c = strategy::pick(&version, &tree.cf, &mut CompactionCursors::new(), &Moment::default()).unwrap();
+    let c = strategy::pick(&version, &tree.cf, &mut RunningCompactions::new(), &Moment::default()).unwrap();
     assert!(!c.bottommost);
     tree.compact(&c);
     assert_eq!(tree.version.levels[1].len(), 1);

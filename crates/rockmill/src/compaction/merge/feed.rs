@@ -66,7 +66,7 @@ impl<'a> PreadFeed<'a> {
         let means = host.means();
         let limit = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
         let mut stream = BlockStream::new(means.db.compaction_readahead_size, limit);
-        stream.set_patient(means.patient.clone());
+        stream.set_device_share(means.device_share.clone());
         Self {
             host,
             files: run.files.iter(),

@@ -91,7 +91,7 @@ pub(crate) fn feeds<'a>(
     let mut options = ReadOptions::default();
     if let Some(limit) = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
         options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
-    } else if let Some(job) = means.patient.clone() {
+    } else if let Some(job) = means.device_share.clone() {
         options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
     }
     let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;

@@ -7,7 +7,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_format::{FormatError, InternalKeyComparator};
 
 use super::feed::BlockFeed;
-use super::{Heads, Run};
+use super::{KeyPrefixes, Run};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 use crate::table::WholeBlock;
@@ -30,7 +30,7 @@ impl<F: BlockFeed> TableRun<F> {
     pub fn new(
         feed: F,
         begin: Option<&[u8]>,
-        heads: Heads,
+        heads: KeyPrefixes,
         cmp: &InternalKeyComparator,
         waiting: bool,
     ) -> Result<Self> {
@@ -94,7 +94,7 @@ impl<F: BlockFeed> Run for TableRun<F> {
     }
 
     #[inline]
-    fn head(&self, _: Heads) -> u64 {
+    fn head(&self, _: KeyPrefixes) -> u64 {
         self.entries.head(self.at)
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::compaction::file_ranges::FileRanges;
 use crate::compaction::merge::testing::VecRun;
-use crate::compaction::merge::{Heads, Merger};
+use crate::compaction::merge::{KeyPrefixes, Merger};
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::tombstones::for_file;
 use crate::compaction_filter::{CompactionFilter, SharedFilter};
@@ -39,7 +39,7 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let list = input.ranges.iter().map(|(b, e, s)| RangeTombstone { begin: b.clone(), end: e.clone(), seq: *s });
     let tombstones =
         Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp)));
-    let merger = Merger::new(runs, rules.cmp.clone(), Heads::new(&rules.cmp, None), None, None).unwrap();
+    let merger = Merger::new(runs, rules.cmp.clone(), KeyPrefixes::new(&rules.cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
     let mut r = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Model::default();
@@ -226,7 +226,7 @@ fn bad_entries_are_errors() {
         let tombstones = Tombstones::default();
         let never = AtomicBool::new(false);
         let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
-        let merger = Merger::new(vec![input], r.cmp.clone(), Heads::new(&r.cmp, None), None, None).unwrap();
+        let merger = Merger::new(vec![input], r.cmp.clone(), KeyPrefixes::new(&r.cmp, None), None, None).unwrap();
         Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap().next_survivor().unwrap_err()
     };
     assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
@@ -245,9 +245,14 @@ fn a_closing_store_stops_it() {
     let (stop, never) = (AtomicBool::new(true), AtomicBool::new(false));
     let list =
         (0u32..5000).map(|i| (InternalKey::new(&i.to_be_bytes(), 1, ValueType::Value).as_bytes().to_vec(), vec![]));
-    let merger =
-        Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), Heads::new(&r.cmp, None), None, None)
-            .unwrap();
+    let merger = Merger::new(
+        vec![VecRun::new(&r.cmp, list.collect())],
+        r.cmp.clone(),
+        KeyPrefixes::new(&r.cmp, None),
+        None,
+        None,
+    )
+    .unwrap();
     let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never, &never]).unwrap();
     let end = loop {
         match resolver.next_survivor() {
@@ -280,9 +285,14 @@ fn filtered(
         let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
         (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())
     });
-    let merger =
-        Merger::new(vec![VecRun::new(&r.cmp, list.collect())], r.cmp.clone(), Heads::new(&r.cmp, None), None, None)
-            .unwrap();
+    let merger = Merger::new(
+        vec![VecRun::new(&r.cmp, list.collect())],
+        r.cmp.clone(),
+        KeyPrefixes::new(&r.cmp, None),
+        None,
+        None,
+    )
+    .unwrap();
     let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
     let tombstones =
         Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&ranges.collect::<Vec<_>>(), &r.cmp)));

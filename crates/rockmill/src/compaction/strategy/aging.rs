@@ -17,7 +17,7 @@ use rockmill_format::SequenceNumber;
 
 use crate::options::{CfOptions, CompactionStyle, DEFAULT_AGE};
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Level, Place, Version, search};
+use crate::version::{FileMeta, Level, SortedRun, Version, search};
 
 /// What `ttl` and `periodic_compaction_seconds` mean when they are left to the store: 30 days.
 const MONTH: u64 = 30 * 24 * 60 * 60;
@@ -153,8 +153,8 @@ fn is_bottommost(version: &Version, level: usize, f: &Arc<FileMeta>) -> bool {
         return oldest.is_some_and(|o| Arc::ptr_eq(o, f)) && version.levels.iter().skip(1).all(Level::is_empty);
     }
     let cmp = &version.cmp;
-    let below = |p: &Place<'_>| p.level > level || (p.level == level && p.run < f.entry.extra_run);
-    version.places().filter(below).all(|Place { files, .. }| {
+    let below = |p: &SortedRun<'_>| p.level > level || (p.level == level && p.run < f.entry.extra_run);
+    version.sorted_runs().filter(below).all(|SortedRun { files, .. }| {
         let i = search(files, |b| cmp.compare_user(b.largest_user_key(), f.smallest_user_key()).is_lt());
         files.get(i).is_none_or(|b| cmp.compare_user(b.smallest_user_key(), f.largest_user_key()).is_gt())
     })
@@ -178,7 +178,7 @@ pub(super) fn bottommost(
             let newest = f.entry.largest_seqno;
             let matters = newest < oldest_snapshot || newest < threshold;
             // The newest sequence number is 0 where a compaction has made all of them so.
-            if newest == 0 || !matters || !is_idle(f) || f.settled.load(Atomic::Acquire) {
+            if newest == 0 || !matters || !is_idle(f) || f.rewrite_useless.load(Atomic::Acquire) {
                 continue;
             }
             if !is_bottommost(version, level, f) {
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::compaction::Compaction;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
-    use crate::compaction::strategy::{CompactionCursors, pick};
+    use crate::compaction::strategy::{RunningCompactions, pick};
     use crate::event_listener::CompactionReason;
 
     fn options() -> CfOptions {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn job(v: &Arc<Version>, o: &CfOptions, m: Moment) -> Option<Compaction> {
-        pick(v, o, &mut CompactionCursors::new(), &m)
+        pick(v, o, &mut RunningCompactions::new(), &m)
     }
 
     #[test]
@@ -353,10 +353,10 @@ mod tests {
         assert_eq!((c.start_level(), c.output_level, c.bottommost, c.trivial_move), (1, 1, true, false));
         let after = aging(&v, &o, 300);
         assert_eq!((after.bottommost_due, after.threshold), (true, 399));
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         cursors.start(&c);
         assert!(!aging(&v, &o, 300).bottommost_due);
-        v.levels[2].base[0].settled.store(true, Atomic::Release);
+        v.levels[2].base[0].rewrite_useless.store(true, Atomic::Release);
         let c = pick(&v, &o, &mut cursors, &seen(1000)).unwrap();
         assert_eq!(numbers(&c.inputs[0].1), [4], "file 1 has older data below, file 3 cannot become better");
     }

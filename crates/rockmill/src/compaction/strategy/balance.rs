@@ -9,7 +9,7 @@
 //!
 //! Pure, as all of a strategy. docs/compaction.md has what it brings, and what was tried besides.
 
-use super::CompactionCursors;
+use super::RunningCompactions;
 use super::score::LevelScores;
 use crate::options::CfOptions;
 use crate::pacing::write_control::{StallReason, write_control};
@@ -18,7 +18,7 @@ use crate::pacing::write_control::{StallReason, write_control};
 const PRESSURE: f64 = 1.5;
 
 /// Levels with their scores in the order in which they get a thread, if they have a job for one.
-pub fn level_order(scores: &LevelScores, options: &CfOptions, running: &CompactionCursors) -> Vec<(usize, f64)> {
+pub fn level_order(scores: &LevelScores, options: &CfOptions, running: &RunningCompactions) -> Vec<(usize, f64)> {
     let mut order = scores.by_priority();
     let due = |score: f64| score >= 1.0;
     let levels_due = order.iter().filter(|(_, score)| due(*score)).count();
@@ -53,7 +53,7 @@ mod tests {
 
     fn order(threads: usize, soft_limit: u64) -> Vec<usize> {
         let (v, options) = (tree(), options(soft_limit));
-        let mut running = CompactionCursors::new();
+        let mut running = RunningCompactions::new();
         running.set_threads(threads, threads);
         let scores = level_scores(&v, &options);
         assert_eq!(scores.debts.iter().sum::<u64>(), scores.pending_bytes);

@@ -94,11 +94,11 @@ impl Picker<'_> {
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
         runs.dedup();
-        runs.len() < if self.sparing() { runs_max_sparing(self.options) } else { runs_max(self.options) }
+        runs.len() < if self.is_flush_bound() { runs_max_sparing(self.options) } else { runs_max(self.options) }
     }
 
     /// True where writers wait for flushes, so that bytes count more than jobs.
-    fn sparing(&self) -> bool {
+    fn is_flush_bound(&self) -> bool {
         self.running.sparing && self.options.compaction_downforce
     }
 
@@ -196,7 +196,7 @@ impl Picker<'_> {
 
     /// The job, if it may run now.
     fn df_job(&self, reason: CompactionReason, inputs: Inputs, level: usize, run: u64) -> Option<Compaction> {
-        self.running.needs(self.version, &inputs, level, run)?;
+        self.running.depends_on(self.version, &inputs, level, run)?;
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);
         c.output_run = run;
@@ -265,10 +265,9 @@ impl Picker<'_> {
         let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id);
         let another = (new && self.has_room(inputs, level)).then(|| self.new_run(level));
         // Not where it would have to wait for another job to commit.
-        let run =
-            [0].into_iter().chain(extras).chain(another).find(|run| {
-                self.running.needs(self.version, inputs, level, *run).is_some_and(|needs| needs.is_empty())
-            })?;
+        let run = [0].into_iter().chain(extras).chain(another).find(|run| {
+            self.running.depends_on(self.version, inputs, level, *run).is_some_and(|depends_on| depends_on.is_empty())
+        })?;
         self.df_job(reason, inputs.clone(), level, run).filter(|c| c.trivial_move)
     }
 

@@ -74,7 +74,7 @@ fn merge_from<'a>(picker: &Picker<'a>, level: usize, mut i: usize, mut f: &'a Ar
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compaction::strategy::CompactionCursors;
+    use crate::compaction::strategy::RunningCompactions;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
     use crate::options::CfOptions;
     use crate::sync::atomic::Ordering;
@@ -83,7 +83,7 @@ mod tests {
         c.inputs.iter().map(|(l, f)| (*l, f[0].entry.extra_run, numbers(f))).collect()
     }
 
-    fn pick(v: &Arc<Version>, options: &CfOptions, cursors: &CompactionCursors) -> Option<Compaction> {
+    fn pick(v: &Arc<Version>, options: &CfOptions, cursors: &RunningCompactions) -> Option<Compaction> {
         match merge_down(&Picker::new(v, options, cursors), 2, None, None, u64::MAX) {
             MergeDown::Job(job) => Some(*job),
             MergeDown::Nothing | MergeDown::Busy => None,
@@ -111,7 +111,7 @@ mod tests {
     fn the_oldest_run_goes_first_and_takes_what_it_overlaps_below() {
         let v = tree();
         let options = CfOptions { level_compaction_dynamic_level_bytes: false, ..CfOptions::default() };
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         let first = pick(&v, &options, &cursors).unwrap();
         assert_eq!(inputs(&first), [(2, 1, vec![4]), (2, 0, vec![1, 2])]);
         assert_eq!((first.output_level, first.output_run, first.bottommost), (2, 0, true));
@@ -130,7 +130,7 @@ mod tests {
     fn a_range_draws_in_older_runs() {
         let v = tree();
         let options = CfOptions { level_compaction_dynamic_level_bytes: false, ..CfOptions::default() };
-        let cursors = CompactionCursors::new();
+        let cursors = RunningCompactions::new();
         let merge = |begin, end| match merge_down(&Picker::new(&v, &options, &cursors), 2, begin, end, u64::MAX) {
             MergeDown::Job(job) => inputs(&job),
             MergeDown::Nothing | MergeDown::Busy => Vec::new(),
@@ -143,7 +143,7 @@ mod tests {
     fn a_table_that_overlaps_nothing_moves_into_the_base_run() {
         let v = TreeSpec::new(4).file(2, "a", "f", 100).file(2, "g", "m", 100).in_run(3).build();
         let options = CfOptions { level_compaction_dynamic_level_bytes: false, ..CfOptions::default() };
-        let c = pick(&v, &options, &CompactionCursors::new()).unwrap();
+        let c = pick(&v, &options, &RunningCompactions::new()).unwrap();
         assert!(c.trivial_move && c.output_run == 0, "{c:?}");
         assert_eq!(inputs(&c), [(2, 3, vec![2])]);
     }

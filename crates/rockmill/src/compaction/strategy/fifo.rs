@@ -103,7 +103,7 @@ mod tests {
     use crate::compaction::strategy::aging::Moment;
     use crate::compaction::strategy::score::level_scores;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
-    use crate::compaction::strategy::{CompactionCursors, pick};
+    use crate::compaction::strategy::{RunningCompactions, pick};
     use crate::options::{CfOptions, CompactionStyle, FifoCompactOptions};
     use crate::version::Version;
     use CompactionReason::{FIFOMaxSize, FIFOReduceNumFiles, FIFOTtl};
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn picked(v: &Arc<Version>, o: &CfOptions, now: u64) -> Option<Compaction> {
-        pick(v, o, &mut CompactionCursors::new(), &Moment { now, oldest_snapshot: 0 })
+        pick(v, o, &mut RunningCompactions::new(), &Moment { now, oldest_snapshot: 0 })
     }
 
     fn shape(c: &Compaction) -> (CompactionReason, usize, Vec<u64>, bool) {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn one_job_at_a_time() {
         let v = l0(&[10, 10, 10, 10, 10]);
-        let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
+        let (mut cursors, now) = (RunningCompactions::new(), Moment::default());
         let c = pick(&v, &options(40, true), &mut cursors, &now).unwrap();
         let number = cursors.start(&c).number;
         assert!(pick(&v, &options(20, true), &mut cursors, &now).is_none());

@@ -8,7 +8,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType, pack_tag, tag};
 
-use super::CompactionCursors;
+use super::RunningCompactions;
 use super::aging::Moment;
 use super::score::{LevelScores, scores_of};
 use super::tree_index::LevelSums;
@@ -28,7 +28,7 @@ pub(super) struct Picker<'a> {
     pub scores: LevelScores,
     /// What levels come to.
     pub sums: Vec<LevelSums>,
-    pub running: &'a CompactionCursors,
+    pub running: &'a RunningCompactions,
     pub moment: Moment,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usiz
 }
 
 impl<'a> Picker<'a> {
-    pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a CompactionCursors) -> Self {
+    pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a RunningCompactions) -> Self {
         let sums = running.sums(version);
         let scores = scores_of(version, options, &sums);
         Self { version, options, scores, sums, running, moment: Moment::default() }

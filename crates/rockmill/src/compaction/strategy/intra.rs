@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::df::runs_due;
 use super::inputs::{Files, Picker, key_range, total_bytes};
-use super::{CompactionCursors, Running};
+use super::{Running, RunningCompactions};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
@@ -30,7 +30,7 @@ pub struct PendingRun {
     /// The number of the job.
     pub number: u64,
     /// The jobs that it needs.
-    pub needs: Vec<u64>,
+    pub depends_on: Vec<u64>,
     /// Inputs of the job; of all, where several were merged.
     pub inputs: Vec<(usize, Files)>,
     /// Where its tables go.
@@ -48,7 +48,7 @@ pub struct IntraDf {
     pub numbers: Vec<u64>,
     /// The merge: its inputs are tables that are not live.
     pub compaction: Compaction,
-    /// Its place in the order of issue, from [`CompactionCursors::start_merge`] on.
+    /// Its place in the order of issue, from [`RunningCompactions::start_merge`] on.
     number: u64,
     /// Keys of the jobs' inputs and tables.
     smallest: Vec<u8>,
@@ -56,11 +56,11 @@ pub struct IntraDf {
 }
 
 /// Chooses pending runs to be merged, if so many of a level have keys in common. The caller registers it with
-/// [`CompactionCursors::start_merge`] before anything else is picked.
+/// [`RunningCompactions::start_merge`] before anything else is picked.
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     pending: &[PendingRun],
 ) -> Option<IntraDf> {
     pick_of(version, options, cursors, pending, runs_due(options))
@@ -70,7 +70,7 @@ pub fn pick(
 pub fn pick_of(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     pending: &[PendingRun],
     due: usize,
 ) -> Option<IntraDf> {
@@ -123,10 +123,10 @@ impl Picker<'_> {
         let mut numbers: Vec<u64> = group.iter().map(|p| p.number).collect();
         numbers.sort_unstable();
         let inputs: Vec<(usize, Files)> = group.iter().flat_map(|p| p.inputs.iter().cloned()).collect();
-        let known: HashSet<u64> = group.iter().flat_map(|p| &p.needs).chain(&numbers).copied().collect();
-        let needs = self.running.needs_beside(self.version, &inputs, level, run, &numbers)?;
+        let known: HashSet<u64> = group.iter().flat_map(|p| &p.depends_on).chain(&numbers).copied().collect();
+        let depends_on = self.running.depends_on_beside(self.version, &inputs, level, run, &numbers)?;
         // It waits for nothing that its parts do not wait for: a failure elsewhere would take them with it.
-        if needs.iter().any(|n| !known.contains(n)) {
+        if depends_on.iter().any(|n| !known.contains(n)) {
             return None;
         }
         let tables = group.iter().map(|p| (level, p.tables.clone())).collect();
@@ -142,7 +142,7 @@ impl Picker<'_> {
     }
 }
 
-impl CompactionCursors {
+impl RunningCompactions {
     /// Notes that pending runs are being merged. The merge gets a number; no job depends on it, since its parts are
     /// there.
     pub fn start_merge(&mut self, merge: &mut IntraDf) {
@@ -195,16 +195,16 @@ mod tests {
     }
 
     /// L0 has eight tables, which make four jobs; each needs those before it.
-    fn jobs(cursors: &mut CompactionCursors) -> (Arc<Version>, Vec<(Compaction, Vec<u64>)>) {
+    fn jobs(cursors: &mut RunningCompactions) -> (Arc<Version>, Vec<(Compaction, Vec<u64>)>) {
         let mut t = TreeSpec::new(4).file(1, "a", "z", 99 * MB);
         for _ in 0..8 {
             t = t.file(0, "c", "w", MB);
         }
         let v = t.build();
-        let next = |cursors: &mut CompactionCursors| {
+        let next = |cursors: &mut RunningCompactions| {
             let c = pick_job(&v, &options(), cursors, &Moment::default()).unwrap();
-            let needs = cursors.start(&c).needs;
-            (c, needs)
+            let depends_on = cursors.start(&c).depends_on;
+            (c, depends_on)
         };
         let jobs = (0..4).map(|_| next(cursors)).collect();
         (v, jobs)
@@ -212,7 +212,7 @@ mod tests {
 
     /// What the job with this number wrote: a table with a number of its own.
     fn output(jobs: &[(Compaction, Vec<u64>)], number: u64) -> PendingRun {
-        let (c, needs) = &jobs[number as usize - 1];
+        let (c, depends_on) = &jobs[number as usize - 1];
         let mut t = TreeSpec::new(4);
         for _ in 0..100 + number {
             t = t.file(3, "a", "a", 1);
@@ -220,7 +220,7 @@ mod tests {
         let v = t.file(1, "c", "w", MB).in_run(c.output_run).build();
         PendingRun {
             number,
-            needs: needs.clone(),
+            depends_on: depends_on.clone(),
             inputs: c.inputs.clone(),
             level: 1,
             run: c.output_run,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn as_many_as_are_due_become_one_run_in_the_place_of_the_oldest() {
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         let (v, jobs) = jobs(&mut cursors);
         let pending = [2, 3, 4].map(|n| output(&jobs, n));
         assert_eq!(pending.iter().map(|p| p.run).collect::<Vec<_>>(), [2, 3, 4]);
@@ -249,13 +249,13 @@ mod tests {
         runs.dedup();
         assert_eq!(runs, [1, 2], "there is room again");
         // Who needs one of them needs the one that they are now.
-        let needs = cursors.needs(&v, &[(0, v.levels[0].base[..1].to_vec())], 1, 9);
-        assert!(needs.is_some_and(|n| !n.contains(&3) && !n.contains(&4)));
+        let depends_on = cursors.depends_on(&v, &[(0, v.levels[0].base[..1].to_vec())], 1, 9);
+        assert!(depends_on.is_some_and(|n| !n.contains(&3) && !n.contains(&4)));
     }
 
     #[test]
     fn a_run_that_is_not_there_yet_is_not_passed_by() {
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         let (v, jobs) = jobs(&mut cursors);
         // The third still runs: between the second's and the fourth's output comes its own.
         let pending = [2, 4].map(|n| output(&jobs, n));
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn runs_without_a_key_in_common_are_left_alone() {
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         let (v, jobs) = jobs(&mut cursors);
         let mut pending = [2, 3].map(|n| output(&jobs, n));
         let apart = TreeSpec::new(4).file(1, "x", "y", MB).in_run(3).build();

@@ -154,7 +154,7 @@ impl Picker<'_> {
     /// True when a job leaves nothing older above its output. Where there are extra runs, one for a table of a base run
     /// may; others that are due must not wait for it.
     fn may_run(&self, c: &Compaction) -> bool {
-        self.running.needs(self.version, &c.inputs, c.output_level, c.output_run).is_some()
+        self.running.depends_on(self.version, &c.inputs, c.output_level, c.output_run).is_some()
     }
 
     /// A job for the first of `files` that can have one.

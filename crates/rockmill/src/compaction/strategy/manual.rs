@@ -15,7 +15,7 @@ use super::extra_runs::{MergeDown, merge_down};
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::level_scores;
 use super::tiered;
-use super::{CompactionCursors, fifo};
+use super::{RunningCompactions, fifo};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
@@ -41,7 +41,7 @@ pub enum ManualPick {
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     level: usize,
     output_level: usize,
     begin: Option<&[u8]>,
@@ -185,7 +185,7 @@ impl ManualStep {
         &self,
         version: &Arc<Version>,
         options: &CfOptions,
-        cursors: &CompactionCursors,
+        cursors: &RunningCompactions,
         moment: &Moment,
         begin: Option<&[u8]>,
         end: Option<&[u8]>,
@@ -324,7 +324,7 @@ mod tests {
             .file(1, "e", "f", 40)
             .file(2, "a", "d", 15)
             .build();
-        let (o, mut cursors) = (options(), CompactionCursors::new());
+        let (o, mut cursors) = (options(), RunningCompactions::new());
         let (c, next) = job(pick(&v, &o, &cursors, 1, 2, None, None, u64::MAX));
         assert_eq!(numbers(&c.inputs[0].1), [1, 2]);
         assert_eq!(numbers(&c.inputs[1].1), [4]);
@@ -345,12 +345,12 @@ mod tests {
         o.compaction_options_fifo.max_table_files_size = 100;
         let step = ManualStep { kind: StepKind::Fifo, ..ManualStep::new(0, 0) };
         let moment = Moment { now: 0, oldest_snapshot: 0 };
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         let (c, _) = job(step.pick(&v, &o, &cursors, &moment, None, None));
         cursors.start(&c);
         assert!(matches!(step.pick(&v, &o, &cursors, &moment, None, None), ManualPick::Conflict));
         o.compaction_options_fifo.max_table_files_size = 1000;
-        let idle = CompactionCursors::new();
+        let idle = RunningCompactions::new();
         assert!(matches!(step.pick(&v, &o, &idle, &moment, None, None), ManualPick::None));
     }
 
@@ -358,7 +358,7 @@ mod tests {
     fn only_files_that_touch_the_range_are_taken() {
         let v = TreeSpec::new(4).file(1, "a", "b", 1).open_file(1, "c", "e", 1).file(1, "e", "f", 1).build();
         let o = options();
-        let cursors = CompactionCursors::new();
+        let cursors = RunningCompactions::new();
         let (c, _) = job(pick(&v, &o, &cursors, 1, 2, Some(b"e"), Some(b"e"), u64::MAX));
         assert_eq!(numbers(&c.inputs[0].1), [3], "a file that ends before e has no e");
         assert!(matches!(pick(&v, &o, &cursors, 1, 2, Some(b"x"), None, u64::MAX), ManualPick::None));
@@ -368,7 +368,7 @@ mod tests {
     fn force_optimized_skips_what_the_walk_wrote() {
         let v = TreeSpec::new(4).file(2, "a", "b", 1).file(2, "c", "d", 1).file(2, "e", "f", 1).build();
         let o = options();
-        let cursors = CompactionCursors::new();
+        let cursors = RunningCompactions::new();
         let (c, next) = job(pick(&v, &o, &cursors, 2, 2, None, None, 3));
         assert_eq!(numbers(&c.inputs[0].1), [1, 2]);
         assert!(next.is_none() && !c.trivial_move && c.bottommost);

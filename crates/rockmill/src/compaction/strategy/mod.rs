@@ -53,13 +53,13 @@ use tree_index::{ByRatio, LevelSums, Stack, TreeIndex};
 pub(crate) use inputs::{files_within, inputs_of_levels};
 
 /// Chooses the next compaction by the strategy of the options, if one is due and possible. The caller registers it with
-/// [`CompactionCursors::start`] before anything else is picked.
+/// [`RunningCompactions::start`] before anything else is picked.
 ///
 /// Another strategy may have shaped the tree, and its jobs may still run: each takes any tree, and never what is busy.
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &mut CompactionCursors,
+    cursors: &mut RunningCompactions,
     moment: &Moment,
 ) -> Option<Compaction> {
     let picker = Picker::new(version, options, cursors).at(moment);
@@ -78,7 +78,7 @@ pub fn pick(
 /// The store calls [`start`](Self::start) under its lock when it takes a picked job, and [`finish`](Self::finish)
 /// when the job's edit is in the version or the job failed.
 #[derive(Debug, Default)]
-pub struct CompactionCursors {
+pub struct RunningCompactions {
     running: Vec<Running>,
     /// Jobs issued so far.
     issued: u64,
@@ -101,7 +101,7 @@ pub struct Issued {
     pub number: u64,
     /// Numbers of the jobs that must have committed before this one does; see
     /// [`CommitQueue`](super::commit::CommitQueue).
-    pub needs: Vec<u64>,
+    pub depends_on: Vec<u64>,
 }
 
 /// Start level of what reads no level.
@@ -141,7 +141,7 @@ impl Running {
     }
 }
 
-impl CompactionCursors {
+impl RunningCompactions {
     /// Nothing running.
     pub fn new() -> Self {
         Self::default()
@@ -151,8 +151,8 @@ impl CompactionCursors {
     pub fn start(&mut self, compaction: &Compaction) -> Issued {
         let number = self.next_number();
         let version = &compaction.version;
-        let needs = self.needs(version, &compaction.inputs, compaction.output_level, compaction.output_run);
-        let issued = Issued { number, needs: needs.unwrap_or_default() };
+        let depends_on = self.depends_on(version, &compaction.inputs, compaction.output_level, compaction.output_run);
+        let issued = Issued { number, depends_on: depends_on.unwrap_or_default() };
         let Some((smallest, largest)) = compaction.user_key_range() else { return issued };
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
         let (from, to) = (compaction.start_level(), compaction.output_level);
@@ -322,12 +322,12 @@ impl CompactionCursors {
 
     /// Says whether writers wait for flushes and not for compactions: then the device is what is short, or the cores,
     /// and jobs of DF-compaction are to write little before they are to be many.
-    pub fn set_sparing(&mut self, sparing: bool) {
+    pub fn set_flush_bound(&mut self, sparing: bool) {
         self.sparing = sparing;
     }
 
     /// True when few bytes matter more than many jobs.
-    pub fn sparing(&self) -> bool {
+    pub fn is_flush_bound(&self) -> bool {
         self.sparing
     }
 

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 
 use super::inputs::Files;
-use super::{CompactionCursors, Running};
+use super::{Running, RunningCompactions};
 use crate::sync::atomic::Ordering as Atomic;
-use crate::version::{FileMeta, Place, Version};
+use crate::version::{FileMeta, SortedRun, Version};
 
 /// Where a run lies; larger is deeper, and older for one user key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ impl<'v> Range<'v> {
     }
 
     /// Files of a sorted run that share keys with it.
-    fn within<'p>(&self, place: &Place<'p>) -> &'p [Arc<FileMeta>] {
+    fn within<'p>(&self, place: &SortedRun<'p>) -> &'p [Arc<FileMeta>] {
         let Some((s, l)) = self.bounds else { return &[] };
         self.version.touched_of(place.files, Some(s), Some(l))
     }
@@ -76,21 +76,21 @@ impl Running {
     }
 }
 
-impl CompactionCursors {
+impl RunningCompactions {
     /// The running jobs that must commit before a job with these inputs and this output. `None`: it must not run now,
     /// as it would leave older data above its output, or write where another one does.
-    pub(super) fn needs<'v>(
+    pub(super) fn depends_on<'v>(
         &self,
         version: &'v Version,
         inputs: &'v [(usize, Files)],
         output_level: usize,
         output_run: u64,
     ) -> Option<Vec<u64>> {
-        self.needs_beside(version, inputs, output_level, output_run, &[])
+        self.depends_on_beside(version, inputs, output_level, output_run, &[])
     }
 
     /// The same for a job that stands for the running ones with these numbers, and has their inputs.
-    pub(super) fn needs_beside(
+    pub(super) fn depends_on_beside(
         &self,
         version: &Version,
         inputs: &[(usize, Files)],
@@ -104,9 +104,9 @@ impl CompactionCursors {
             0 => Depth { level: 0, age: l0.iter().rposition(|f| taken.contains(&f.number()))? as u64 },
             level => Depth::of_run(level, output_run),
         };
-        let mut needs = Vec::new();
+        let mut depends_on = Vec::new();
         let mut range = Range { version, bounds: None };
-        for (rank, place) in version.places().enumerate() {
+        for (rank, place) in version.sorted_runs().enumerate() {
             let here = match place.level {
                 0 => Depth { level: 0, age: rank as u64 },
                 level => Depth::of_run(level, place.run),
@@ -116,7 +116,7 @@ impl CompactionCursors {
             }
             let inside = |f: &&Arc<FileMeta>| !taken.contains(&f.number());
             if here < output {
-                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut needs)?;
+                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut depends_on)?;
             }
             match place.files {
                 [f] if place.level == 0 && taken.contains(&f.number()) => range.add(f),
@@ -129,7 +129,7 @@ impl CompactionCursors {
             }
             if here == output {
                 // Tables of a run do not overlap: not even where an output bridges a gap between inputs.
-                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut needs)?;
+                self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut depends_on)?;
             }
         }
         let (smallest, largest) = range.bounds?;
@@ -140,9 +140,9 @@ impl CompactionCursors {
         if self.running.iter().filter(|r| !itself.contains(&r.number)).any(crosses) {
             return None;
         }
-        needs.sort_unstable();
-        needs.dedup();
-        Some(needs)
+        depends_on.sort_unstable();
+        depends_on.dedup();
+        Some(depends_on)
     }
 
     /// Adds the jobs that will have taken `files` deeper than `output`; `None` if one of them stays.
@@ -150,10 +150,10 @@ impl CompactionCursors {
         &self,
         files: impl Iterator<Item = &'f Arc<FileMeta>>,
         output: Depth,
-        needs: &mut Vec<u64>,
+        depends_on: &mut Vec<u64>,
     ) -> Option<()> {
         for f in files {
-            needs.push(self.taker(f).filter(|r| r.depth() > output)?.number);
+            depends_on.push(self.taker(f).filter(|r| r.depth() > output)?.number);
         }
         Some(())
     }

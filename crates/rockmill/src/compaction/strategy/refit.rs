@@ -3,7 +3,7 @@
 //! The job is chosen when no other one runs. It is the only job that may move tables *up*, and that is where it breaks
 //! what other jobs rely on: they put newer data above older data, and would put it above the place that the level
 //! leaves. So while it runs, nothing else comes to lie in any level from the one that it leaves to the one that it goes
-//! to, both included, between its keys ([`CompactionCursors::output_conflict`](super::CompactionCursors)). What lands
+//! to, both included, between its keys ([`RunningCompactions::output_conflict`](super::RunningCompactions)). What lands
 //! above all of them stays above. What lands below the one that it leaves is older than the level is.
 
 use std::ops::RangeInclusive;
@@ -90,17 +90,17 @@ fn smallest_fitting(version: &Version, options: &CfOptions, level: usize) -> usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compaction::strategy::CompactionCursors;
+    use crate::compaction::strategy::RunningCompactions;
     use crate::compaction::strategy::testing::{TreeSpec, numbers};
 
     #[test]
     fn nothing_else_is_written_where_a_level_moves_past_until_it_has() {
         let v = TreeSpec::new(7).file(5, "c", "f", 10).file(5, "k", "m", 10).build();
-        let (o, mut cursors) = (CfOptions::default(), CompactionCursors::new());
+        let (o, mut cursors) = (CfOptions::default(), RunningCompactions::new());
         let up = pick(&v, &o, 5, Some(2)).unwrap().unwrap();
         assert_eq!((numbers(&up.inputs[0].1), up.output_level), (vec![1, 2], 2));
         let number = cursors.start(&up).number;
-        let shut = |c: &CompactionCursors, begin: &[u8], end: &[u8]| -> Vec<usize> {
+        let shut = |c: &RunningCompactions, begin: &[u8], end: &[u8]| -> Vec<usize> {
             (0..7).filter(|&level| c.output_conflict(&v.cmp, level, begin, end)).collect()
         };
         assert_eq!(shut(&cursors, b"a", b"c"), [2, 3, 4, 5]);
@@ -109,10 +109,10 @@ mod tests {
         // Nor into an extra run of one of these levels.
         let new = TreeSpec::new(7).file(0, "d", "e", 1).file(5, "c", "f", 10).build();
         let inputs = vec![(0, new.levels[0].base.clone())];
-        assert!(cursors.needs(&new, &inputs, 4, 3).is_none());
-        assert!(cursors.needs(&new, &inputs, 1, 3).is_some());
+        assert!(cursors.depends_on(&new, &inputs, 4, 3).is_none());
+        assert!(cursors.depends_on(&new, &inputs, 1, 3).is_some());
         cursors.finish(number, &up);
-        assert!(shut(&cursors, b"a", b"z").is_empty() && cursors.needs(&new, &inputs, 4, 3).is_some());
+        assert!(shut(&cursors, b"a", b"z").is_empty() && cursors.depends_on(&new, &inputs, 4, 3).is_some());
         let down = pick(&v, &o, 5, Some(6)).unwrap().unwrap();
         cursors.start(&down);
         assert_eq!(shut(&cursors, b"a", b"z"), [5, 6]);

@@ -62,7 +62,7 @@ impl LevelScores {
 }
 
 /// Computes the scores of a version. Where they are needed again and again,
-/// [`CompactionCursors::level_scores`](super::CompactionCursors::level_scores) is quicker.
+/// [`RunningCompactions::level_scores`](super::RunningCompactions::level_scores) is quicker.
 pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     scores_of(version, options, &LevelSums::of(version))
 }

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use super::CompactionCursors;
+use super::RunningCompactions;
 use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range};
 use super::manual::ManualPick;
@@ -50,7 +50,7 @@ pub(super) fn pick(picker: Picker<'_>) -> Option<Compaction> {
 }
 
 /// The job that merges all that there is: what `compact_range` does.
-pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, cursors: &CompactionCursors) -> ManualPick {
+pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, cursors: &RunningCompactions) -> ManualPick {
     let picker = Picker::new(version, options, cursors);
     let universal = Universal::new(picker);
     let Some(last) = universal.runs.len().checked_sub(1) else { return ManualPick::None };
@@ -287,7 +287,7 @@ impl<'a> Universal<'a> {
     ) -> Option<Compaction> {
         let picker = &self.picker;
         // Where DF jobs run or have run, order is more than the row shows.
-        picker.running.needs(picker.version, &inputs, output_level, output_run)?;
+        picker.running.depends_on(picker.version, &inputs, output_level, output_run)?;
         let mut c = picker.build(reason, inputs, output_level, true);
         // Runs are merged whole: it matters to no later job where tables of this one end.
         c.output_run = output_run;

@@ -5,7 +5,7 @@
 //! pick. Between two picks little changes: a job replaces neighbours in a few runs. So each run's tables are compared
 //! with those of the version before, as pointers, from both ends; what is derived from tables is computed anew for the
 //! stretch between, and for what it overlaps. Tables that jobs took or gave back are told by
-//! [`CompactionCursors`](super::CompactionCursors), which owns this.
+//! [`RunningCompactions`](super::RunningCompactions), which owns this.
 //!
 //! Nothing here keeps a table alive: files are deleted when the last version or job that has them is gone.
 

@@ -112,7 +112,7 @@ impl Db {
         db.last_sequence.fetch_max(last_sequence, Ordering::AcqRel);
         db.update_pressure(&state);
         drop(state);
-        db.work.notify_all();
+        db.work_available.notify_all();
         drop(manifest);
         drop(alone);
         db.write_options_file(&turn)?;
@@ -161,7 +161,7 @@ impl Db {
         db.publish_cfs(&state);
         db.update_pressure(&state);
         drop((state, manifest, alone));
-        db.progress.notify_all();
+        db.job_finished.notify_all();
         db.delete_obsolete_wals();
         log_info!(db.log, "Dropped column family with id {}", cf.id());
         let name = name.to_owned();

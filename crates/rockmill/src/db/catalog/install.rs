@@ -203,8 +203,8 @@ impl DbInner {
         }
         self.update_pressure(&state);
         drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
         Ok(())
     }
 

@@ -75,8 +75,8 @@ impl Db {
         db.update_threshold(&state);
         db.update_pressure(&state);
         drop(state);
-        db.work.notify_all();
-        db.progress.notify_all();
+        db.work_available.notify_all();
+        db.job_finished.notify_all();
         db.write_options_file(&turn)
     }
 
@@ -112,9 +112,9 @@ impl Db {
             }
         }
         // Memtables that hold back WALs are looked at with the next write.
-        db.attention.store(true, Ordering::Release);
-        db.work.notify_all();
-        db.progress.notify_all();
+        db.leader_has_work.store(true, Ordering::Release);
+        db.work_available.notify_all();
+        db.job_finished.notify_all();
         if !db.shutdown.load(Ordering::Acquire) {
             let mut threads = self.threads.lock();
             threads.retain(|t| !has_ended(t));

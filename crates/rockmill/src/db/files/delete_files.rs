@@ -10,7 +10,7 @@ use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
 use crate::panics::guarded;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, Place};
+use crate::version::{FileMeta, SortedRun};
 
 /// A range of user keys; `None` is unbounded.
 pub type KeyRange<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
@@ -58,7 +58,7 @@ impl Db {
             let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
             for &(from, to) in ranges {
                 let (begin, end) = (from.map(InternalKey::min_possible), to.map(InternalKey::max_possible));
-                for Place { level, run, .. } in c.version.places().filter(|place| place.level > 0) {
+                for SortedRun { level, run, .. } in c.version.sorted_runs().filter(|place| place.level > 0) {
                     for file in files_within(&c.version, level, run, begin.as_ref(), end.as_ref()) {
                         let at_end = to.is_some_and(|to| cf.cmp.compare_user(file.largest_user_key(), to).is_eq());
                         // Taken ones are marked below, and not taken twice.
@@ -90,8 +90,8 @@ impl Db {
             state.running_compactions -= 1;
         }
         drop(taken);
-        db.progress.notify_all();
-        db.work.notify_all();
+        db.job_finished.notify_all();
+        db.work_available.notify_all();
         db.delete_purged_files_and_wait();
         db.tell_waiting();
         done

@@ -233,7 +233,7 @@ fn inspect(
         largest_seqno: Some(f.largest_seqno),
         prefix_extractor: None,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
     };
     let table = Table::open(file, open)?;
     if let Some(operator) = operator {

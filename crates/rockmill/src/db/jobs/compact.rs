@@ -17,7 +17,7 @@ use crate::db::{CfState, DbInner, State, Weighed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 use crate::options::DbOptions;
-use crate::pacing::reads_first::PatientJob;
+use crate::pacing::read_protection::DeviceShare;
 use crate::pacing::write_control::write_control;
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ pub(super) fn pick_compaction(
         let c = state.cfs.get_mut(&id)?;
         c.cursors.set_threads(threads, idle);
         // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.
-        c.cursors.set_sparing(bound && at_work);
+        c.cursors.set_flush_bound(bound && at_work);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
             let cf = Arc::clone(&c.cf);
             let ticket = begin_compaction(state, &cf, &compaction)?;
@@ -102,7 +102,7 @@ pub(super) fn pick_compaction(
         let c = state.cfs.get_mut(&id)?;
         c.aging_blocked = c.aging.is_due(now);
         // What is put off while writers wait is still to come.
-        c.nothing_found = !c.cursors.sparing();
+        c.nothing_found = !c.cursors.is_flush_bound();
     }
     None
 }
@@ -126,7 +126,8 @@ pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Comp
 /// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
 fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
     let queue = state.commits.get_mut(&id)?;
-    let pending: Vec<PendingRun> = queue.waiting().filter_map(|(number, needs, p)| p.as_run(number, needs)).collect();
+    let pending: Vec<PendingRun> =
+        queue.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on)).collect();
     let c = state.cfs.get_mut(&id)?;
     let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
     let ticket = queue.begin_merge(&merge.numbers)?;
@@ -166,8 +167,8 @@ impl DbInner {
                 engines: Arc::clone(&self.engines),
                 log: self.log.clone(),
                 shutdown: Arc::clone(&self.shutdown),
-                urgent: Arc::clone(self.pacing.urgent()),
-                give_way: Arc::clone(self.pacing.give_way()),
+                writers_wait: Arc::clone(self.pacing.writers_wait()),
+                flush_priority: Arc::clone(self.pacing.flush_priority()),
                 ..JobMeans::new(objects, DbOptions::clone(&self.live()), fs, clock)
             },
             dir: self.path.clone(),
@@ -188,13 +189,13 @@ impl DbInner {
 
     /// What makes a job leave a part of the device to users' reads as long as nobody waits for it. A rate limiter has
     /// priorities of its own.
-    pub(super) fn patient_job(self: &Arc<Self>, awaited: &Arc<AtomicBool>) -> Option<Arc<PatientJob>> {
+    pub(super) fn device_share(self: &Arc<Self>, awaited: &Arc<AtomicBool>) -> Option<Arc<DeviceShare>> {
         if self.opts.rate_limiter.is_some() || awaited.load(Ordering::Acquire) {
             return None;
         }
         let db = Arc::clone(self);
         let written = Box::new(move || db.stats.bytes_written.load(Ordering::Relaxed));
-        Some(self.pacing.reads_first().job(&self.shutdown, awaited, written))
+        Some(self.pacing.read_protection().job(&self.shutdown, awaited, written))
     }
 
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
@@ -242,7 +243,7 @@ impl DbInner {
         let mut host = self.job_host(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
         host.cancelled = Arc::clone(cancelled);
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
-        host.means.patient = self.patient_job(&awaited);
+        host.means.device_share = self.device_share(&awaited);
         let _running = self.runs_compaction(cf, job, compaction, &host.events.progress);
         let output = job::run(&JobSpec::of_compaction(compaction, &family, job, &host.means)?, &host)?;
         self.open_new_tables(cf, compaction.output_level, &output.files);

@@ -201,11 +201,11 @@ impl DbInner {
         let new = state.background_error_of(reason, what, error, needs);
         state.note(new);
         self.note_background_error(reason, error);
-        self.attention.store(true, Ordering::Release);
-        self.pacing.give_way().set(0.0); // no flush begins now
+        self.leader_has_work.store(true, Ordering::Release);
+        self.pacing.flush_priority().set(0.0); // no flush begins now
         drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
         self.recovery.wake();
     }
 
@@ -232,8 +232,8 @@ impl DbInner {
         };
         let outcome = self.state.lock().end_recovery(done);
         self.recovery_ended(&before, &outcome);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
         self.recovery.wake();
         if outcome.is_ok() {
             self.delete_obsolete_wals();
@@ -250,7 +250,7 @@ impl DbInner {
             state.join_flushes(|_| true);
             while state.running_flushes > 0 {
                 self.check_not_closing()?;
-                self.progress.wait_for(&mut state, Duration::from_millis(100));
+                self.job_finished.wait_for(&mut state, Duration::from_millis(100));
             }
         }
         let pick = {

@@ -24,7 +24,7 @@ impl Db {
         let compaction = {
             let mut state = db.state.lock();
             while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-                db.progress.wait(&mut state);
+                db.job_finished.wait(&mut state);
             }
             let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
             let compaction = choose(c, from, to)?;

@@ -158,8 +158,8 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::Flush, &what, e);
         }
         self.end_flush(pick);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
         done
     }
 
@@ -190,7 +190,7 @@ impl DbInner {
                     return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                 }
                 if !self.queue.has_urgent() {
-                    self.progress.wait_for(&mut state, FLUSH_WAIT);
+                    self.job_finished.wait_for(&mut state, FLUSH_WAIT);
                 }
                 if self.queue.has_urgent() {
                     drop(state);
@@ -245,10 +245,10 @@ impl DbInner {
             let family = self.job_family(&part.cf);
             let mut host = self.job_host(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             host.events.told_later = pick.told_later.then(Arc::default);
-            host.means.patient = self.patient_job(&pick.awaited);
+            host.means.device_share = self.device_share(&pick.awaited);
             let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &host.events.progress);
             let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
-            let waited = host.means.patient.as_ref().map_or(0, |job| job.waited_nanos());
+            let waited = host.means.device_share.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
             for info in host.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
@@ -352,13 +352,13 @@ mod tests {
     fn who_joins_a_flush_that_runs_releases_it() {
         for atomic in [false, true] {
             let (db, pick) = with_memtables(atomic);
-            assert!(!pick.awaited.load(Ordering::Acquire) && db.inner.patient_job(&pick.awaited).is_some());
+            assert!(!pick.awaited.load(Ordering::Acquire) && db.inner.device_share(&pick.awaited).is_some());
             std::thread::scope(|s| {
                 let caller = s.spawn(|| db.flush());
                 while !pick.awaited.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }
-                assert!(db.inner.patient_job(&pick.awaited).is_none());
+                assert!(db.inner.device_share(&pick.awaited).is_none());
                 db.inner.do_flush(&pick).unwrap();
                 caller.join().unwrap().unwrap();
             });

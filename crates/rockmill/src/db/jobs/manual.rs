@@ -188,13 +188,13 @@ impl Db {
             let mut state = db.state.lock();
             state.exclusive_manual += 1;
             while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-                db.progress.wait_for(&mut state, WAIT);
+                db.job_finished.wait_for(&mut state, WAIT);
             }
         }
         let done = db.compact_levels(cf, (start, end), options, since);
         if options.exclusive_manual_compaction {
             db.state.lock().exclusive_manual -= 1;
-            db.work.notify_all();
+            db.work_available.notify_all();
         }
         done
     }
@@ -222,8 +222,8 @@ impl Db {
                 return Ok(());
             }
             // What became due by the clock alone, threads may not have seen yet.
-            db.work.notify_all();
-            db.progress.wait_for(&mut state, WAIT);
+            db.work_available.notify_all();
+            db.job_finished.wait_for(&mut state, WAIT);
         }
     }
 
@@ -233,7 +233,7 @@ impl Db {
         let mut state = db.state.lock();
         state.paused += 1;
         while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-            db.progress.wait_for(&mut state, WAIT);
+            db.job_finished.wait_for(&mut state, WAIT);
         }
     }
 
@@ -242,7 +242,7 @@ impl Db {
         let mut state = self.inner.state.lock();
         state.paused = state.paused.saturating_sub(1);
         drop(state);
-        self.inner.work.notify_all();
+        self.inner.work_available.notify_all();
     }
 }
 
@@ -274,7 +274,7 @@ impl<'a> Patience<'a> {
         self.left = Self::TURNS;
         if std::mem::take(&mut self.holds) {
             state.exclusive_manual -= 1;
-            self.db.work.notify_all();
+            self.db.work_available.notify_all();
         }
     }
 }
@@ -321,7 +321,7 @@ impl DbInner {
         }
         state.join_flushes(|id| waiting_for.iter().any(|w| w.0 == id));
         drop(state);
-        self.work.notify_all();
+        self.work_available.notify_all();
         Ok(waiting_for)
     }
 
@@ -342,7 +342,7 @@ impl DbInner {
             if self.shutdown.load(Ordering::Acquire) {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
             }
-            self.progress.wait_for(&mut state, WAIT);
+            self.job_finished.wait_for(&mut state, WAIT);
         }
     }
 
@@ -431,7 +431,7 @@ impl DbInner {
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
                             patience.wears_out(&mut state);
-                            self.progress.wait_for(&mut state, WAIT);
+                            self.job_finished.wait_for(&mut state, WAIT);
                         }
                     }
                 }

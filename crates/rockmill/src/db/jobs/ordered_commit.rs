@@ -69,11 +69,11 @@ impl Pending {
     }
 
     /// As the strategies see it; `None` where it cannot be merged with others.
-    pub fn as_run(&self, number: u64, needs: &[u64]) -> Option<PendingRun> {
+    pub fn as_run(&self, number: u64, depends_on: &[u64]) -> Option<PendingRun> {
         let first = self.tables.first()?;
         Some(PendingRun {
             number,
-            needs: needs.to_vec(),
+            depends_on: depends_on.to_vec(),
             inputs: self.jobs.iter().flat_map(|j| j.compaction.inputs.iter().cloned()).collect(),
             level: self.jobs.first()?.compaction.output_level,
             run: first.entry.extra_run,
@@ -139,7 +139,7 @@ impl DbInner {
             if let Some(done) = outcome.lock().take() {
                 return done;
             }
-            self.progress.wait(&mut state);
+            self.job_finished.wait(&mut state);
         }
     }
 
@@ -153,7 +153,7 @@ impl DbInner {
         caller: Option<Outcome>,
     ) {
         let (job, number) = (self.compaction_begins(cf, &compaction), ticket.number());
-        let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.doomed())) {
+        let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.cancelled())) {
             Ok((edit, output)) => {
                 let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
                 let pending = Pending::new(self, cf, edit, done);
@@ -161,7 +161,7 @@ impl DbInner {
                 if let Some(c) = state.cfs.get_mut(&cf.id) {
                     c.cursors.worked(number);
                     if compaction.subcompactions_max > 1 {
-                        self.work.notify_all(); // its threads are free, whether it commits now or not
+                        self.work_available.notify_all(); // its threads are free, whether it commits now or not
                     }
                 }
                 let unknown = match state.commits.get_mut(&cf.id) {
@@ -184,7 +184,7 @@ impl DbInner {
                 })
             }
             Err(e) => {
-                let unwanted = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                let unwanted = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
                 let mut state = self.state.lock();
                 if let Some(queue) = state.commits.get_mut(&cf.id) {
                     queue.failed(ticket);
@@ -209,7 +209,7 @@ impl DbInner {
     pub fn run_intra_df(self: &Arc<Self>, cf: &Arc<CfData>, merge: &IntraDf, ticket: MergeTicket) {
         let c = &merge.compaction;
         let job = self.compaction_begins(cf, c);
-        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.doomed()));
+        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.cancelled()));
         let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
         let done = {
             let mut state = self.state.lock();
@@ -232,7 +232,7 @@ impl DbInner {
                     }
                 }
                 (Some(queue), Err(e)) => {
-                    dropped = ticket.doomed().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                    dropped = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
                     queue.merge_failed(ticket);
                     Err(if dropped { not_wanted() } else { e })
                 }
@@ -297,7 +297,7 @@ impl DbInner {
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
                 let outputs = c.version.levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
-                    f.settled.store(true, Ordering::Release);
+                    f.rewrite_useless.store(true, Ordering::Release);
                 }
                 for compaction in p.jobs.iter().map(|j| &j.compaction) {
                     if let Some(key) = &compaction.next_cursor {
@@ -360,8 +360,8 @@ impl DbInner {
             c.compacting -= 1;
         }
         drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
     }
 
     /// Undoes what `begin_compaction` marked.
@@ -427,7 +427,7 @@ mod tests {
             let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
             (cf, picked, ticket)
         };
-        let other = CommitQueue::<()>::new().issue(Issued { number: expected.number(), needs: Vec::new() });
+        let other = CommitQueue::<()>::new().issue(Issued { number: expected.number(), depends_on: Vec::new() });
         inner.run_job(&cf, Arc::new(compaction), other, None);
         let e = db.background_error().expect("an error of the database");
         assert!(e.to_string().contains("is not among those that may commit"), "{e}");
@@ -487,7 +487,7 @@ mod tests {
             (cf, Arc::new(picked), ticket)
         };
         let job = inner.compaction_begins(&cf, &compaction);
-        let (edit, output) = inner.compact(&cf, &compaction, job, ticket.doomed()).unwrap();
+        let (edit, output) = inner.compact(&cf, &compaction, job, ticket.cancelled()).unwrap();
         let pending = Pending::new(inner, &cf, edit, Done { compaction, job, output, caller: None });
         let step = {
             let mut state = inner.state.lock();

@@ -27,7 +27,7 @@ impl Drop for Paused<'_> {
         let mut state = self.0.state.lock();
         state.paused = state.paused.saturating_sub(1);
         drop(state);
-        self.0.work.notify_all();
+        self.0.work_available.notify_all();
     }
 }
 
@@ -61,7 +61,7 @@ impl DbInner {
                     drop(state);
                     return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
                 }
-                self.progress.wait_for(&mut state, WAIT);
+                self.job_finished.wait_for(&mut state, WAIT);
             }
             let chosen = choose(&state, cf, level, target);
             // Manual compactions that begin now find its files taken.

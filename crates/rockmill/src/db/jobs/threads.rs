@@ -117,7 +117,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_at_once()) {
                     break p;
                 }
-                db.work.wait(&mut state);
+                db.work_available.wait(&mut state);
             }
         };
         // A failure is a background error by now, which callers that wait look at.
@@ -148,7 +148,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                         c.rescore(oldest_snapshot);
                     }
                     db.update_pressure(&state);
-                    db.work.notify_all();
+                    db.work_available.notify_all();
                     continue;
                 }
                 let now = db.now_seconds();
@@ -164,8 +164,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 // Deferred merges become due when writers go idle; nothing signals that, so we poll.
                 let rest = (bound && lately).then_some(REST_WAIT);
                 match next_due(&state, now).into_iter().chain(rest).min() {
-                    Some(wait) => drop(db.work.wait_for(&mut state, wait)),
-                    None => db.work.wait(&mut state),
+                    Some(wait) => drop(db.work_available.wait_for(&mut state, wait)),
+                    None => db.work_available.wait(&mut state),
                 }
             }
         };

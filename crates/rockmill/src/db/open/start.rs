@@ -18,9 +18,9 @@ use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
-use crate::compaction::Engines;
+use crate::compaction::SharedEngines;
 use crate::compaction::engine::kernel::InUse;
-use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::RunningCompactions;
 use crate::compaction::strategy::aging::aging;
 use crate::compaction::strategy::score::level_scores;
 use crate::db::catalog::column_family::{CfData, ColumnFamily};
@@ -47,7 +47,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
-    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, each_file, look_again, recover_manifest,
+    ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, each_file, recover_manifest,
+    retry_while_files_vanish,
 };
 
 /// Bytes of block cache that a database without one of its own options gets (RocksDB's default).
@@ -209,7 +210,7 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
     let mut program = None;
     if !read_only {
-        program = Some(Engines::read_program(&mut options.db)?);
+        program = Some(SharedEngines::read_program(&mut options.db)?);
         let fs = &options.db.fs;
         if options.db.create_if_missing {
             if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
@@ -243,7 +244,9 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     adjusted.log(&log);
     let opened = match read_only {
         // The lock is not held: a writer may be at work.
-        true => look_again(&**fs, path, || open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)),
+        true => retry_while_files_vanish(&**fs, path, || {
+            open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)
+        }),
         false => open_files(options, path, wanted, exists, mode, log.clone(), writer),
     };
     if let Err(e) = &opened {
@@ -580,8 +583,8 @@ pub(crate) fn assemble(
             threads: BTreeSet::new(),
             oldest_snapshot: 0,
         }),
-        progress: Condvar::new(),
-        work: Condvar::new(),
+        job_finished: Condvar::new(),
+        work_available: Condvar::new(),
         recovery: Recovery::default(),
         manifest: Mutex::new(None),
         queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
@@ -596,7 +599,7 @@ pub(crate) fn assemble(
         new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),
-        attention: AtomicBool::new(false),
+        leader_has_work: AtomicBool::new(false),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
         reporting: Reporting::new(options.db.clock.now_micros()),
@@ -638,7 +641,7 @@ pub(crate) fn new_cf_state(
         // RocksDB keeps epoch 1 for files ingested behind.
         next_epoch: largest_epoch(&version).max(reserved_epoch),
         version,
-        cursors: CompactionCursors::new(),
+        cursors: RunningCompactions::new(),
         scores,
         aging,
         aging_blocked: false,

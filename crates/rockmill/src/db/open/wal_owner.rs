@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::front::{wal_dir_of, wal_numbers};
 use crate::options::load::{latest_options_file, read_file};
 use crate::options::{Options, parse};
-use crate::version::{current_manifest, for_each_edit, look_again};
+use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
 /// In the database's directory and in its WAL directory.
 pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
@@ -152,7 +152,7 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
 /// The numbers that WALs have which the database in `path` needs: from the oldest one that a column family needs up to
 /// the next file number. `None` where the MANIFEST cannot be read.
 fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
-    look_again(fs, path, || {
+    retry_while_files_vanish(fs, path, || {
         let manifest = path.join(filename::manifest(current_manifest(fs, path)?));
         let mut logs = BTreeMap::from([(0, 0)]);
         let (mut least, mut next) = (0, 0);

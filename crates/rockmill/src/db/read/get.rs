@@ -161,7 +161,7 @@ impl LookupKey {
 
 /// Where in a version a lookup is: the next table to ask.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
+pub(crate) struct LookupPosition {
     /// Its level.
     level: usize,
     /// Its sorted run, of those of the level that have files, newest first.
@@ -246,7 +246,8 @@ impl DbInner {
         let mut ctx = GetContext::new(key);
         if !self.get_from_memory::<COUNTED>(current, ikey, &mut ctx) {
             let _timer = COUNTED.then(|| perf::time(PerfMetric::GetFromOutputFilesTime));
-            let hit = self.get_from_tables(cf, current, ikey, options.table(), &mut ctx, &mut Place::default())?;
+            let hit =
+                self.get_from_tables(cf, current, ikey, options.table(), &mut ctx, &mut LookupPosition::default())?;
             if COUNTED && let Some(hit) = hit {
                 self.count_hit(hit, &ctx);
             }
@@ -294,7 +295,7 @@ impl DbInner {
         ikey: &[u8],
         ro: TableReadOptions,
         ctx: &mut GetContext<'_>,
-        place: &mut Place,
+        place: &mut LookupPosition,
     ) -> Result<Option<Ticker>> {
         let version = &*current.version;
         let key = ctx.user_key;
@@ -309,7 +310,7 @@ impl DbInner {
                         return Ok(Some(Ticker::GetHitL0));
                     }
                     if ctx.is_waiting() {
-                        *place = Place { level: 0, run: 0, file: i };
+                        *place = LookupPosition { level: 0, run: 0, file: i };
                         return Ok(None);
                     }
                 }
@@ -332,7 +333,7 @@ impl DbInner {
                         return Ok(Some(if level == 1 { Ticker::GetHitL1 } else { Ticker::GetHitL2AndUp }));
                     }
                     if ctx.is_waiting() {
-                        *place = Place { level, run, file: i };
+                        *place = LookupPosition { level, run, file: i };
                         return Ok(None);
                     }
                     if cf.cmp.compare_user(f.largest_user_key(), key).is_ne() {

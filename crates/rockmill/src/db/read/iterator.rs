@@ -100,7 +100,7 @@ impl DbInner {
         let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
         children.extend(current.front.iterators(by_prefix.as_ref()));
-        for place in current.version.places() {
+        for place in current.version.sorted_runs() {
             let tables = Arc::clone(&tables);
             let run = if place.level == 0 {
                 // Each file of L0 is a run of its own, opened when it is first needed.

@@ -16,7 +16,7 @@ use rockmill_io::ring::{BatchIo, ReadOptions as StreamOptions, ReadPlan, Window,
 
 use crate::compaction::{LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
-use crate::db::read::get::{LookupKey, Place};
+use crate::db::read::get::{LookupKey, LookupPosition};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions};
 use crate::error::Result;
@@ -39,7 +39,7 @@ struct Lookup<'k> {
     version: Arc<SuperVersion>,
     key: LookupKey,
     ctx: GetContext<'k>,
-    place: Place,
+    place: LookupPosition,
 }
 
 /// A block, and for which of the lookups that wait.
@@ -120,7 +120,7 @@ impl<'k> Many<'k, '_> {
         if self.io.is_some() {
             ctx.waiting = Some(self.spare.take().unwrap_or_default());
         }
-        self.go_on(Lookup { index, cf, version, key: lookup, ctx, place: Place::default() });
+        self.go_on(Lookup { index, cf, version, key: lookup, ctx, place: LookupPosition::default() });
     }
 
     /// Asks tables until the lookup has its answer or waits.
@@ -194,7 +194,7 @@ impl<'k> Many<'k, '_> {
         let bytes = plan.bytes();
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
-        let users_began = self.db.pacing.reads_first().read_begins();
+        let users_began = self.db.pacing.read_protection().read_begins();
         let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
         let Ok(mut stream) = io.read(plan, options) else { return false };
         // Windows come in the order of the blocks, each with one block or several.
@@ -213,7 +213,7 @@ impl<'k> Many<'k, '_> {
                 waiting.arrived = Some(raw);
             }
         }
-        self.db.pacing.reads_first().read_ends(users_began);
+        self.db.pacing.read_protection().read_ends(users_began);
         drop(timer);
         perf::count(PerfMetric::BlockReadCount, reads);
         perf::count(PerfMetric::BlockReadByte, bytes);

@@ -77,7 +77,7 @@ impl RangeView {
             }
         };
         let version = Arc::clone(&self.version);
-        for place in version.places() {
+        for place in version.sorted_runs() {
             let files = place.files;
             let i = search(files, |f| is_past(cmp, user_key, f));
             if let Some(before) = i.checked_sub(1).and_then(|i| files.get(i)) {

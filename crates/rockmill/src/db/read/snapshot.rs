@@ -111,7 +111,7 @@ impl Drop for HeldSnapshot {
     fn drop(&mut self) {
         if let Some(db) = self.db.upgrade() {
             db.snapshots.release(self.seq);
-            db.look_at_bottom();
+            db.recheck_bottom_level();
         }
     }
 }
@@ -162,7 +162,7 @@ impl DbInner {
     }
 
     /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
-    fn look_at_bottom(&self) {
+    fn recheck_bottom_level(&self) {
         let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
         if oldest <= self.snapshots.threshold.load(Ordering::Acquire) {
             return;
@@ -180,7 +180,7 @@ impl DbInner {
         self.update_threshold(&state);
         drop(state);
         if due {
-            self.work.notify_all();
+            self.work_available.notify_all();
         }
     }
 }

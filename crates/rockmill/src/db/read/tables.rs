@@ -140,7 +140,7 @@ impl DbInner {
             cache: settings.cache.clone(),
             largest_seqno: Some(file.entry.largest_seqno),
             statistics: self.opts.statistics.clone(),
-            reads_first: Some(Arc::clone(self.pacing.reads_first())),
+            read_protection: Some(Arc::clone(self.pacing.read_protection())),
             prefix_extractor: settings.prefix_extractor.clone(),
         };
         if !self.opts.advise_random_on_open {

@@ -8,7 +8,7 @@ use rockmill_format::key::{MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, append_internal_ke
 use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, Result};
-use crate::version::{FileMeta, Place, Version, first_reaching};
+use crate::version::{FileMeta, SortedRun, Version, first_reaching};
 
 /// Keys from `start_key` up to, not including, `end_key` (`rocksdb::Range`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl DbInner {
         // Tables that lie wholly in the range count in full. Those that may only reach into it: the first of a level,
         // and the last where that is another one.
         let (mut full, mut first, mut last) = (0u64, Vec::new(), Vec::new());
-        for Place { level, files, .. } in version.places() {
+        for SortedRun { level, files, .. } in version.sorted_runs() {
             if level == 0 {
                 first.extend(files);
                 continue;

@@ -1,8 +1,8 @@
 //! What the database tells of its work: lines of the info log, calls of listeners, tickers of jobs.
 //!
 //! A listener may use the database, so it is called where no lock is held. What happens under a lock is kept in
-//! [`Later`] and told by the next who holds none: the write leader when it has given up leadership, a background
-//! thread between jobs, the timer thread at the latest.
+//! [`DeferredEvents`] and told by the next who holds none: the write leader when it has given up leadership, a
+//! background thread between jobs, the timer thread at the latest.
 
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
@@ -28,12 +28,12 @@ type Call = Box<dyn Fn(&dyn EventListener) + Send>;
 
 /// Calls of listeners that wait until no lock is held.
 #[derive(Default)]
-pub(crate) struct Later {
+pub(crate) struct DeferredEvents {
     any: AtomicBool,
     calls: Mutex<Vec<Call>>,
 }
 
-impl std::fmt::Debug for Later {
+impl std::fmt::Debug for DeferredEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} calls", self.calls.lock().len())
     }
@@ -50,8 +50,8 @@ impl DbInner {
     /// Tells the listeners, when no lock is held.
     pub fn notify_later(&self, tell: impl Fn(&dyn EventListener) + Send + 'static) {
         if !self.opts.listeners.is_empty() {
-            self.reporting.later.calls.lock().push(Box::new(tell));
-            self.reporting.later.any.store(true, Ordering::Release);
+            self.reporting.deferred.calls.lock().push(Box::new(tell));
+            self.reporting.deferred.any.store(true, Ordering::Release);
         }
     }
 
@@ -63,15 +63,15 @@ impl DbInner {
     /// Makes the calls that wait. No lock may be held.
     #[inline]
     pub fn tell_waiting(&self) {
-        if self.reporting.later.any.load(Ordering::Acquire) {
+        if self.reporting.deferred.any.load(Ordering::Acquire) {
             self.tell_all_waiting();
         }
     }
 
     #[cold]
     fn tell_all_waiting(&self) {
-        self.reporting.later.any.store(false, Ordering::Release);
-        let calls = std::mem::take(&mut *self.reporting.later.calls.lock());
+        self.reporting.deferred.any.store(false, Ordering::Release);
+        let calls = std::mem::take(&mut *self.reporting.deferred.calls.lock());
         for call in calls {
             self.notify(|l| call(l));
         }

@@ -21,7 +21,7 @@ pub(crate) mod summary;
 use crate::event_listener::WriteStallCondition;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use events::Later;
+use events::DeferredEvents;
 use stats_text::Reported;
 
 /// What was told of an open database, and what is still to be told.
@@ -31,7 +31,7 @@ pub(crate) struct Reporting {
     /// What the last text of counters said. A leaf lock.
     reported: Mutex<Reported>,
     /// Calls of listeners that wait until no lock is held.
-    later: Later,
+    deferred: DeferredEvents,
     /// How writers were treated when listeners were last told. A leaf lock.
     stall_condition: Mutex<WriteStallCondition>,
     /// Number of the last background job, for the info log and listeners.
@@ -44,7 +44,7 @@ impl Reporting {
         Self {
             opened_micros: now_micros,
             reported: Mutex::default(),
-            later: Later::default(),
+            deferred: DeferredEvents::default(),
             stall_condition: Mutex::default(),
             last_job: AtomicU64::new(0),
         }

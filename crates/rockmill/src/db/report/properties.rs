@@ -147,8 +147,8 @@ impl DbInner {
             // This looks at every entry of the cache.
             names::BLOCK_CACHE_PINNED_USAGE => cache()?.pinned_usage(),
             names::KEPT_MEMTABLE_MEMORY => self.front.memory().kept_bytes(),
-            names::COMPACTIONS_GAVE_WAY => self.pacing.give_way().waits(),
-            names::COMPACTIONS_WAITED_FOR_READS => self.pacing.reads_first().waited_micros(),
+            names::COMPACTIONS_GAVE_WAY => self.pacing.flush_priority().waits(),
+            names::COMPACTIONS_WAITED_FOR_READS => self.pacing.read_protection().waited_micros(),
             "rockmill.block-cache-hits" => cache().map_or(0, |c| c.stats().hits),
             "rockmill.block-cache-misses" => cache().map_or(0, |c| c.stats().misses),
             _ => return None,

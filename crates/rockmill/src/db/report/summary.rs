@@ -10,7 +10,7 @@ use crate::db::Db;
 use crate::db::open::start::check_is_readable;
 use crate::error::{Error, Result};
 use crate::options::{DEFAULT_COLUMN_FAMILY_NAME, Options};
-use crate::version::{current_manifest, for_each_edit, look_again};
+use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
 /// A column family of a database that is not open, as the MANIFEST describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Db {
     pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
         let path = path.as_ref();
         check_is_readable(&options.db, path)?;
-        look_again(&*options.db.fs, path, || Self::summary_now(options, path))
+        retry_while_files_vanish(&*options.db.fs, path, || Self::summary_now(options, path))
     }
 
     fn summary_now(options: &Options, path: &Path) -> Result<Vec<DbSummary>> {

@@ -29,7 +29,7 @@ use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
-use crate::db::write::queue::{Leadership, Place, Slot, insert_group};
+use crate::db::write::queue::{GroupSpan, Leadership, Slot, insert_group};
 use crate::db::write::turn;
 use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
@@ -78,7 +78,7 @@ enum Stage {
     /// The end of the WAL is unknown.
     Logs,
     /// The group is in flight: logged, and what the memtables hold of it is unknown.
-    Inserts(Place),
+    Inserts(GroupSpan),
 }
 
 impl DbInner {
@@ -87,7 +87,7 @@ impl DbInner {
     pub fn wake_waiting_leader(&self) {
         // The locks keep a leader from missing this between its look and its sleep.
         drop(self.state.lock());
-        self.progress.notify_all();
+        self.job_finished.notify_all();
         self.front.memory().wake();
     }
 
@@ -192,7 +192,7 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.pacing.writers().is_delaying() || self.pacing.writers().is_pacing(written);
         let mut alone = false;
-        if slowed || self.attention.load(Ordering::Acquire) || self.front.memory().is_short() {
+        if slowed || self.leader_has_work.load(Ordering::Acquire) || self.front.memory().is_short() {
             // Memtables may be switched: nobody may be inserting.
             in_flight.drain();
             alone = self.make_room(options, own.get().len_bytes() as u64)?;
@@ -214,7 +214,7 @@ impl DbInner {
         if sync && let Some(leadership) = leadership {
             leadership.syncs();
         }
-        let place = Place { first, next, wal_size: self.front.log_size() };
+        let place = GroupSpan { first, next, wal_size: self.front.log_size() };
         let timer = perf::time(PerfMetric::WriteWalTime);
         let logged = if next > MAX_SEQUENCE {
             let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
@@ -255,7 +255,7 @@ impl DbInner {
     /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind
     /// the group becomes visible, now or ever. Its members have inserted all that they will.
     #[cold]
-    fn panicked_behind(&self, place: Place, panic: Error) -> Error {
+    fn panicked_behind(&self, place: GroupSpan, panic: Error) -> Error {
         self.queue.in_flight.fail(place, panic, &self.last_sequence, |panic| {
             let _ = caught("the end of a write", || {
                 self.set_background_error(BackgroundErrorReason::MemTable, "a write", panic);
@@ -314,7 +314,7 @@ impl DbInner {
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
         if self.front.log_is_large() {
-            self.attention.store(true, Ordering::Release);
+            self.leader_has_work.store(true, Ordering::Release);
         }
         if let Some(s) = &self.opts.statistics {
             let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
@@ -362,7 +362,7 @@ impl DbInner {
         }
         full |= at.is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
         if full {
-            self.attention.store(true, Ordering::Release);
+            self.leader_has_work.store(true, Ordering::Release);
         }
     }
 }

@@ -34,7 +34,7 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         self.pacing.obey(orders, self.live().delayed_write_rate, written);
         if orders.stop.is_some() {
-            self.attention.store(true, Ordering::Release);
+            self.leader_has_work.store(true, Ordering::Release);
         }
         match orders.stop {
             Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),
@@ -91,6 +91,6 @@ mod tests {
         let db = Db::open(&o, "/db").unwrap();
         db.put("key", "value").unwrap();
         db.flush().unwrap();
-        assert!(!db.inner.pacing.reads_first().is_awaited());
+        assert!(!db.inner.pacing.read_protection().is_awaited());
     }
 }

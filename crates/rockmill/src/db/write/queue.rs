@@ -593,7 +593,7 @@ pub(crate) fn insert_group(
 
 /// A group's place among all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct GroupSpan {
     pub first: SequenceNumber,
     /// The next group's first.
     pub next: SequenceNumber,
@@ -601,7 +601,7 @@ pub(crate) struct Place {
     pub wal_size: u64,
 }
 
-impl Place {
+impl GroupSpan {
     /// True when everything before the group is visible.
     fn has_turn(&self, visible: &AtomicU64) -> bool {
         visible.load(Ordering::SeqCst) + 1 >= self.first
@@ -644,7 +644,7 @@ pub(crate) struct InFlight {
 
 /// A group in the memtables whose turn is yet to come.
 struct Inserted {
-    place: Place,
+    place: GroupSpan,
     members: Vec<Arc<Slot>>,
     leader: Thread,
 }
@@ -668,7 +668,7 @@ impl InFlight {
 
     /// A group is in the WAL. For the leader.
     #[inline]
-    pub(crate) fn begin(&self, place: Place) {
+    pub(crate) fn begin(&self, place: GroupSpan) {
         self.newest.store(place.next - 1, Ordering::Relaxed);
         self.groups.fetch_add(1, Ordering::Relaxed);
     }
@@ -676,7 +676,7 @@ impl InFlight {
     /// Makes a group visible that is inserted, when its turn comes, and tells its members. The error is that of an
     /// earlier group which failed: later ones go with it, as their records leave the WAL together.
     #[inline]
-    pub(crate) fn publish(&self, place: Place, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Result<()> {
+    pub(crate) fn publish(&self, place: GroupSpan, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Result<()> {
         let members = match place.has_turn(visible) {
             true => members,
             false => match self.leave(place, members, visible) {
@@ -692,7 +692,7 @@ impl InFlight {
 
     /// Leaves a group for whoever makes the one before it visible; gives the members back if its turn has come.
     #[cold]
-    fn leave(&self, place: Place, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Option<Vec<Arc<Slot>>> {
+    fn leave(&self, place: GroupSpan, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Option<Vec<Arc<Slot>>> {
         let mut inserted = self.inserted.lock();
         // Set before the look: who makes something visible after it sees this.
         self.has_inserted.store(true, Ordering::SeqCst);
@@ -704,7 +704,7 @@ impl InFlight {
     }
 
     #[cold]
-    fn wait_visible(&self, place: Place, visible: &AtomicU64) -> Result<()> {
+    fn wait_visible(&self, place: GroupSpan, visible: &AtomicU64) -> Result<()> {
         let mut backoff = Backoff::new();
         while !place.is_visible(visible) {
             if let Some(e) = self.failed_before(place) {
@@ -760,7 +760,7 @@ impl InFlight {
     }
 
     /// The error of a group before this one.
-    fn failed_before(&self, place: Place) -> Option<Error> {
+    fn failed_before(&self, place: GroupSpan) -> Option<Error> {
         if !self.has_failed.load(Ordering::SeqCst) {
             return None;
         }
@@ -771,7 +771,7 @@ impl InFlight {
     /// A group failed that is in the WAL: gives the error of its members. `undo` is called once everything before it is
     /// visible, unless something before it failed, too.
     #[cold]
-    pub(crate) fn fail(&self, place: Place, e: Error, visible: &AtomicU64, undo: impl FnOnce(&Error)) -> Error {
+    pub(crate) fn fail(&self, place: GroupSpan, e: Error, visible: &AtomicU64, undo: impl FnOnce(&Error)) -> Error {
         {
             let mut failed = self.failed.lock();
             if failed.as_ref().is_none_or(|(first, _)| place.first < *first) {

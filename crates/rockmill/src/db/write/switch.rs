@@ -27,11 +27,11 @@ impl DbInner {
         // What writers wait for may be the work that waits for this one.
         let never_waits = in_listener();
         loop {
-            self.attention.store(false, Ordering::Release);
+            self.leader_has_work.store(false, Ordering::Release);
             let (full, stop, reason) = {
                 let mut state = self.state.lock();
                 if let Some(e) = state.write_error() {
-                    self.attention.store(true, Ordering::Release);
+                    self.leader_has_work.store(true, Ordering::Release);
                     return Err(e.clone());
                 }
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
@@ -52,7 +52,7 @@ impl DbInner {
             }
             let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {
-                self.attention.store(true, Ordering::Release);
+                self.leader_has_work.store(true, Ordering::Release);
                 if never_waits {
                     return Ok(true);
                 }
@@ -61,7 +61,7 @@ impl DbInner {
                 }
                 let before = self.opts.clock.monotonic_nanos();
                 if reason == StallReason::WriteBufferManager {
-                    self.work.notify_all();
+                    self.work_available.notify_all();
                     self.front.memory().wait(STOP_WAIT, || self.queue.has_urgent());
                 } else {
                     let mut state = self.state.lock();
@@ -69,8 +69,8 @@ impl DbInner {
                     let closing = self.shutdown.load(Ordering::Acquire);
                     let waits = state.write_error().is_none() && !closing && !self.queue.has_urgent();
                     if waits && self.stop_reason(&state).is_some() {
-                        self.work.notify_all();
-                        self.progress.wait_for(&mut state, STOP_WAIT);
+                        self.work_available.notify_all();
+                        self.job_finished.wait_for(&mut state, STOP_WAIT);
                     }
                 }
                 self.queue.lend();
@@ -134,7 +134,7 @@ impl DbInner {
     /// A writer waited or was delayed.
     fn count_stall(&self, micros: u64) {
         count(&self.stats.stall_micros, micros);
-        self.pacing.reads_first().writer_delayed();
+        self.pacing.read_protection().writer_delayed();
         if let Some(s) = &self.opts.statistics {
             s.add(Ticker::StallMicros, micros);
             s.record_time(Histogram::WriteStall, micros);
@@ -157,7 +157,7 @@ impl DbInner {
                     reason = FlushReason::WalFull;
                 }
                 if c.front.request_flush_of_log(oldest) {
-                    self.work.notify_all();
+                    self.work_available.notify_all();
                 }
             }
         }
@@ -204,7 +204,7 @@ impl DbInner {
         self.seal_memtables(&mut state, ids, log, reason);
         self.update_pressure(&state);
         drop(state);
-        self.work.notify_all();
+        self.work_available.notify_all();
         Ok(())
     }
 

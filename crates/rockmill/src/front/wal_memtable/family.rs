@@ -20,7 +20,7 @@ use crate::event_listener::FlushReason;
 use crate::front::{BufferStats, SealedInfo};
 use crate::memtable::MemTable;
 use crate::options::CfOptions;
-use crate::pacing::flush_pace::{Fill, FlushPace};
+use crate::pacing::flush_pace::{FlushPace, MemtableFill};
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
@@ -40,11 +40,11 @@ pub(crate) struct FamilyFront {
     /// Why the next flush happens.
     flush_reason: FlushReason,
     flushing: bool,
-    /// The newest memtable of whose flush listeners have been told.
-    told: u64,
+    /// The newest memtable of whose flush listeners have been flush_reported_up_to.
+    flush_reported_up_to: u64,
     /// How fast writers may fill `active` while a flush is in flight.
     pace: FlushPace,
-    fill: Fill,
+    fill: MemtableFill,
 }
 
 /// A full memtable, waiting for its flush.
@@ -78,9 +78,9 @@ impl FamilyFront {
             flush_requested: false,
             flush_reason: FlushReason::WriteBufferFull,
             flushing: false,
-            told: 0,
+            flush_reported_up_to: 0,
             pace: FlushPace::default(),
-            fill: Fill::new(options.write_buffer_size),
+            fill: MemtableFill::new(options.write_buffer_size),
         }
     }
 
@@ -311,7 +311,7 @@ impl FamilyFront {
         self.flushing = false;
         let done = self.sealed.front().is_none_or(|s| runs.mems().iter().all(|m| !Arc::ptr_eq(m, &s.mem)));
         self.pace.end(now, done.then_some(cpu));
-        self.told = runs.ids().fold(self.told, u64::max);
+        self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
         if self.sealed.is_empty() {
             self.flush_requested = false;
         }
@@ -320,7 +320,7 @@ impl FamilyFront {
     /// True as long as a memtable up to number `id` is in no table; with `tell`, until listeners have been told of its
     /// flush.
     pub fn is_unflushed(&self, id: u64, tell: bool) -> bool {
-        self.sealed.iter().any(|s| s.mem.id() <= id) || (tell && self.flushing && self.told < id)
+        self.sealed.iter().any(|s| s.mem.id() <= id) || (tell && self.flushing && self.flush_reported_up_to < id)
     }
 
     /// How long flushes take.

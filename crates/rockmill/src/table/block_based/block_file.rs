@@ -10,7 +10,7 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer};
 use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
-use crate::pacing::reads_first::ReadsFirst;
+use crate::pacing::read_protection::ReadProtection;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 use crate::table::cache::CachedBlock;
@@ -28,7 +28,7 @@ pub(super) struct BlockFile {
     /// Where reads are counted.
     pub statistics: Option<Arc<Statistics>>,
     /// Who is told of users' reads.
-    pub reads_first: Option<Arc<ReadsFirst>>,
+    pub read_protection: Option<Arc<ReadProtection>>,
 }
 
 /// What stands behind a block's checksum.
@@ -50,7 +50,7 @@ impl BlockFile {
     pub fn read_counted(&self, offset: u64, buf: &mut [u8], histogram: Histogram) -> Result<()> {
         let began = self.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
-        let users = self.reads_first.as_ref().filter(|_| histogram != Histogram::FileReadCompactionMicros);
+        let users = self.read_protection.as_ref().filter(|_| histogram != Histogram::FileReadCompactionMicros);
         let users_began = users.and_then(|r| r.read_begins());
         let done = self.read_exact(offset, buf);
         users.inspect(|r| r.read_ends(users_began));

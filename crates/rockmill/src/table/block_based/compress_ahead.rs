@@ -49,12 +49,12 @@ pub(super) struct Batch {
     /// Contents, and the keys around.
     raw: Vec<u8>,
     keys: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<BlockSlot>,
     /// What became of each block that is to be stored compressed. There may be more than blocks: they are kept.
     compressed: Vec<Vec<u8>>,
 }
 
-struct Place {
+struct BlockSlot {
     contents: Range<usize>,
     last_key: Range<usize>,
     next_key: Option<Range<usize>>,
@@ -86,7 +86,7 @@ impl Batch {
         let contents = append(&mut self.raw, contents);
         let last_key = append(&mut self.keys, last_key);
         let next_key = next_key.map(|key| append(&mut self.keys, key));
-        self.places.push(Place { contents, last_key, next_key, smaller: false });
+        self.places.push(BlockSlot { contents, last_key, next_key, smaller: false });
     }
 
     fn clear(&mut self) {

@@ -19,7 +19,7 @@ use super::meta::MetaHold;
 use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
-use crate::pacing::reads_first::PatientJob;
+use crate::pacing::read_protection::DeviceShare;
 use crate::rate_limiter::Limit;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::TableScan;
@@ -326,7 +326,7 @@ enum Current {
 /// A scan whose windows are smaller may be short: nothing is read for it ahead of them.
 const TOLD_AHEAD_MIN: u64 = 64 << 10;
 /// From windows of this size on the kernel reads `TOLD_FAR` ahead, so that the device has several reads to do at once.
-/// Measured over 79 MB in no cache: 3.3 million steps a second with nothing told, 4.7 with one window, 5.0 with this.
+/// Measured over 79 MB in no cache: 3.3 million steps a second with nothing announced, 4.7 with one window, 5.0 so.
 const TOLD_FAR_FROM: u64 = 192 << 10;
 const TOLD_FAR: u64 = 1 << 20;
 
@@ -347,8 +347,8 @@ pub struct Cached {
     auto_readahead: usize,
     /// With `async_io`, the read behind the window.
     ahead: AsyncReads,
-    /// What the kernel was last told to read.
-    told: std::ops::Range<u64>,
+    /// What the kernel was last announced to read.
+    announced: std::ops::Range<u64>,
 }
 
 impl Cached {
@@ -364,7 +364,7 @@ impl Cached {
             adjacent: true,
             auto_readahead: table.auto_readahead.initial,
             ahead: AsyncReads::default(),
-            told: 0..0,
+            announced: 0..0,
         }
     }
 
@@ -393,15 +393,15 @@ impl Cached {
         } else {
             (from + len, (from + len + ahead).min(table.data_end()))
         };
-        // Not twice, where it reaches into what was told before.
-        let told = &self.told;
+        // Not twice, where it reaches into what was announced before.
+        let announced = &self.announced;
         let (start, end) = match self.backward {
-            false => (if told.contains(&start) { told.end } else { start }, end),
-            true => (start, if end > told.start && end <= told.end { told.start } else { end }),
+            false => (if announced.contains(&start) { announced.end } else { start }, end),
+            true => (start, if end > announced.start && end <= announced.end { announced.start } else { end }),
         };
         if start < end {
             table.blocks.file.prefetch(start, end - start);
-            self.told = start..end;
+            self.announced = start..end;
         }
     }
 
@@ -583,7 +583,7 @@ pub struct BlockStream {
     /// Read-ahead stops here.
     end: u64,
     limit: Option<Limit>,
-    patient: Option<Arc<PatientJob>>,
+    device_share: Option<Arc<DeviceShare>>,
 }
 
 impl BlockStream {
@@ -598,13 +598,13 @@ impl BlockStream {
             stored: 0..0,
             end: 0,
             limit,
-            patient: None,
+            device_share: None,
         }
     }
 
     /// For a job that leaves the device to users' reads.
-    pub(crate) fn set_patient(&mut self, job: Option<Arc<PatientJob>>) {
-        self.patient = job;
+    pub(crate) fn set_device_share(&mut self, job: Option<Arc<DeviceShare>>) {
+        self.device_share = job;
     }
 
     /// Another file from now on, of which nothing is read ahead from `end` on.
@@ -627,12 +627,12 @@ impl BlockStream {
             Some(place) => Ok(place),
             None => {
                 let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
-                let readahead = self.patient.as_ref().map_or(self.readahead, |job| job.piece(self.readahead));
+                let readahead = self.device_share.as_ref().map_or(self.readahead, |job| job.piece(self.readahead));
                 let len = block_len.max(readahead.min(rest));
                 if let Some(limit) = &self.limit {
                     limit.request(len as u64);
                 }
-                if let Some(job) = &self.patient {
+                if let Some(job) = &self.device_share {
                     job.pass(len as u64);
                 }
                 let began = table.statistics().start_now();

@@ -102,11 +102,18 @@ impl Tail {
 
 /// See the module's description.
 pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<BlockBasedTable> {
-    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, reads_first, prefix_extractor } = options;
+    let TableOpenOptions { path, cmp, cache, largest_seqno, statistics, read_protection, prefix_extractor } = options;
     let mut tail = Tail::read(&*file, &path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(&path, &e))?;
-    let mut blocks =
-        BlockFile { file, path, footer, dictionary: None, block_len_max: u32::MAX as usize, statistics, reads_first };
+    let mut blocks = BlockFile {
+        file,
+        path,
+        footer,
+        dictionary: None,
+        block_len_max: u32::MAX as usize,
+        statistics,
+        read_protection,
+    };
     blocks.statistics.record(Histogram::TableOpenPrefetchTailReadBytes, tail.bytes.len() as u64);
 
     let metaindex = read_metaindex(&tail, &blocks)?;
@@ -199,7 +206,7 @@ pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<Tab
         dictionary: None,
         block_len_max: u32::MAX as usize,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
     };
     match find(&read_metaindex(&tail, &blocks)?, names::PROPERTIES) {
         Some(handle) => read_properties(&tail, &blocks, handle),

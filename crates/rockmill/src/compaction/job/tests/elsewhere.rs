@@ -241,7 +241,7 @@ impl JobHost for Folder {
             largest_seqno: Some(file.entry.largest_seqno),
             prefix_extractor: None,
             statistics: None,
-            reads_first: None,
+            read_protection: None,
         };
         Table::open(self.input_bytes(file, false)?, options)
     }

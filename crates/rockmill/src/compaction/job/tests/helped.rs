@@ -30,7 +30,7 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
         tree.flush(&[m]);
     }
     let version = Arc::new(tree.version.clone());
-    let none = CompactionCursors::new();
+    let none = RunningCompactions::new();
     let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
         panic!("nothing picked")
     };

@@ -51,7 +51,7 @@ fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tr
 /// All of L0 into L1, in one part.
 fn whole_level(tree: &Tree) -> Compaction {
     let version = Arc::new(tree.version.clone());
-    let none = CompactionCursors::new();
+    let none = RunningCompactions::new();
     let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
         panic!("nothing picked")
     };
@@ -60,7 +60,7 @@ fn whole_level(tree: &Tree) -> Compaction {
 }
 
 /// What a job counts, and what became of its parts.
-fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<Engines>) {
+fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<SharedEngines>) {
     let mut ctx = tree.ctx.clone();
     ctx.means.db.merge_engine = engine;
     ctx.means.engines = tree.new_engines();

@@ -67,7 +67,7 @@ fn rising(
 
 fn picked(tree: &Tree, from: usize, to: usize) -> Compaction {
     let version = Arc::new(tree.version.clone());
-    let none = CompactionCursors::new();
+    let none = RunningCompactions::new();
     match manual::pick(&version, &tree.cf, &none, from, to, None, None, u64::MAX) {
         ManualPick::Pick(c, _) => *c,
         _ => panic!("nothing picked"),
@@ -85,7 +85,7 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
         VecRun::new(cmp, entries.collect())
     };
     let runs = plan.runs.iter().map(run).collect();
-    let merger = Merger::new(runs, cmp.clone(), Heads::new(cmp, None), None, None).unwrap();
+    let merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
     let mut resolver = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();

@@ -8,7 +8,7 @@
 //!   into the oldest run of the level below that has room for its keys, or into a new extra run.
 //! - *Too many extra runs* (case A): files of the newest runs are merged into the base run with all that lies between
 //!   and touches them. Such jobs take little of the key space, so that many run at once.
-//! - *Where writers wait for flushes* (`CompactionCursors::set_sparing`): one job leaves L0 at a time and takes all,
+//! - *Where writers wait for flushes* (`set_flush_bound`): one job leaves L0 at a time and takes all,
 //!   and runs are let be until there are many, which then go down as one. Bytes count more than jobs there.
 //! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
 
@@ -45,7 +45,7 @@ impl Picker<'_> {
     /// Where nothing runs and nothing else can: a level that is too large for its score and too small for a job (few
     /// files in L0, of many bytes) does not keep the readers from what rest brings them.
     fn at_rest(&self) -> Option<Compaction> {
-        let idle = self.running.running() == 0 && !self.sparing();
+        let idle = self.running.running() == 0 && !self.is_flush_bound();
         let levels = (1..self.num_levels()).filter(|&level| idle && self.sums[level].free_depth > 0);
         levels.into_iter().find_map(|level| self.merge_extras(level))
     }
@@ -81,19 +81,19 @@ impl Picker<'_> {
             return Some(c);
         }
         let due = self.options.level0_file_num_compaction_trigger.max(1) as usize;
-        let enough = match self.sparing() {
+        let enough = match self.is_flush_bound() {
             true => free.len() >= 2 * due && !self.running.leaves_level(0),
             false => free.len() >= due,
         };
         if self.options.compaction_downforce && room && enough {
             // No more than are due: where more wait, the next job begins beside this one. If that does not: all, since
             // fewer runs are merged more cheaply.
-            let most = if self.sparing() { usize::MAX } else { runs_due(self.options) };
+            let most = if self.is_flush_bound() { usize::MAX } else { runs_due(self.options) };
             let mut files: Files = free.into_iter().take(most).collect();
             files.reverse();
             return self.df_job(reason, vec![(0, files)], base, run);
         }
-        if self.sparing() && room {
+        if self.is_flush_bound() && room {
             return None; // a merge of L0 among itself would cost as much as the job that it waits for
         }
         self.intra_l0()
@@ -135,7 +135,7 @@ impl Picker<'_> {
         let unnecessary = self.scores.lowest_unnecessary_level.is_some_and(|l| level <= l);
         let too_large = !last && (bytes > self.scores.targets[level] || unnecessary);
         let depth = self.sums[level].depth;
-        if self.sparing() && depth > 0 {
+        if self.is_flush_bound() && depth > 0 {
             // Nothing before there are more runs than else, and then all of them at once.
             let all = depth > runs_kept_sparing(self.options);
             let down = || if too_large { self.push_stack_down(level) } else { None };
@@ -253,7 +253,7 @@ impl Picker<'_> {
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
         // Where as many runs as are due lie upon each other; at rest, where the most do.
-        let due = if self.sparing() { runs_kept_sparing(self.options) + 1 } else { runs_due(self.options) };
+        let due = if self.is_flush_bound() { runs_kept_sparing(self.options) + 1 } else { runs_due(self.options) };
         let due = due.min(self.sums[level].free_depth);
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;
@@ -276,7 +276,7 @@ impl Picker<'_> {
                 }
                 let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
                 if let Some(inputs) = self.down_to((level, run.id), files, level, 0, true)
-                    && self.running.needs(self.version, &inputs, level, 0).is_some()
+                    && self.running.depends_on(self.version, &inputs, level, 0).is_some()
                 {
                     best = Some((cost, inputs));
                 }

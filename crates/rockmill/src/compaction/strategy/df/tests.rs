@@ -1,6 +1,6 @@
 use super::*;
 use crate::compaction::strategy::testing::{TreeSpec, numbers};
-use crate::compaction::strategy::{CompactionCursors, Moment, pick};
+use crate::compaction::strategy::{Moment, RunningCompactions, pick};
 use crate::options::CompactionStyle;
 use crate::version::Version;
 use rockmill_format::edit::FileEntry;
@@ -18,10 +18,10 @@ fn options(style: CompactionStyle) -> CfOptions {
     }
 }
 
-fn next(v: &Arc<Version>, o: &CfOptions, cursors: &mut CompactionCursors) -> Option<(Compaction, Vec<u64>)> {
+fn next(v: &Arc<Version>, o: &CfOptions, cursors: &mut RunningCompactions) -> Option<(Compaction, Vec<u64>)> {
     let c = pick(v, o, cursors, &Moment::default())?;
-    let needs = cursors.start(&c).needs;
-    Some((c, needs))
+    let depends_on = cursors.start(&c).depends_on;
+    Some((c, depends_on))
 }
 
 #[test]
@@ -31,13 +31,13 @@ fn l0_does_not_wait_for_the_job_that_leaves_it() {
         for _ in 0..4 {
             t = t.file(0, "a", "z", MB);
         }
-        let (v, o, mut cursors) = (t.build(), options(style), CompactionCursors::new());
-        let (first, needs) = next(&v, &o, &mut cursors).unwrap();
+        let (v, o, mut cursors) = (t.build(), options(style), RunningCompactions::new());
+        let (first, depends_on) = next(&v, &o, &mut cursors).unwrap();
         assert_eq!((numbers(&first.inputs[0].1), first.output_run), (vec![3, 2], 1), "{style:?}");
-        assert!(needs.is_empty() && !first.bottommost);
-        let (second, needs) = next(&v, &o, &mut cursors).unwrap();
+        assert!(depends_on.is_empty() && !first.bottommost);
+        let (second, depends_on) = next(&v, &o, &mut cursors).unwrap();
         assert_eq!((numbers(&second.inputs[0].1), second.output_level, second.output_run), (vec![5, 4], 1, 2));
-        assert_eq!(needs, [1], "the older tables of L0 must be gone first");
+        assert_eq!(depends_on, [1], "the older tables of L0 must be gone first");
         assert!(
             second.older_runs().iter().flatten().any(|f| f.number() == 2),
             "its tombstones stay for what they hold"
@@ -55,13 +55,13 @@ fn what_has_nothing_older_beside_it_moves_into_the_oldest_run_with_room() {
         .file(2, "f", "g", MB)
         .in_run(3)
         .build();
-    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
+    let (o, mut cursors) = (options(CompactionStyle::Level), RunningCompactions::new());
     let (c, _) = next(&v, &o, &mut cursors).unwrap();
     // Table 1 finds room in extra run 3 of level 2, above what it overlaps in the base run.
     assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.output_run), (vec![1], 2, 3));
     assert!(c.trivial_move && c.inputs.len() == 1);
     let v = TreeSpec::new(4).file(1, "e", "g", 180 * MB).file(2, "a", "b", MB).build();
-    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    let (c, _) = next(&v, &o, &mut RunningCompactions::new()).unwrap();
     assert_eq!((c.output_level, c.output_run, c.trivial_move), (2, 0, true));
 }
 
@@ -78,16 +78,16 @@ fn extra_runs_are_merged_with_all_that_lies_between() {
         .file(2, "h", "h", MB)
         .in_run(2)
         .build();
-    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
-    let (c, needs) = next(&v, &o, &mut cursors).unwrap();
+    let (o, mut cursors) = (options(CompactionStyle::Level), RunningCompactions::new());
+    let (c, depends_on) = next(&v, &o, &mut cursors).unwrap();
     let inputs: Vec<_> = c.inputs.iter().map(|(level, files)| (*level, numbers(files))).collect();
     assert_eq!(inputs, [(2, vec![5]), (2, vec![4]), (2, vec![1, 2])], "runs from the newest to the base");
     assert_eq!((c.output_level, c.output_run, c.bottommost), (2, 0, true));
-    assert!(needs.is_empty());
+    assert!(depends_on.is_empty());
     // Without the option they are merged, too.
     cursors.finish(1, &c);
     let off = CfOptions { compaction_downforce: false, ..o };
-    assert!(next(&v, &off, &mut CompactionCursors::new()).is_some_and(|(c, _)| c.output_run == 0));
+    assert!(next(&v, &off, &mut RunningCompactions::new()).is_some_and(|(c, _)| c.output_run == 0));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_level_gets_no_more_extra_runs_than_it_may_have() {
     for _ in 0..2 {
         t = t.file(0, "a", "z", MB);
     }
-    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), CompactionCursors::new());
+    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), RunningCompactions::new());
     assert_eq!(extra_depth(&v.cmp, &v.levels[1], |_| true), runs_max(&o));
     while let Some((c, _)) = next(&v, &o, &mut cursors) {
         assert!(c.output_level != 1 || c.output_run == 0, "{c:?}");
@@ -110,7 +110,7 @@ fn a_level_gets_no_more_extra_runs_than_it_may_have() {
 #[test]
 fn idle_threads_share_a_job() {
     let split = |levels: TreeSpec, style, threads, idle| {
-        let (v, o, mut cursors) = (levels.build(), options(style), CompactionCursors::new());
+        let (v, o, mut cursors) = (levels.build(), options(style), RunningCompactions::new());
         cursors.set_threads(threads, idle);
         let (c, _) = next(&v, &o, &mut cursors).expect("a job is due");
         assert!(!c.trivial_move);
@@ -142,7 +142,7 @@ fn a_job_for_space_leaves_small_runs_out() {
     };
     let o = options(CompactionStyle::Universal);
     let taken = |threads| {
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         cursors.set_threads(threads, threads);
         let (c, _) = next(&tree(), &o, &mut cursors).expect("all above is twice the oldest");
         assert_eq!((c.reason, c.output_level), (CompactionReason::UniversalSizeAmplification, 3));
@@ -165,7 +165,7 @@ fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
         let mut o = options(CompactionStyle::Universal);
         o.level0_file_num_compaction_trigger = 6;
         o.compaction_options_universal.max_merge_width = width;
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         cursors.set_threads(4, 4);
         let (c, _) = next(&t.build(), &o, &mut cursors).expect("as many as are due");
         assert_eq!((c.reason, c.output_run == 0), (CompactionReason::UniversalSortedRunNum, !l0));
@@ -189,7 +189,7 @@ fn runs_that_leave_make_room() {
         t = t.file(1, "a", "z", 10 * MB).in_run(run);
     }
     let v = t.file(0, "a", "z", MB).file(0, "a", "z", MB).build();
-    let (o, mut cursors) = (options(CompactionStyle::Universal), CompactionCursors::new());
+    let (o, mut cursors) = (options(CompactionStyle::Universal), RunningCompactions::new());
     let first = next(&v, &o, &mut cursors).expect("L1 has twice as many as are due").0;
     assert_eq!((first.start_level(), numbers(&first.inputs[0].1)), (1, vec![3]));
     let picked: Vec<usize> = std::iter::from_fn(|| next(&v, &o, &mut cursors)).map(|(c, _)| c.start_level()).collect();
@@ -211,15 +211,15 @@ fn who_waits_for_flushes_writes_little_from_l0() {
     for _ in 0..7 {
         t = t.file(0, "a", "z", MB);
     }
-    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), CompactionCursors::new());
-    cursors.set_sparing(true);
+    let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), RunningCompactions::new());
+    cursors.set_flush_bound(true);
     let (first, _) = next(&v, &o, &mut cursors).unwrap();
     assert_eq!((numbers(&first.inputs[0].1).len(), first.output_level, first.output_run), (7, 1, 1));
     cursors.finish(1, &first);
     let few = stack(4, 1, 0).file(0, "a", "z", MB).file(0, "a", "z", MB).file(0, "a", "z", MB);
     let (few, mut cursors) = (few.build(), cursors);
     assert!(next(&few, &o, &mut cursors).is_none(), "two are due, and three too few for one job at a time");
-    cursors.set_sparing(false);
+    cursors.set_flush_bound(false);
     assert!(next(&few, &o, &mut cursors).is_some());
 }
 
@@ -228,8 +228,8 @@ fn who_waits_for_flushes_writes_little_from_l0() {
 fn who_waits_for_flushes_merges_many_runs_at_once() {
     let o = options(CompactionStyle::Level);
     for (runs, due) in [(runs_kept_sparing(&o) as u64, false), (runs_kept_sparing(&o) as u64 + 1, true)] {
-        let (v, mut cursors) = (stack(4, 1, runs).build(), CompactionCursors::new());
-        cursors.set_sparing(true);
+        let (v, mut cursors) = (stack(4, 1, runs).build(), RunningCompactions::new());
+        cursors.set_flush_bound(true);
         let picked = next(&v, &o, &mut cursors);
         assert_eq!(picked.is_some(), due, "{picked:?}");
         let Some((c, _)) = picked else { continue };
@@ -240,8 +240,8 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
     for _ in 0..4 {
         t = t.file(0, "a", "z", MB);
     }
-    let (v, mut cursors) = (t.build(), CompactionCursors::new());
-    cursors.set_sparing(true);
+    let (v, mut cursors) = (t.build(), RunningCompactions::new());
+    cursors.set_flush_bound(true);
     assert!(next(&v, &o, &mut cursors).is_some_and(|(c, _)| c.start_level() == 0 && c.output_run > 0));
     assert!(runs_max(&o) < runs_kept_sparing(&o) && runs_kept_sparing(&o) < runs_max_sparing(&o));
 }
@@ -255,17 +255,17 @@ fn what_a_burst_left_goes_to_the_deepest_level_at_once() {
     };
     let o = options(CompactionStyle::Level);
     let v = build(50);
-    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    let (c, _) = next(&v, &o, &mut RunningCompactions::new()).unwrap();
     assert_eq!((c.inputs.len(), c.output_level, c.output_run, c.bottommost), (7, 3, 0, true));
     let v = build(500);
-    let (c, _) = next(&v, &o, &mut CompactionCursors::new()).unwrap();
+    let (c, _) = next(&v, &o, &mut RunningCompactions::new()).unwrap();
     assert!(c.output_level < 3, "not where it is small beside what lies there");
 }
 
 /// Tables of `v` that get a job for their age at 1000 seconds, one after the other, and where each goes.
 fn aged(v: &Arc<Version>, o: &CfOptions) -> Vec<(Vec<u64>, usize, u64)> {
-    let mut cursors = CompactionCursors::new();
-    cursors.set_sparing(true); // the shape asks for nothing
+    let mut cursors = RunningCompactions::new();
+    cursors.set_flush_bound(true); // the shape asks for nothing
     let moment = Moment { now: 1000, oldest_snapshot: 0 };
     let mut jobs = Vec::new();
     while let Some(c) = pick(v, o, &mut cursors, &moment) {
@@ -318,7 +318,7 @@ fn the_oldest_table_of_l0_above_extra_runs_is_not_at_the_bottom() {
     let o = CfOptions { periodic_compaction_seconds: 100, ttl: 0, ..options(CompactionStyle::Level) };
     v.levels[2].extras[0].files[0].being_compacted.store(true, Atomic::Release);
     let moment = Moment { now: 1000, oldest_snapshot: 0 };
-    let c = pick(&v, &o, &mut CompactionCursors::new(), &moment).unwrap();
+    let c = pick(&v, &o, &mut RunningCompactions::new(), &moment).unwrap();
     assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.bottommost), (vec![2], 0, false));
     assert!(!c.older_runs().is_empty());
 }
@@ -328,7 +328,7 @@ fn the_oldest_table_of_l0_above_extra_runs_is_not_at_the_bottom() {
 fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     let v1 = TreeSpec::new(5).file(1, "m", "n", 1100 * MB).in_run(3).file(3, "a", "b", MB).file(0, "m", "n", MB);
     let v1 = v1.build();
-    let (o, mut cursors) = (options(CompactionStyle::Level), CompactionCursors::new());
+    let (o, mut cursors) = (options(CompactionStyle::Level), RunningCompactions::new());
     let moves = pick(&v1, &o, &mut cursors, &Moment::default()).unwrap();
     assert_eq!((numbers(&moves.inputs[0].1), moves.output_level, moves.trivial_move), (vec![1], 2, true));
     let first = cursors.start(&moves).number;
@@ -343,7 +343,7 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     assert!(first != second && cursors.running() == 2);
     // A job that meets the table on its way needs the one that has it now.
     let above = vec![(0, v2.levels[0].base.clone())];
-    assert_eq!(cursors.needs(&v2, &above, 3, 7), Some(vec![second]));
+    assert_eq!(cursors.depends_on(&v2, &above, 3, 7), Some(vec![second]));
     cursors.finish(first, &moves);
     assert_eq!(cursors.running(), 1);
     assert!(cursors.output_conflict(&v2.cmp, 3, b"m", b"n"), "what the second one writes is known");

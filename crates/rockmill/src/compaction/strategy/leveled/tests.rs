@@ -4,7 +4,7 @@ use rockmill_format::key::{InternalKey, ValueType};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::score::level_scores;
 use crate::compaction::strategy::testing::{TreeSpec, numbers};
-use crate::compaction::strategy::{CompactionCursors, pick};
+use crate::compaction::strategy::{RunningCompactions, pick};
 use crate::options::{CfOptions, CompactionPri};
 use crate::version::Version;
 
@@ -21,13 +21,13 @@ fn options() -> CfOptions {
 }
 
 fn pick_one(v: &Arc<Version>, o: &CfOptions) -> Compaction {
-    pick(v, o, &mut CompactionCursors::new(), &Moment::default()).expect("a compaction is due")
+    pick(v, o, &mut RunningCompactions::new(), &Moment::default()).expect("a compaction is due")
 }
 
 #[test]
 fn nothing_to_do() {
     let v = TreeSpec::new(4).file(0, "a", "z", MB).file(1, "a", "z", MB).build();
-    assert!(pick(&v, &options(), &mut CompactionCursors::new(), &Moment::default()).is_none());
+    assert!(pick(&v, &options(), &mut RunningCompactions::new(), &Moment::default()).is_none());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn priorities_order_the_files_of_a_level() {
             t = t.keys(1, smallest, largest, size * MB, seqs);
         }
         let v = t.file(2, "a", "b", 30 * MB).file(2, "d", "e", 9 * MB).file(2, "g", "h", MB).file(2, "j", "k", 20 * MB);
-        let (v, mut cursors, mut order) = (v.build(), CompactionCursors::new(), Vec::new());
+        let (v, mut cursors, mut order) = (v.build(), RunningCompactions::new(), Vec::new());
         cursors.set_cursor(1, InternalKey::new(b"f", 1, ValueType::Value));
         let o = CfOptions {
             max_bytes_for_level_base: MB,
@@ -134,7 +134,7 @@ fn round_robin_goes_through_the_key_space() {
     let v = t.build();
     // Two of the four have to go.
     let o = CfOptions { compaction_pri: CompactionPri::RoundRobin, ..options() };
-    let mut cursors = CompactionCursors::new();
+    let mut cursors = RunningCompactions::new();
     let mut at = |expected: &[u64], next: &[u8]| {
         let c = pick(&v, &o, &mut cursors, &Moment::default()).expect("L1 is too large");
         assert_eq!(numbers(&c.inputs[0].1), expected);
@@ -171,7 +171,7 @@ fn round_robin_takes_no_more_than_has_to_go() {
 fn round_robin_keeps_the_cursor_below_between_tables() {
     let v = TreeSpec::new(4).file(1, "b", "k", 12 * MB).file(2, "d", "m", MB).build();
     let split = |pri, cursor: &[u8]| {
-        let mut cursors = CompactionCursors::new();
+        let mut cursors = RunningCompactions::new();
         cursors.set_cursor(2, InternalKey::new(cursor, 1, ValueType::Value));
         let o = CfOptions { compaction_pri: pri, ..options() };
         let c = pick(&v, &o, &mut cursors, &Moment::default()).expect("L1 is too large");
@@ -224,7 +224,7 @@ fn neighbours_that_share_a_key_go_together() {
         pick(
             &v,
             &CfOptions { max_bytes_for_level_base: MB, ..options() },
-            &mut CompactionCursors::new(),
+            &mut RunningCompactions::new(),
             &Moment::default()
         )
         .is_none()
@@ -252,7 +252,7 @@ fn a_blocked_l0_merges_among_itself() {
     }
     let v = t.build();
     v.levels[1].base[0].being_compacted.store(true, Atomic::Release);
-    let mut cursors = CompactionCursors::new();
+    let mut cursors = RunningCompactions::new();
     let c = pick(&v, &options(), &mut cursors, &Moment::default()).unwrap();
     assert_eq!((c.output_level, c.inputs[0].0), (0, 0));
     assert_eq!(numbers(&c.inputs[0].1), [9, 8, 7, 6, 5, 4, 3, 2]);
@@ -272,7 +272,7 @@ fn outputs_never_cross() {
         .file(2, "b", "k", MB)
         .file(3, "a", "z", MB)
         .build();
-    let mut cursors = CompactionCursors::new();
+    let mut cursors = RunningCompactions::new();
     let c = pick(&v, &options(), &mut cursors, &Moment::default()).unwrap();
     cursors.start(&c);
     assert_eq!(numbers(&c.inputs[1].1), [3]);
@@ -456,7 +456,7 @@ mod random {
             let changes = rng.bool();
             let version = Version::empty(rng.usize(3..7), rockmill_format::InternalKeyComparator::default());
             let mut sim = Sim { version, contents: Contents::new(), next_file: 1, next_seq: 0, options };
-            let mut cursors = CompactionCursors::new();
+            let mut cursors = RunningCompactions::new();
             let mut running: Vec<(u64, Compaction)> = Vec::new();
             let mut done = 0;
             for _ in 0..400 {

@@ -31,7 +31,7 @@ fn tree(levels: usize, l0: &[u64], below: &[(usize, u64)]) -> Arc<Version> {
 }
 
 fn picked(v: &Arc<Version>, o: &CfOptions) -> Option<Compaction> {
-    pick(v, o, &mut CompactionCursors::new(), &Moment::default())
+    pick(v, o, &mut RunningCompactions::new(), &Moment::default())
 }
 
 /// Reason, numbers of the L0 inputs, levels of the others, output level.
@@ -138,7 +138,7 @@ fn no_more_runs_stay_than_may() {
 #[test]
 fn busy_runs_part_the_row() {
     let v = tree(7, &[1, 1, 1, 1, 1, 1], &[(6, 100)]);
-    let (o, mut cursors, now) = (options(), CompactionCursors::new(), Moment::default());
+    let (o, mut cursors, now) = (options(), RunningCompactions::new(), Moment::default());
     let first = pick(&v, &with(|u| u.max_merge_width = 2), &mut cursors, &now).unwrap();
     assert_eq!(shape(&first), (Ratio, vec![6, 5], vec![], 0));
     let number = cursors.start(&first).number;
@@ -161,7 +161,7 @@ fn busy_runs_part_the_row() {
 #[test]
 fn outputs_do_not_cross() {
     let v = tree(7, &[1, 1, 1], &[(6, 100)]);
-    let (mut cursors, now) = (CompactionCursors::new(), Moment::default());
+    let (mut cursors, now) = (RunningCompactions::new(), Moment::default());
     let o = CfOptions { level0_file_num_compaction_trigger: 3, ..options() };
     let reserved = cursors.reserve(5, b"k", b"k");
     let c = pick(&v, &o, &mut cursors, &now).unwrap();
@@ -244,7 +244,7 @@ fn old_tables_are_rewritten_with_all_that_is_newer() {
     let spec = TreeSpec::new(7).file(6, "a", "z", 9 * MB).times(50, 100).file(0, "a", "z", MB).times(900, 900);
     let v = spec.build();
     let o = CfOptions { periodic_compaction_seconds: 500, ttl: 0, ..options() };
-    let at = |now, o: &CfOptions| pick(&v, o, &mut CompactionCursors::new(), &Moment { now, oldest_snapshot: 0 });
+    let at = |now, o: &CfOptions| pick(&v, o, &mut RunningCompactions::new(), &Moment { now, oldest_snapshot: 0 });
     assert!(at(600, &o).is_none());
     let c = at(601, &o).unwrap();
     assert_eq!(shape(&c), (Periodic, vec![2], vec![6], 6));
@@ -289,7 +289,7 @@ fn marked_files_go_to_the_next_level_that_has_files() {
 #[test]
 fn a_manual_compaction_takes_everything() {
     let v = tree(7, &[1, 1], &[(3, 2), (6, 5)]);
-    let mut cursors = CompactionCursors::new();
+    let mut cursors = RunningCompactions::new();
     let ManualPick::Pick(c, None) = everything(&v, &options(), &cursors) else { panic!("a job") };
     assert_eq!(shape(&c), (Manual, vec![2, 1], vec![3, 6], 6));
     v.levels[3].base[0].being_compacted.store(true, Atomic::Release);

@@ -83,7 +83,7 @@ impl ExternalFile {
             // What was given another number is of another database.
             largest_seqno: Some(0),
             statistics: None,
-            reads_first: None,
+            read_protection: None,
             prefix_extractor: None,
         };
         let table = Table::open(file, open).map_err(|e| e.context("external file"))?;

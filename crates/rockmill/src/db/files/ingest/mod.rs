@@ -27,7 +27,7 @@ use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::Change;
-use crate::db::files::ingest::place::Place;
+use crate::db::files::ingest::place::TargetLevel;
 pub use crate::db::files::ingest::place::deepest_place;
 use crate::db::read::tables::CfTables;
 use crate::db::report::stats::count;
@@ -314,8 +314,8 @@ impl DbInner {
         }
         state.running_compactions -= 1;
         drop(state);
-        self.progress.notify_all();
-        self.work.notify_all();
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
         done
     }
 
@@ -335,7 +335,7 @@ impl DbInner {
         families: &[Family<'_>],
         overlaps: &[Vec<usize>],
         reserved: &mut Vec<(u32, u64)>,
-    ) -> Result<(SequenceNumber, Vec<Vec<Place>>)> {
+    ) -> Result<(SequenceNumber, Vec<Vec<TargetLevel>>)> {
         let mut state = self.state.lock();
         let (before, snapshots) = (self.last_sequence(), self.snapshots.count() > 0);
         let (mut last, mut all) = (before, Vec::new());
@@ -357,9 +357,9 @@ impl DbInner {
     }
 
     /// The version edit that adds the files of one column family.
-    fn edit(&self, family: &mut Family<'_>, places: &[Place]) -> VersionEdit {
+    fn edit(&self, family: &mut Family<'_>, places: &[TargetLevel]) -> VersionEdit {
         let now = self.now_seconds();
-        let entry = |(file, place): (&mut ExternalFile, &Place)| {
+        let entry = |(file, place): (&mut ExternalFile, &TargetLevel)| {
             file.set_place(place.level, place.sequence);
             let entry = FileEntry {
                 number: file.number,

@@ -11,7 +11,7 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber};
 
 use super::Family;
 use super::file::ExternalFile;
-use crate::compaction::strategy::CompactionCursors;
+use crate::compaction::strategy::RunningCompactions;
 use crate::db::CfState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::FrontView;
@@ -88,7 +88,7 @@ pub(super) fn first_overlap(
 
 /// Where a file goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TargetLevel {
     pub level: usize,
     /// 0: the entries keep theirs.
     pub sequence: SequenceNumber,
@@ -103,7 +103,7 @@ pub(super) fn place(
     overlaps: &[usize],
     new_sequences: bool,
     last: &mut SequenceNumber,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<TargetLevel>> {
     let options = family.options;
     let levels = c.version.levels.len();
     let mut places = Vec::with_capacity(family.files.len());
@@ -139,7 +139,7 @@ pub(super) fn place(
             c.next_epoch += 1;
             let needs_one = overlaps || new_sequences || family.overlap;
             let sequence = if needs_one { *last + 1 } else { 0 };
-            Place { level, sequence, epoch: c.next_epoch }
+            TargetLevel { level, sequence, epoch: c.next_epoch }
         };
         if place.sequence > 0 {
             if !options.allow_global_seqno {
@@ -167,7 +167,7 @@ pub(super) fn place(
 /// those that running jobs write to; `end` or deeper excluded. And whether it lies above anything such.
 pub fn deepest_place(
     version: &Version,
-    cursors: &CompactionCursors,
+    cursors: &RunningCompactions,
     base_level: usize,
     (start, limit): (&[u8], &[u8]),
     first_overlap: usize,
@@ -189,7 +189,7 @@ pub fn deepest_place(
 }
 
 /// Under everything: the last level, with sequence number 0.
-fn place_behind(c: &CfState, file: &ExternalFile) -> Result<Place> {
+fn place_behind(c: &CfState, file: &ExternalFile) -> Result<TargetLevel> {
     let (start, limit) = file.range();
     let last = c.version.levels.len() - 1;
     if !c.version.overlapping(last, Some(start), Some(limit)).is_empty()
@@ -209,7 +209,7 @@ fn place_behind(c: &CfState, file: &ExternalFile) -> Result<Place> {
             f.number()
         )));
     }
-    Ok(Place { level: last, sequence: 0, epoch: EPOCH_BEHIND })
+    Ok(TargetLevel { level: last, sequence: 0, epoch: EPOCH_BEHIND })
 }
 
 /// True when two files may have keys in common.

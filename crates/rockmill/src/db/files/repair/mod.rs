@@ -214,7 +214,7 @@ struct Repair<'a> {
     orders: BTreeMap<u32, String>,
     next_file: Arc<AtomicU64>,
     /// Rings for the tables that are written, one after another.
-    engines: Arc<crate::compaction::Engines>,
+    engines: Arc<crate::compaction::SharedEngines>,
     db_id: String,
     session_id: String,
     report: RepairReport,

@@ -77,7 +77,7 @@ pub(super) fn open(
         cache: None,
         largest_seqno,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
         prefix_extractor: None,
     };
     Table::open(file, options)

@@ -30,7 +30,7 @@ fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<
         cache: None,
         largest_seqno: None,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
         prefix_extractor: None,
     };
     Table::open(Arc::new(Bytes(bytes)), options)
@@ -155,7 +155,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
             cache: None,
             largest_seqno: Some(largest),
             statistics: None,
-            reads_first: None,
+            read_protection: None,
             prefix_extractor: None,
         };
         Table::open(Arc::new(Bytes(bytes.to_vec())), options)

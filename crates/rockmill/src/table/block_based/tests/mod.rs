@@ -145,7 +145,7 @@ fn open_at(
         largest_seqno: None,
         prefix_extractor: None,
         statistics: None,
-        reads_first: None,
+        read_protection: None,
     };
     Table::open(file, options)
 }

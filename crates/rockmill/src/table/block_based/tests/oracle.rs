@@ -351,7 +351,7 @@ for k, v in items:
             cache: None,
             largest_seqno: Some(5),
             statistics: None,
-            reads_first: None,
+            read_protection: None,
             prefix_extractor: None,
         };
         let table = Table::open(file, options).unwrap();

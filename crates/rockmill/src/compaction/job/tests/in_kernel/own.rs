@@ -147,7 +147,7 @@ fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, v
 /// All of a level into the next.
 fn whole(tree: &Tree, level: usize) -> Compaction {
     let version = Arc::new(tree.version.clone());
-    let none = CompactionCursors::new();
+    let none = RunningCompactions::new();
     match manual::pick(&version, &tree.cf, &none, level, level + 1, None, None, u64::MAX) {
         ManualPick::Pick(c, _) => Compaction { trivial_move: false, ..*c },
         _ => panic!("nothing picked"),

@@ -103,10 +103,10 @@ fn a_device_that_answers_in_bursts_is_learned() {
     assert!((0.09..0.11).contains(&share.rate), "5 MB in 50 ms: {}", share.rate);
 }
 
-fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>, Arc<AtomicU64>) {
+fn at_work() -> (ManualClock, Arc<ReadProtection>, Arc<DeviceShare>, Arc<AtomicBool>, Arc<AtomicU64>) {
     let (clock, stop, written) = (ManualClock::new(0), Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     clock.advance(Duration::from_secs(10));
-    let first = Arc::new(ReadsFirst::new(Arc::new(clock.clone())));
+    let first = Arc::new(ReadProtection::new(Arc::new(clock.clone())));
     let of_users = Arc::clone(&written);
     let job = first.job(&stop, &Arc::default(), Box::new(move || of_users.load(Ordering::Relaxed)));
     for _ in 0..600 {
@@ -116,7 +116,7 @@ fn at_work() -> (ManualClock, Arc<ReadsFirst>, Arc<PatientJob>, Arc<AtomicBool>,
     (clock, first, job, stop, written)
 }
 
-fn read(clock: &ManualClock, first: &ReadsFirst, micros: u64) {
+fn read(clock: &ManualClock, first: &ReadProtection, micros: u64) {
     let began = first.read_begins();
     clock.advance(Duration::from_micros(micros));
     first.read_ends(began);
@@ -243,7 +243,7 @@ fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
     let fs = MemFileSystem::default();
     let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-    let mut file = PacedFile::new(inner, [Gate::Patient(job)], None);
+    let mut file = PacedFile::new(inner, [Gate::DeviceShare(job)], None);
     let before = clock.monotonic_nanos();
     for _ in 0..1024 {
         read(&clock, &first, 20);
@@ -261,9 +261,9 @@ fn a_file_asks_for_all_that_it_gets() {
 /// that the store gives.
 struct Shared {
     clock: ManualClock,
-    first: Arc<ReadsFirst>,
+    first: Arc<ReadProtection>,
     /// The flush's, and that of compactions, with how many pieces each has in flight at most, and bytes left to do.
-    jobs: [(Arc<PatientJob>, usize, u64); 2],
+    jobs: [(Arc<DeviceShare>, usize, u64); 2],
     written: Arc<AtomicU64>,
     /// When the device has done what was asked for.
     free_at: u64,
@@ -310,7 +310,7 @@ impl Shared {
     fn run(held: bool, readers: usize, think: u64, want: u64) -> Got {
         let (clock, stop, written) = (ManualClock::new(0), Arc::default(), Arc::<AtomicU64>::default());
         clock.advance(Duration::from_secs(10));
-        let first = Arc::new(ReadsFirst::new(Arc::new(clock.clone())));
+        let first = Arc::new(ReadProtection::new(Arc::new(clock.clone())));
         let job = || {
             let of_users = Arc::clone(&written);
             first.job(&stop, &Arc::default(), Box::new(move || of_users.load(Ordering::Relaxed)))

@@ -174,7 +174,7 @@ impl Share {
 }
 
 /// One for each database.
-pub struct ReadsFirst {
+pub struct ReadProtection {
     clock: Arc<dyn Clock>,
     /// The tree is not behind.
     calm: AtomicBool,
@@ -195,13 +195,13 @@ pub struct ReadsFirst {
     waited_micros: AtomicU64,
 }
 
-impl fmt::Debug for ReadsFirst {
+impl fmt::Debug for ReadProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReadsFirst").field(&self.waited_micros()).finish()
+        f.debug_tuple("ReadProtection").field(&self.waited_micros()).finish()
     }
 }
 
-impl ReadsFirst {
+impl ReadProtection {
     /// Of a database with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -267,10 +267,10 @@ impl ReadsFirst {
         stop: &Arc<AtomicBool>,
         joined: &Arc<AtomicBool>,
         written: Written,
-    ) -> Arc<PatientJob> {
+    ) -> Arc<DeviceShare> {
         self.jobs.fetch_add(1, Ordering::Relaxed);
         let (of, stop, joined) = (Arc::clone(self), Arc::clone(stop), Arc::clone(joined));
-        Arc::new(PatientJob { of, stop, joined, written, waited_nanos: AtomicU64::new(0) })
+        Arc::new(DeviceShare { of, stop, joined, written, waited_nanos: AtomicU64::new(0) })
     }
 
     /// What users leave to jobs now.
@@ -295,8 +295,8 @@ impl ReadsFirst {
 type Written = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A job that leaves a part of the device to reads.
-pub struct PatientJob {
-    of: Arc<ReadsFirst>,
+pub struct DeviceShare {
+    of: Arc<ReadProtection>,
     /// The database closes.
     stop: Arc<AtomicBool>,
     /// A caller waits for the job.
@@ -305,13 +305,13 @@ pub struct PatientJob {
     waited_nanos: AtomicU64,
 }
 
-impl fmt::Debug for PatientJob {
+impl fmt::Debug for DeviceShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PatientJob").field(&self.of).finish()
+        f.debug_tuple("DeviceShare").field(&self.of).finish()
     }
 }
 
-impl PatientJob {
+impl DeviceShare {
     /// How long it has waited so far, in nanoseconds.
     pub fn waited_nanos(&self) -> u64 {
         self.waited_nanos.load(Ordering::Relaxed)
@@ -359,7 +359,7 @@ impl PatientJob {
     }
 }
 
-impl Drop for PatientJob {
+impl Drop for DeviceShare {
     fn drop(&mut self) {
         if self.of.jobs.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.of.share.lock().rests(self.of.clock.monotonic_nanos());

@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_millis(1000 * STEP as u64 / RATE_MIN);
 
 /// Whether compactions wait; one for each database.
 #[derive(Default)]
-pub struct GiveWay {
+pub struct FlushPriority {
     /// The longest wait for each step, in microseconds; 0: they do not wait.
     wait_micros: AtomicU64,
     waits: AtomicU64,
@@ -31,13 +31,13 @@ pub struct GiveWay {
     changed: Condvar,
 }
 
-impl fmt::Debug for GiveWay {
+impl fmt::Debug for FlushPriority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GiveWay").field(&self.wait_micros.load(Ordering::Relaxed)).finish()
+        f.debug_tuple("FlushPriority").field(&self.wait_micros.load(Ordering::Relaxed)).finish()
     }
 }
 
-impl GiveWay {
+impl FlushPriority {
     /// Says whether compactions are to wait from now on, and how long for each step: for this part of the longest wait.
     /// With 0 they do not, and those that wait go on.
     pub fn set(&self, patience: f64) {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_its_cause_with_the_database_and_by_itself() {
-        let (way, stop) = (GiveWay::default(), AtomicBool::new(false));
+        let (way, stop) = (FlushPriority::default(), AtomicBool::new(false));
         way.pass(&stop);
         assert_eq!(way.waits(), 0, "nothing to wait for");
         way.set(0.1);
