@@ -15,8 +15,8 @@
 //! 3. After either of them, and after [`committed`](CommitQueue::committed): [`turn`](CommitQueue::turn) until there is
 //!    nothing more. [`Step::Commit`]: write the edit, outside of the lock if that suits, then call `committed`, once
 //!    the new version is in place. [`Step::Drop`]: remove the outputs; the job is no longer in the queue.
-//! 4. A job that runs looks at its ticket's [`cancelled`](Ticket::cancelled) now and then: what it needs has
-//!    failed.
+//! 4. A job that runs looks at its ticket's [`cancelled`](Ticket::cancelled) now and then, and ends early: what it
+//!    needs has failed.
 //!
 //! A job's inputs stay busy until it has left the queue: who frees them earlier lets another job have them.
 //!
