@@ -427,6 +427,12 @@ impl FileEntry {
         std::iter::once(TableFile { number: self.number, size: self.size }).chain(self.pieces.iter().copied())
     }
 
+    /// True when no file is there twice, and there are no more pieces than [`PIECES_MAX`].
+    pub fn has_each_file_once(&self) -> bool {
+        let mut numbers = std::collections::HashSet::from([self.number]);
+        self.pieces.len() <= PIECES_MAX && self.pieces.iter().all(|piece| numbers.insert(piece.number))
+    }
+
     /// True when RocksDB refuses a MANIFEST that has the entry.
     pub fn is_refused_by_rocksdb(&self) -> bool {
         self.extra_run != 0 || !self.pieces.is_empty()

@@ -28,14 +28,14 @@ pub struct Capacity {
 /// wish until a resource is used up; those that need none of it go on (progressive filling).
 pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
     let mut left = [capacity.cores, capacity.read, capacity.write, capacity.total];
-    let depends_on = |c: &Cost| [c.cpu, c.read, c.write, c.read + c.write];
+    let needs = |c: &Cost| [c.cpu, c.read, c.write, c.read + c.write];
     let mut rates = vec![0.0; wishes.len()];
     let mut open: Vec<usize> = (0..wishes.len()).filter(|&i| wishes[i].0 > 0.0).collect();
     let mut filled = 0.0;
     while !open.is_empty() && filled < 1.0 {
         let mut demand = [0.0; 4];
         for &i in &open {
-            for (d, n) in demand.iter_mut().zip(depends_on(&wishes[i].1)) {
+            for (d, n) in demand.iter_mut().zip(needs(&wishes[i].1)) {
                 *d += wishes[i].0 * n;
             }
         }
@@ -53,7 +53,7 @@ pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
         }
         filled += by;
         let Some((_, used_up)) = step else { break };
-        open.retain(|&i| depends_on(&wishes[i].1)[used_up] <= 0.0);
+        open.retain(|&i| needs(&wishes[i].1)[used_up] <= 0.0);
     }
     rates
 }

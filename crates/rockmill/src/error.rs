@@ -127,6 +127,17 @@ impl Error {
         }
     }
 
+    /// The operating system's number of the I/O error that it comes from.
+    pub(crate) fn os_error(&self) -> Option<i32> {
+        self.io_error().and_then(raw_os_error)
+    }
+
+    /// The same, which comes from the I/O error of this number.
+    #[must_use]
+    pub(crate) fn with_os_error(self, number: i32) -> Self {
+        self.caused_by(Cause::Io(io::Error::from_raw_os_error(number)))
+    }
+
     /// What kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind

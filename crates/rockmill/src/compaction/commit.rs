@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(commit_all(&mut q), [(1, "p", true)], "the others are being merged");
         q.merged(merge, "abd", join).unwrap();
         q.finished(c, "c").unwrap();
-        assert_eq!(commit_all(&mut q), [(2, "abd", true), (5, "c", true)], "c depends_on the job that b went into");
+        assert_eq!(commit_all(&mut q), [(2, "abd", true), (5, "c", true)], "c needs the job that b went into");
         assert!(q.is_empty());
     }
 

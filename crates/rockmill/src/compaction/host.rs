@@ -208,7 +208,8 @@ impl JobHost for LocalHost {
     }
 
     fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        let path = self.output_path(file.number());
+        // Not every table has the name that outputs get: older stores call them `.ldb`.
+        let path = self.open_input(file)?.path().to_owned();
         let cannot = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
         self.means.fs.open_random(&path, direct).map_err(cannot)
     }

@@ -117,8 +117,8 @@ fn run_parts(
                     *done.lock() = Some(output);
                 }
                 Err(e) => {
+                    failed.lock().get_or_insert(e); // before others see that they are to stop
                     stop.store(true, Ordering::Release);
-                    failed.lock().get_or_insert(e);
                 }
             }
         }

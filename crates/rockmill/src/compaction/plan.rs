@@ -221,7 +221,11 @@ impl JobPlan {
             spec.numbers.iter().map(|r| (r.first, r.first.saturating_add(r.count))).collect();
         ranges.sort_unstable();
         let twice = ranges.windows(2).find(|pair| pair[1].0 < pair[0].1).map(|pair| pair[1].0);
-        let within = |n: u64| ranges.iter().any(|&(first, end)| first <= n && n < end);
+        // Of ranges that do not overlap.
+        let within = |n: u64| {
+            let behind = ranges.partition_point(|&(first, _)| first <= n);
+            behind.checked_sub(1).is_some_and(|at| n < ranges[at].1)
+        };
         let inputs = self.runs.iter().flat_map(|run| &run.files).map(|f| f.number());
         match twice.or_else(|| std::iter::once(0).chain(inputs).find(|&n| within(n))) {
             Some(n) => Err(Error::invalid_argument(format!("file number {n} was set aside for the job and is in use"))),

@@ -52,6 +52,7 @@ impl Message for JobResult {
     const VERSION: u32 = 1;
     const TAG_MAX: u32 = tag::TABLE;
     const REQUIRED: &'static [u32] = &[tag::JOB];
+    const ONE_OF: &'static [u32] = &[tag::ERROR, tag::STATS];
     const LISTS: &'static [u32] = &[tag::TABLE];
 
     fn blank() -> Self {
@@ -113,9 +114,16 @@ fn error<C: Coder>(c: &mut C, outcome: &mut Result<JobOutput>) -> Coded {
     let (mut kind, mut message) =
         known.map_or((ErrorKind::Unknown, String::new()), |e| (e.kind(), e.message().to_owned()));
     message.truncate(message.floor_char_boundary(TEXT_BYTES_MAX));
+    let mut number = known.and_then(Error::os_error).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     c.one_of("kind of error", &mut kind, &KINDS)?;
+    c.number32("number of the system's error", &mut number)?;
     c.text("error's message", &mut message)?;
-    *outcome = Err(Error::new(kind, message));
+    let error = Error::new(kind, message);
+    // What to do about a full disk depends on it.
+    *outcome = Err(match i32::try_from(number) {
+        Ok(number) if number > 0 => error.with_os_error(number),
+        _ => error,
+    });
     Ok(())
 }
 

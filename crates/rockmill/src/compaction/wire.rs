@@ -48,6 +48,8 @@ pub(super) trait Message: Clone {
     const TAG_MAX: u32;
     /// Fields that are always there.
     const REQUIRED: &'static [u32];
+    /// Fields of which one is always there; none: there are no such.
+    const ONE_OF: &'static [u32] = &[];
     /// Fields that may be there several times.
     const LISTS: &'static [u32];
 
@@ -192,7 +194,7 @@ pub(super) trait Coder: Sized {
         let n = self.count(what, least, items.len())?;
         if Self::READS {
             items.clear();
-            items.reserve_exact(n);
+            items.reserve(n.min(1024)); // the number is anybody's
         }
         for i in 0..n {
             if Self::READS {
@@ -319,6 +321,9 @@ fn read<M: Message>(bytes: &[u8]) -> Coded<M> {
     }
     if let Some(missing) = M::REQUIRED.iter().find(|tag| seen & (1 << **tag) == 0) {
         return Err(d.error(format!("field {missing} is missing")));
+    }
+    if !M::ONE_OF.is_empty() && M::ONE_OF.iter().all(|tag| seen & (1 << *tag) == 0) {
+        return Err(d.error(format!("one of the fields {:?} is missing", M::ONE_OF)));
     }
     message.check().map_err(|what| d.error(what))?;
     Ok(message)

@@ -14,7 +14,9 @@
 //!   least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is no guess: one that is far
 //!   too low would hold writers up, long before the slowdown trigger, until S has been learned, which takes longer the
 //!   lower it is.
-//! - Without pressure nothing is learned: writers are free.
+//! - Without pressure nothing is learned: writers are free. But where the slope's triggers are so close that p jumps
+//!   over everything below 1, S would only fall: there it grows by a tenth, to what writers wrote lately at most, each
+//!   time that pressure comes back.
 
 use crate::pacing::common::LATELY_SECONDS;
 use crate::pacing::write_control::WriteControl;
@@ -32,7 +34,9 @@ pub struct RateControl {
     pub sustained: f64,
     /// There was pressure, so `sustained` is learned from now on.
     begun: bool,
-    /// Bytes per second that writers wrote in the last seconds, until then.
+    /// Pressure was between 0 and 1 since it last rose from 0.
+    grew: bool,
+    /// Bytes per second that writers wrote in the last seconds.
     before: f64,
     pressure: f64,
     span_bytes: f64,
@@ -42,7 +46,7 @@ pub struct RateControl {
 
 impl Default for RateControl {
     fn default() -> Self {
-        Self { sustained: 0.0, begun: false, before: 0.0, pressure: 0.0, span_bytes: 1e9, seen: None }
+        Self { sustained: 0.0, begun: false, grew: false, before: 0.0, pressure: 0.0, span_bytes: 1e9, seen: None }
     }
 }
 
@@ -63,10 +67,18 @@ impl RateControl {
             self.sustained = delayed_write_rate.max(RATE_MIN);
         }
         self.observe(now, written);
-        if !self.begun && control.pressure > 0.0 {
-            self.begun = true;
-            self.sustained = self.sustained.max(self.before);
+        if self.pressure <= 0.0 && control.pressure > 0.0 {
+            // The first time all of it. Later a step, as a burst is no rate to be kept up, and only where the slope has
+            // no room for a pressure below 1, with which the rate grows.
+            let most = match (self.begun, self.grew) {
+                (false, _) => f64::INFINITY,
+                (true, false) => self.sustained * 1.1,
+                (true, true) => 0.0,
+            };
+            self.sustained = self.sustained.max(self.before.min(most));
+            (self.begun, self.grew) = (true, false);
         }
+        self.grew |= control.pressure > 0.0 && control.pressure < 1.0;
         (self.pressure, self.span_bytes) = (control.pressure, control.span_bytes.max(1.0));
     }
 
@@ -83,10 +95,8 @@ impl RateControl {
         }
         self.seen = Some((now, written));
         let rate = (written - before).max(0.0) / seconds;
-        if !self.begun {
-            let old = (-seconds / LATELY_SECONDS).exp();
-            self.before = self.before * old + rate * (1.0 - old);
-        }
+        let old = (-seconds / LATELY_SECONDS).exp();
+        self.before = self.before * old + rate * (1.0 - old);
         if self.pressure <= 0.0 {
             return;
         }
@@ -211,6 +221,29 @@ mod tests {
             c.set(now, &at(0.5), 8.0 * MB, written);
             assert!(c.sustained < s * 1.31 * MB, "{} after {s} MiB/s", c.sustained / MB);
         }
+    }
+
+    /// From no pressure to the slowdown trigger at once, as where it is next to the compaction trigger.
+    #[test]
+    fn the_rate_comes_back_where_the_slope_has_no_room() {
+        let at = |p: f64| WriteControl { pressure: p, span_bytes: 1024.0 * MB, ..WriteControl::default() };
+        let (mut c, mut now, mut written) = (RateControl::default(), 0.0, 0.0);
+        let mut run = |c: &mut RateControl, pressure: f64, seconds: f64, most: f64| {
+            for _ in 0..(seconds / 0.01) as usize {
+                c.set(now, &at(pressure), 16.0 * MB, written);
+                now += 0.01;
+                written += c.rate().min(most) * 0.01;
+            }
+        };
+        run(&mut c, 0.0, 60.0, 100.0 * MB);
+        run(&mut c, 1.9, 3600.0, 100.0 * MB);
+        let low = c.sustained;
+        assert!(low < 10.0 * MB, "{low}");
+        for _ in 0..60 {
+            run(&mut c, 0.0, 20.0, 100.0 * MB);
+            run(&mut c, 1.0, 1.0, 100.0 * MB);
+        }
+        assert!((50.0 * MB..=110.0 * MB).contains(&c.sustained), "{low} became {}", c.sustained);
     }
 
     /// The step response: compactions become four times as slow, or as fast, and nobody waits for long.

@@ -114,7 +114,7 @@ impl Share {
             Leave::All => None,
         };
         if let Some((part, ahead)) = part.filter(|_| self.rate > 0.0) {
-            (self.busy_nanos, self.busy_bytes, self.last) = (0, 0, None);
+            self.forget_window();
             let begin = self.free_at.max(now.saturating_sub(ahead));
             self.free_at = begin + (bytes as f64 / (self.rate * part).max(RATE_MIN as f64 * 1e-9)) as u64;
             return begin.saturating_sub(now);
@@ -156,6 +156,11 @@ impl Share {
             self.learn(now, 0);
             self.last = None;
         }
+    }
+
+    /// What is being learned says nothing about the device.
+    fn forget_window(&mut self) {
+        (self.busy_nanos, self.busy_bytes, self.last) = (0, 0, None);
     }
 
     fn learn(&mut self, now: u64, bytes: u64) {
@@ -342,6 +347,7 @@ impl DeviceShare {
     /// Waits until `bytes` may be read or written.
     pub fn pass(&self, bytes: u64) {
         if self.joined.load(Ordering::Acquire) {
+            self.of.share.lock().forget_window(); // what it does is not counted from here on
             return;
         }
         let (of, began) = (&self.of, self.of.clock.monotonic_nanos());

@@ -340,7 +340,7 @@ impl WriteController {
     }
 
     /// Makes a writer of low priority sleep so long that all of them together write `LOW_PRI_BYTES_PER_SECOND`.
-    pub fn delay_low_pri(&self, bytes: u64, clock: &dyn Clock) {
+    pub fn delay_low_pri(&self, bytes: u64, clock: &dyn Clock, stop: &AtomicBool) {
         let now = clock.monotonic_nanos();
         let until = {
             let mut free_at = self.low_pri_free_at.lock();
@@ -349,9 +349,11 @@ impl WriteController {
         };
         // In pieces: compaction may catch up meanwhile.
         let mut now = now;
-        while now < until && self.is_behind() {
-            clock.sleep(Duration::from_nanos((until - now).min(SLEEP_NS.1)));
-            now = clock.monotonic_nanos();
+        while now < until && self.is_behind() && !stop.load(Ordering::Acquire) {
+            let piece = (until - now).min(SLEEP_NS.1);
+            clock.sleep(Duration::from_nanos(piece));
+            // Whatever the clock says, this ends.
+            now = clock.monotonic_nanos().max(now + piece);
         }
     }
 
@@ -506,12 +508,12 @@ mod tests {
     fn writes_of_low_priority_share_a_megabyte_a_second_while_compaction_is_behind() {
         let c = WriteController::default();
         let clock = rockmill_io::ManualClock::new(0);
-        c.delay_low_pri(10 << 20, &clock);
+        c.delay_low_pri(10 << 20, &clock, &AtomicBool::new(false));
         assert_eq!(clock.monotonic_nanos(), 0, "compaction keeps up");
         let c = WriteController::default();
         c.set_behind(true);
         for _ in 0..8 {
-            c.delay_low_pri(256 << 10, &clock);
+            c.delay_low_pri(256 << 10, &clock, &AtomicBool::new(false));
         }
         assert_eq!(clock.monotonic_nanos() / 1_000_000, 2000, "2 MiB at 1 MiB/s");
     }

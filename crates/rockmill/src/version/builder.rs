@@ -70,6 +70,11 @@ impl VersionBuilder {
                     "a version edit adds table {number:06}.sst to level {level} twice"
                 )));
             }
+            if !entry.has_each_file_once() {
+                return Err(Error::corruption(format!(
+                    "a version edit adds table {number:06}.sst with too many pieces, or with one twice"
+                )));
+            }
             let (first, last) = (entry.smallest.user_key(), entry.largest.user_key());
             if self.base.cmp.compare_user(first, last).is_gt() {
                 return Err(Error::corruption(format!(

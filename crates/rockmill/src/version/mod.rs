@@ -51,9 +51,12 @@ pub struct TableNumbers {
 pub struct NewTable {
     /// What its properties say.
     pub numbers: TableNumbers,
-    /// The open table, if it is open, with its number in the block cache; see [`FileMeta::table`].
-    pub open: Option<(Arc<Table>, Option<u64>)>,
+    /// The open table, if it is open.
+    pub open: Option<OpenTable>,
 }
+
+/// An open table, with its number in the block cache if it has one.
+pub type OpenTable = (Arc<Table>, Option<u64>);
 
 /// Tables that were written and are not live yet, by file number.
 pub type NewTables = Mutex<HashMap<u64, NewTable>>;
@@ -130,6 +133,13 @@ impl FileMeta {
             purge: Arc::clone(&self.purge),
             files: Arc::clone(&self.files),
         }
+    }
+
+    /// A job has opened the table.
+    pub fn set_open(&self, open: Option<OpenTable>) {
+        let (table, cache_id) = open.unzip();
+        let _ = cache_id.flatten().map(|id| self.cache_id.set(id));
+        self.table.store(table);
     }
 
     /// The table is in a version: who lets go of it from now on keeps its files, unless it becomes obsolete.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rockmill::statistics::{Histogram, StatsLevel, Ticker};
 use rockmill::{
-    BlockBasedOptions, CompressionType, Db, ErrorKind, IteratorMode, Range, ReadOptions, SizeApproximationOptions,
-    properties,
+    BlockBasedOptions, CompressionType, Db, ErrorKind, IteratorMode, MergeEngine, Range, ReadOptions,
+    SizeApproximationOptions, properties,
 };
 
 use rockmill_io::FileSystem;
@@ -411,5 +411,31 @@ fn jobs_open_the_tables_that_they_write() {
         assert_eq!(found, opened, "max_open_files {max_open_files}");
         assert_eq!(db.get("key00003").unwrap().as_deref(), Some(&[b'v'; 100][..]));
         assert_eq!(opens() - found[2], u64::from(max_open_files > 0), "max_open_files {max_open_files}");
+    }
+}
+
+/// Older stores call tables `.ldb`; every engine finds them.
+#[test]
+fn tables_of_the_old_name_are_compacted() {
+    for engine in [MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Auto] {
+        let (mut options, fs) = in_memory();
+        options.set_disable_auto_compactions(true);
+        options.set_merge_engine(engine);
+        options.set_use_direct_io_for_flush_and_compaction(true);
+        let db = Db::open(&options, path()).unwrap();
+        for _ in 0..2 {
+            fill(&db, 0..100);
+            db.flush().unwrap();
+        }
+        let tables: Vec<_> = db.live_files().unwrap().iter().map(|f| path().join(&f.name[1..])).collect();
+        drop(db);
+        assert_eq!(tables.len(), 2);
+        for table in &tables {
+            fs.rename(table, &table.with_extension("ldb")).unwrap();
+        }
+        let db = Db::open(&options, path()).unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        assert_eq!(db.get("key00003").unwrap().as_deref(), Some(&[b'v'; 100][..]), "{engine:?}");
+        assert!(!fs.exists(&tables[0].with_extension("ldb")).unwrap(), "{engine:?}");
     }
 }

@@ -113,7 +113,8 @@ fn a_result_is_an_output_or_an_error() {
     let job = |outcome| JobResult { job: 1, outcome };
     let sound = fields(&job(Ok(output(1))).encode().unwrap());
     let failed = fields(&job(Err(Error::new(ErrorKind::Busy, "x"))).encode().unwrap());
-    let cases: [(Vec<_>, &str); 5] = [
+    let cases: [(Vec<_>, &str); 6] = [
+        (sound[..1].to_vec(), "one of the fields [2, 3] is missing"),
         ([sound[0].clone(), failed[1].clone(), sound[1].clone()].into(), "more than the error"),
         ([failed.clone(), sound[2..].to_vec()].concat(), "more than the error"),
         (sound[1..].to_vec(), "field 1 is missing"),
@@ -128,6 +129,10 @@ fn a_result_is_an_output_or_an_error() {
     put_varint64(&mut vast, 1 << 30);
     let e = JobResult::decode(&of_fields::<JobResult>(1, &[sound[0].clone(), (tag::TABLE, vast)])).unwrap_err();
     assert!(e.message().contains("table"), "{e}");
+
+    let full = Error::io("a flush", &std::io::ErrorKind::StorageFull.into()).with_os_error(libc::ENOSPC);
+    let decoded = JobResult::decode(&job(Err(full)).encode().unwrap()).unwrap();
+    assert!(decoded.outcome.unwrap_err().is_no_space());
 
     let e = job(Ok(JobOutput { properties: Vec::new(), ..output(1) })).encode().unwrap_err();
     assert!(e.message().contains("without their properties"), "{e}");

@@ -280,8 +280,8 @@ fn numbers<C: Coder>(c: &mut C, ranges: &mut Vec<NumberRange>) -> Coded {
         c.number("file number", &mut range.first)?;
         c.number("file numbers", &mut range.count)?;
         all = all.saturating_add(range.count);
-        let sound = all <= NUMBERS_MAX && range.first <= MAX_FILE_NUMBER - NUMBERS_MAX;
-        c.check(sound, || format!("{} file numbers from {}, which are too many", range.count, range.first))
+        let sound = range.count > 0 && all <= NUMBERS_MAX && range.first <= MAX_FILE_NUMBER - NUMBERS_MAX;
+        c.check(sound, || format!("{} file numbers from {}, which are none or too many", range.count, range.first))
     })
 }
 

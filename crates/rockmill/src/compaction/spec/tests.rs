@@ -205,7 +205,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
         },
         parts_max: number(rng) as usize,
         parts: if flush { Vec::new() } else { parts(rng) },
-        numbers: list(rng, 3, |rng| NumberRange { first: rng.u64(0..1 << 40), count: rng.u64(0..1000) }),
+        numbers: list(rng, 3, |rng| NumberRange { first: rng.u64(0..1 << 40), count: rng.u64(1..1000) }),
         space: list(rng, 3, extent),
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::{ManifestWriter, Version, VersionBuilder};
+use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
 
 /// Compactions that began and are not live yet, by column family.
 pub(crate) type Commits = HashMap<u32, CommitQueue<Pending>>;
@@ -153,7 +153,7 @@ impl DbInner {
         if changes.is_empty() {
             return Ok(());
         }
-        let (mut edits, mut versions) = (Vec::new(), Vec::new());
+        let (mut edits, mut versions, mut opened) = (Vec::new(), Vec::new(), Vec::new());
         for (i, (change, base)) in changes.iter_mut().zip(&bases).enumerate() {
             let mut edit = std::mem::take(&mut change.edit);
             edit.column_family = change.cf.id;
@@ -165,7 +165,7 @@ impl DbInner {
                 let place = self.path.display();
                 version.check().map_err(|e| e.context(format_args!("{place}: a new version is out of order")))?;
             }
-            self.know_new_tables(&version, &edit);
+            opened.extend(self.know_new_tables(&version, &edit));
             versions.push(Arc::new(version));
             edits.push(edit);
         }
@@ -203,13 +203,14 @@ impl DbInner {
         }
         self.update_pressure(&state);
         drop(state);
+        opened.iter().for_each(|file| self.note_open(file));
         self.job_finished.notify_all();
         self.work_available.notify_all();
         Ok(())
     }
 
-    /// Gives a version's new tables what the jobs that wrote them know.
-    fn know_new_tables(&self, version: &Version, edit: &VersionEdit) {
+    /// Gives a version's new tables what the jobs that wrote them know. Gives those that are open.
+    fn know_new_tables(&self, version: &Version, edit: &VersionEdit) -> Vec<Arc<FileMeta>> {
         let (mut known, mut opened) = (self.new_tables.lock(), Vec::new());
         let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();
         for f in levels.iter().filter_map(|level| version.levels.get(*level as usize)).flatten() {
@@ -217,15 +218,15 @@ impl DbInner {
                 && let Some(new) = known.remove(&f.number())
             {
                 let _ = f.numbers.set(new.numbers);
-                opened.extend(new.open.map(|(table, cache_id)| (f, table, cache_id)));
+                if new.open.is_some() {
+                    f.set_open(new.open);
+                    opened.push(Arc::clone(f));
+                }
             }
         }
         drop(known);
-        for (f, table, cache_id) in opened {
-            let _ = cache_id.map(|id| f.cache_id.set(id));
-            self.keep_open(f, table);
-        }
         version.weigh_tombstones();
+        opened
     }
 
     /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an

@@ -205,7 +205,8 @@ impl DbInner {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
         for &n in numbers {
-            self.new_tables.lock().remove(&n);
+            let gone = self.new_tables.lock().remove(&n);
+            drop(gone); // closed without the lock
             let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
         }
     }

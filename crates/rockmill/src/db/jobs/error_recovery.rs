@@ -247,7 +247,7 @@ impl DbInner {
         {
             // No flush begins while there is an error.
             let mut state = self.state.lock();
-            state.join_flushes(|_| true);
+            state.join_flushes();
             while state.running_flushes > 0 {
                 self.check_not_closing()?;
                 self.job_finished.wait_for(&mut state, Duration::from_millis(100));

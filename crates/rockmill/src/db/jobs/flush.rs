@@ -1,7 +1,7 @@
 //! Flushes: which memtables become tables together, the tables, and their commit.
 //!
 //! [`State::pick_flush`] says what is due, `run_flush` writes it without any lock, and `commit_flush` installs the
-//! tables and lets the memtables go. Who waits for a flush is told by `progress`.
+//! tables and lets the memtables go. Who waits for a flush is told by `job_finished`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,9 +118,9 @@ impl State {
         self.cfs.iter().any(|(id, c)| c.front.is_flushing() && (atomic || ids.contains(id)))
     }
 
-    /// Somebody waits for the flushes of these column families that run.
-    pub fn join_flushes(&self, of: impl Fn(u32) -> bool) {
-        self.cfs.iter().filter(|(id, _)| of(**id)).for_each(|(_, c)| c.flush_awaited.store(true, Ordering::Release));
+    /// Somebody waits for a flush. Those that run are what it waits for, or come before it, whosever they are.
+    pub fn join_flushes(&self) {
+        self.cfs.values().for_each(|c| c.flush_awaited.store(true, Ordering::Release));
     }
 
     /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
@@ -181,8 +181,8 @@ impl DbInner {
                 self.update_pressure(&state);
                 break state.pick_flush_of(ids, atomic, reason);
             }
-            state.join_flushes(|id| atomic || ids.contains(&id));
             while state.flush_runs(ids, atomic) {
+                state.join_flushes(); // each time: another may have begun
                 if let Some(e) = state.write_error() {
                     return Err(e.clone());
                 }

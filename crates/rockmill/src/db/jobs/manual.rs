@@ -183,7 +183,10 @@ impl Db {
             refit::check_target(&cf.options.load(), options.target_level)?;
         }
         let whole = crate::db::ColumnFamily { data: Arc::clone(cf) };
+        // Merges take memory; that of memtables to come would be in the process beside it.
+        db.front.memory().give_back();
         self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
+        db.front.memory().give_back();
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
             state.exclusive_manual += 1;
@@ -319,7 +322,7 @@ impl DbInner {
                 c.front.request_flush(reason);
             }
         }
-        state.join_flushes(|id| waiting_for.iter().any(|w| w.0 == id));
+        state.join_flushes();
         drop(state);
         self.work_available.notify_all();
         Ok(waiting_for)
@@ -342,6 +345,7 @@ impl DbInner {
             if self.shutdown.load(Ordering::Acquire) {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
             }
+            state.join_flushes(); // each time: another may have begun
             self.job_finished.wait_for(&mut state, WAIT);
         }
     }

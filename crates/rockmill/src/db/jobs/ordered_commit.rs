@@ -116,7 +116,12 @@ struct Merged {
 }
 
 fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
-    files.into_iter().map(|f| Arc::new(FileMeta::new(f.clone(), Arc::clone(&db.purge)))).collect()
+    let table = |f: &FileEntry| {
+        let table = FileMeta::new(f.clone(), Arc::clone(&db.purge));
+        table.set_open(db.new_tables.lock().get(&f.number).and_then(|new| new.open.clone()));
+        Arc::new(table)
+    };
+    files.into_iter().map(table).collect()
 }
 
 /// Why a job that did nothing wrong ends without a commit.
@@ -249,7 +254,8 @@ impl DbInner {
         self.remove_outputs(&undone, None);
         // The last one that reads them deletes them.
         for table in &replaced {
-            self.new_tables.lock().remove(&table.number());
+            let gone = self.new_tables.lock().remove(&table.number());
+            drop(gone); // closed without the lock
             table.set_obsolete();
         }
         drop(replaced);

@@ -14,6 +14,7 @@ use crate::db::read::super_version::SuperVersion;
 use crate::db::{DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
+use crate::panics::guarded;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
@@ -116,8 +117,12 @@ impl DbInner {
 
     /// A file of a table, which must have the size that the MANIFEST says.
     fn open_file(&self, file: TableFile, direct: bool) -> Result<OpenFile> {
-        let path = self.table_path(file.number);
-        let opened = self.opts.fs.open_random(&path, direct);
+        let mut path = self.path.join(filename::table(file.number));
+        let mut opened = self.opts.fs.open_random(&path, direct);
+        if opened.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            path = self.table_path(file.number);
+            opened = self.opts.fs.open_random(&path, direct);
+        }
         let opened = opened.map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
         if opened.size() != file.size {
             return Err(Error::corruption(format!(
@@ -214,13 +219,13 @@ impl DbInner {
         let _timer = perf::time(PerfMetric::FindTableNanos);
         let table = self.open_counted(file, settings)?;
         let _ = file.numbers.set(TableNumbers::of(table.properties())); // the same each time
-        self.keep_open(file, Arc::clone(&table));
+        file.table.store(Some(Arc::clone(&table)));
+        self.note_open(file);
         Ok(table)
     }
 
-    /// Keeps a file's table open, as long as `max_open_files` allows it.
-    pub fn keep_open(&self, file: &Arc<FileMeta>, table: Arc<Table>) {
-        file.table.store(Some(table));
+    /// Counts a file's table among those that are open, and closes others where that is too many.
+    pub fn note_open(&self, file: &Arc<FileMeta>) {
         if self.live().max_open_files >= 0 {
             let mut open = self.tables.open.lock();
             open.push_back(Arc::downgrade(file));
@@ -231,20 +236,33 @@ impl DbInner {
     /// Opens the tables that a job wrote for a level before they are live, so that no read has to (RocksDB's
     /// `LoadTableHandlers`); but no others are closed for them. What is wrong with one is for those who read it.
     pub fn open_new_tables(&self, cf: &CfData, level: usize, files: &[FileEntry]) {
-        let room = match self.open_tables_max() {
-            Some(max) => max.saturating_sub(self.tables.open.lock().len()),
-            None => usize::MAX,
-        };
-        let mut settings = self.tables_of(cf);
-        settings.caching.pin &= level == 0;
-        settings.level0 = None;
-        for entry in files.iter().take(room) {
-            let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
-            let Ok(table) = self.open_counted(&file, &settings) else { return };
-            if let Some(new) = self.new_tables.lock().get_mut(&entry.number) {
-                new.open = Some((table, file.cache_id.get().copied()));
+        let _ = guarded("opening new tables", || {
+            let mut settings = self.tables_of(cf);
+            settings.caching.pin &= level == 0;
+            settings.level0 = None;
+            for entry in files {
+                if !self.may_open_one_more() {
+                    break;
+                }
+                let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
+                let table = self.open_counted(&file, &settings)?;
+                if let Some(new) = self.new_tables.lock().get_mut(&entry.number) {
+                    new.open = Some((table, file.cache_id.get().copied()));
+                }
             }
+            Ok(())
+        });
+    }
+
+    /// True when a table may be opened and no other has to be closed for it.
+    fn may_open_one_more(&self) -> bool {
+        let Some(max) = self.open_tables_max() else { return true };
+        let new = self.new_tables.lock().values().filter(|new| new.open.is_some()).count();
+        let mut open = self.tables.open.lock();
+        if open.len() + new >= max {
+            open.retain(is_open);
         }
+        open.len() + new < max
     }
 
     /// Opens a table, counted and timed.
@@ -279,8 +297,7 @@ impl DbInner {
     fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
         let Some(limit) = self.open_tables_max() else { return };
         if open.len() > limit {
-            // Files that are gone, and those that another call closed.
-            open.retain(|w| w.upgrade().is_some_and(|f| f.table.load().is_some()));
+            open.retain(is_open);
         }
         let mut chances = open.len();
         while open.len() > limit {
@@ -295,6 +312,11 @@ impl DbInner {
             }
         }
     }
+}
+
+/// False for a file that is gone, and where another call closed the table.
+fn is_open(file: &Weak<FileMeta>) -> bool {
+    file.upgrade().is_some_and(|f| f.table.load().is_some())
 }
 
 impl TableSource for CfTables {

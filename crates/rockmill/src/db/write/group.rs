@@ -144,7 +144,7 @@ impl DbInner {
             if options.no_slowdown {
                 return Err(Error::new(ErrorKind::Incomplete, "low priority write stall: compaction is behind"));
             }
-            self.pacing.writers().delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock);
+            self.pacing.writers().delay_low_pri(rep.len_bytes() as u64, &*self.opts.clock, &self.shutdown);
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub(crate) struct FamilyFront {
     /// Why the next flush happens.
     flush_reason: FlushReason,
     flushing: bool,
-    /// The newest memtable of whose flush listeners have been flush_reported_up_to.
+    /// The newest memtable of whose flush listeners have been told.
     flush_reported_up_to: u64,
     /// How fast writers may fill `active` while a flush is in flight.
     pace: FlushPace,

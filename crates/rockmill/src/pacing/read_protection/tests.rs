@@ -238,6 +238,23 @@ fn a_job_that_a_caller_joins_is_released() {
     assert_eq!((clock.monotonic_nanos(), job.piece(2 << 20)), (before, 2 << 20));
 }
 
+/// What a released job does is not counted, so neither is the time that it takes.
+#[test]
+fn a_released_job_teaches_nothing() {
+    let (clock, first, job, ..) = at_work();
+    drop(job);
+    let (learned, joined) = (first.share.lock().rate, Arc::<AtomicBool>::default());
+    let job = first.job(&Arc::default(), &joined, Box::new(|| 0));
+    for i in 0..800 {
+        job.pass(100_000);
+        clock.advance(Duration::from_millis(1));
+        joined.store(i >= 100, Ordering::Release);
+    }
+    drop(job);
+    let rate = first.share.lock().rate;
+    assert!((rate / learned - 1.0).abs() < 0.01, "{learned} bytes a nanosecond became {rate}");
+}
+
 #[test]
 fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
