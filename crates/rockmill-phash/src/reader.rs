@@ -64,7 +64,7 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
                         let (mixed, bucket) = layout.bucket(hash);
                         *found = (mixed, bucket, layout.pilot(bytes, bucket));
                     }
-                    for (&(mixed, bucket, pilot), slot) in found.iter().take(hashes.len()).zip(slots) {
+                    for (&(mixed, bucket, pilot), slot) in found[..hashes.len()].iter().zip(slots) {
                         *slot = layout.slot_with(bytes, mixed, bucket, pilot);
                     }
                 }
