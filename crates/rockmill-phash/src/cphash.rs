@@ -12,7 +12,7 @@
 //! The paper keeps a dictionary of pairs, 1.2 bytes a key. Here the pairs are a fixed sequence, and a bucket has a
 //! number in it, with as many bits as the segment's largest needs: 2 to 3 bits a key.
 
-use crate::build::{Failed, Job, Kind};
+use crate::build::{BUCKET_KEYS_MAX, Failed, Job, Kind};
 use crate::error::OpenError;
 use crate::header::{self, Header, fixed32, fixed64};
 use crate::mix::{Modulus, mix, reduce, reduce32, salt};
@@ -35,6 +35,12 @@ const DENSE_KEYS: u64 = 0x9999_9999_9999_9999;
 const DENSE_BUCKETS_OF_TEN: usize = 3;
 /// Bits of the largest parameter that is tried.
 const PARAMETER_BITS_MAX: u32 = 12;
+/// Most slots of a segment for each of its buckets. The builder makes no more: it has five keys to a bucket, begins with a
+/// load of 0.9, and enlargements double the slots.
+const BUCKET_SLOTS_MAX: u64 = 32;
+/// More dense or sparse buckets than this have parameters of at least one bit, so that bytes can only claim as many
+/// buckets as they have room for.
+const BUCKETS_WITHOUT_BITS_MAX: u32 = 64;
 /// Odd numbers that derive from a mixed hash the bucket, and h0 and h1.
 const TO_BUCKET: u64 = 0xd6e8_feb8_6659_fd93;
 const TO_POSITION: u64 = 0xa076_1d64_78bd_642f;
@@ -185,12 +191,20 @@ impl Layout {
             if segment.modulus.n == 0 || segment.modulus != Modulus::new(segment.modulus.n) {
                 return Err(OpenError::at(at + 16, "a modulus that cannot be"));
             }
-            let buckets = segment.dense.checked_add(segment.sparse);
-            if buckets.is_none() || segment.sparse == 0 || (segment.dense != 0) != (header.kind == Kind::CpHash) {
+            let buckets = segment.dense.checked_add(segment.sparse).map_or(0, u64::from);
+            if buckets == 0 || segment.sparse == 0 || (segment.dense != 0) != (header.kind == Kind::CpHash) {
                 return Err(OpenError::at(at + 28, "a number of buckets that cannot be"));
             }
-            if segment.dense_bits > PARAMETER_BITS_MAX || segment.sparse_bits > PARAMETER_BITS_MAX {
-                return Err(OpenError::at(at + 36, "parameters that are too wide"));
+            if u64::from(segment.modulus.n) > BUCKET_SLOTS_MAX * buckets {
+                return Err(OpenError::at(at + 24, "a segment with more slots than its buckets can fill"));
+            }
+            for (buckets, bits) in [(segment.dense, segment.dense_bits), (segment.sparse, segment.sparse_bits)] {
+                if bits > PARAMETER_BITS_MAX {
+                    return Err(OpenError::at(at + 36, "parameters that are too wide"));
+                }
+                if bits == 0 && buckets > BUCKETS_WITHOUT_BITS_MAX {
+                    return Err(OpenError::at(at + 36, "many buckets without parameters"));
+                }
             }
             slots += u64::from(segment.modulus.n);
             parameters_at += segment.parameters_len();
@@ -276,6 +290,7 @@ impl SegmentBuilder {
         };
         self.gather(&segment, all, i, segments)?;
         loop {
+            job.look_for_stop()?;
             // A segment of more slots than 32 bits count is beyond `KEYS_MAX`, or keys are not spread evenly.
             segment.modulus = Modulus::new(u32::try_from(slots).map_err(|_| Failed::Full)?);
             if self.place(segment.modulus, job.simd) {
@@ -286,7 +301,10 @@ impl SegmentBuilder {
                 return Err(Failed::Full);
             }
         }
-        let bits = |parameters: &[u32]| 32 - parameters.iter().max().copied().unwrap_or(0).leading_zeros();
+        let bits = |parameters: &[u32]| {
+            let least = u32::from(parameters.len() > BUCKETS_WITHOUT_BITS_MAX as usize);
+            parameters.iter().max().map_or(0, |largest| 32 - largest.leading_zeros()).max(least)
+        };
         segment.dense_bits = bits(&self.parameters[..dense]);
         segment.sparse_bits = bits(&self.parameters[dense..]);
         let mut packed = vec![0; segment.parameters_len() as usize];
@@ -302,6 +320,9 @@ impl SegmentBuilder {
 
     /// Sorts a segment's keys by bucket, and its buckets by size.
     fn gather(&mut self, segment: &Segment, all: &Partition, i: usize, segments: u64) -> Result<(), Failed> {
+        if all.len(i) > u32::MAX as usize {
+            return Err(Failed::Full);
+        }
         let buckets = (segment.dense + segment.sparse) as usize;
         // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();
@@ -327,6 +348,9 @@ impl SegmentBuilder {
         order.extend(0..buckets as u32);
         order.sort_by_key(|&bucket| std::cmp::Reverse(self.bucket(bucket).len()));
         self.order = order;
+        if self.order.first().is_some_and(|&largest| self.bucket(largest).len() > BUCKET_KEYS_MAX) {
+            return Err(Failed::Full);
+        }
         Ok(())
     }
 

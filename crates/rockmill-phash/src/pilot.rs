@@ -11,7 +11,7 @@
 //!
 //! The choice depends on sets of keys only, never on their order.
 
-use crate::build::{Failed, Job};
+use crate::build::{BUCKET_KEYS_MAX, Failed, Job};
 use crate::error::OpenError;
 use crate::header::{self, Header, fixed32, fixed64};
 use crate::mix::{reduce, reduce32, salt};
@@ -34,8 +34,9 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
-/// Bucket size above which an attempt fails. Evenly spread keys stay far below.
-const BUCKET_KEYS_MAX: usize = 64;
+/// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys, enlargements
+/// add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
+const BUCKET_SLOTS_MAX: u64 = 128;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
 /// Sets of slots by the size of the bucket that has them.
@@ -110,6 +111,12 @@ impl Layout {
             if (segment == 0 && first != 0) || (segment > 0 && first <= last) {
                 return Err(OpenError::at(at, "segments that do not ascend"));
             }
+            if segment > 0 {
+                let own = (buckets - ((segment as u64 - 1) << SEGMENT_BITS)).min(1 << SEGMENT_BITS);
+                if u64::from(first - last) << groups.bits > BUCKET_SLOTS_MAX * own {
+                    return Err(OpenError::at(at, "a segment with more slots than its buckets can fill"));
+                }
+            }
             last = first;
         }
         if u64::from(last) << groups.bits != header.slots {
@@ -169,7 +176,7 @@ pub(crate) fn build(job: &Job<'_>) -> Result<Vec<u8>, Failed> {
             let len = (first_bucket(segment + 1) - first) as usize;
             let Some(own) = pilots.split_off_mut(..len) else { return Err(Failed::Full) };
             builder.gather(first, len, &partition, segment)?;
-            counts.push(builder.place_all(own)?);
+            counts.push(builder.place_all(job, own)?);
         }
         Ok(counts)
     })?;
@@ -218,6 +225,9 @@ impl SegmentBuilder {
 
     /// Sorts a segment's keys by bucket, and its buckets by size.
     fn gather(&mut self, first: u64, buckets: usize, partition: &Partition, segment: usize) -> Result<(), Failed> {
+        if partition.len(segment) > u32::MAX as usize {
+            return Err(Failed::Full);
+        }
         let bucket_of = |mixed: u64| (reduce(mixed, self.buckets) - first) as usize;
         // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();
@@ -264,11 +274,12 @@ impl SegmentBuilder {
     }
 
     /// Finds the pilots of a segment; returns how many groups it has.
-    fn place_all(&mut self, pilots: &mut [u8]) -> Result<u32, Failed> {
+    fn place_all(&mut self, job: &Job<'_>, pilots: &mut [u8]) -> Result<u32, Failed> {
         let keys = self.keys.len() as u32;
         let mut slots = keys.saturating_add(keys.div_ceil(KEYS_OF_EMPTY_SLOT)).max(1);
         let slots_max = slots.saturating_add(slots / 2 + 8);
         while slots <= slots_max {
+            job.look_for_stop()?;
             let groups = slots.div_ceil(1 << self.groups.bits);
             if self.place_into(groups, pilots) {
                 return Ok(groups);

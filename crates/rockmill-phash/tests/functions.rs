@@ -1,5 +1,7 @@
-//! Functions against a model: every key has a slot of its own, whatever the set; the bytes depend on the set alone; any
-//! other bytes are refused or give slots in range.
+//! Functions against a model: every key has a slot of its own, unless keys were chosen against the seed; the bytes
+//! depend on the set alone; any other bytes are refused or give slots in range.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rockmill_phash::{BuildError, Builder, Kind, PerfectHash, hash_key};
 
@@ -42,6 +44,24 @@ fn every_small_count_works() {
 }
 
 #[test]
+fn slots_fills_the_buffer_no_further_than_there_are_hashes() {
+    let hashes = random(500, 8);
+    for kind in Kind::ALL {
+        let bytes = build(kind, &hashes);
+        let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+        for n in [0, 1, 10, 31, 32, 33, 70] {
+            for room in [0, 5, 10, 32, 40, 64, 130] {
+                let mut slots = vec![usize::MAX; room];
+                function.slots(&hashes[..n], &mut slots);
+                let (written, rest) = slots.split_at(n.min(room));
+                assert!(written.iter().zip(&hashes).all(|(&slot, &hash)| slot == function.slot(hash)));
+                assert!(rest.iter().all(|&slot| slot == usize::MAX), "{kind:?}: {n} hashes, room for {room}");
+            }
+        }
+    }
+}
+
+#[test]
 fn few_slots_are_empty_and_few_bits_are_used() {
     for (kind, slots_max, bits_max) in [(Kind::Pilot, 1.02, 3.0), (Kind::CpHash, 1.15, 4.0), (Kind::Chd, 1.3, 4.0)] {
         for n in [10_000, 100_000, 300_000] {
@@ -54,6 +74,24 @@ fn few_slots_are_empty_and_few_bits_are_used() {
                 "{kind:?}, {n} keys: {slots:.4} slots, {bits:.3} bits a key"
             );
         }
+    }
+}
+
+/// A table of 8-bit signatures, the lowest bits of the hash, takes one absent key in 256 for one that is there.
+#[test]
+fn the_lowest_bits_of_the_hash_tell_keys_of_a_slot_apart() {
+    for kind in Kind::ALL {
+        let hashes: Vec<u64> = (0..50_000u64).map(|key| hash_key(&key.to_le_bytes(), 42)).collect();
+        let bytes = build(kind, &hashes);
+        let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+        let mut signatures = vec![None; function.slot_count()];
+        for &hash in &hashes {
+            signatures[function.slot(hash)] = Some(hash as u8);
+        }
+        let absent = (50_000..550_000u64).map(|key| hash_key(&key.to_le_bytes(), 42));
+        let taken = absent.filter(|&hash| signatures[function.slot(hash)] == Some(hash as u8)).count();
+        let expected = 500_000.0 / 256.0 * hashes.len() as f64 / function.slot_count() as f64;
+        assert!((taken as f64 / expected - 1.0).abs() < 0.1, "{kind:?}: {taken} absent keys, not {expected:.0}");
     }
 }
 
@@ -91,6 +129,56 @@ fn badly_spread_hashes_work() {
     }
 }
 
+/// For each of these attempts at building with seed 42, so many hashes that fall into one bucket.
+fn crowd(kind: Kind, attempts: u64, keys: usize) -> Vec<u64> {
+    let mut rng = fastrand::Rng::with_seed(attempts);
+    let mut hashes = Vec::new();
+    for attempt in 1..=attempts {
+        // As docs/phash.md has it. A bucket is larger than what is chosen from here: a 2,000th of a segment's keys.
+        let mut salt = 42u64.wrapping_add(attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        salt = (salt ^ salt >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        salt = (salt ^ salt >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        salt ^= salt >> 31;
+        let is_in_bucket = |hash: u64| {
+            let product = u128::from(hash ^ salt) * 0x9fb2_1c65_1e98_df25;
+            let mixed = product as u64 ^ (product >> 64) as u64;
+            match kind {
+                Kind::Pilot => mixed < u64::MAX / 2000,
+                _ => mixed < 1 << 63 && mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) < u64::MAX / 1000,
+            }
+        };
+        hashes.extend(std::iter::repeat_with(|| rng.u64(..)).filter(|&hash| is_in_bucket(hash)).take(keys));
+    }
+    hashes
+}
+
+/// Keys chosen by someone who knows the seed: an error without a search, and the next seed repairs it.
+#[test]
+fn crowded_buckets_are_refused() {
+    for kind in Kind::ALL {
+        let mut hashes = crowd(kind, 16, 90);
+        hashes.extend(random(100, 9));
+        let refused = BuildError::NotPlaced { attempts: 16 };
+        let looks = AtomicUsize::new(0);
+        let count_looks = || {
+            looks.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        assert_eq!(Builder::new().kind(kind).seed(42).build_until(&hashes, count_looks), Err(refused), "{kind:?}");
+        assert_eq!(looks.into_inner(), 16, "{kind:?}: something was placed");
+        assert!(Builder::new().kind(kind).seed(43).build(&hashes).is_ok(), "{kind:?}: the next seed");
+
+        let mut hashes = crowd(kind, 1, 1000);
+        hashes.extend(random(500, 9));
+        let bytes = build(kind, &hashes);
+        check(kind, &hashes, &bytes);
+        assert_eq!(bytes[6], 1, "{kind:?}: the second attempt has another salt");
+
+        let hashes = crowd(kind, 16, 50);
+        check(kind, &hashes, &build(kind, &hashes));
+    }
+}
+
 #[test]
 fn the_bytes_depend_on_the_set_alone() {
     for kind in Kind::ALL {
@@ -122,6 +210,50 @@ fn equal_hashes_are_reported_with_their_places() {
         }
         let alike = Builder::new().kind(kind).threads(2).build(&[5; 100_000]);
         assert!(matches!(alike, Err(BuildError::Duplicate { hash: 5, positions }) if positions.len() == 100_000));
+    }
+}
+
+/// Whenever the caller says stop, the build ends without a function; asking changes nothing.
+#[test]
+fn a_build_stops_where_it_is_told_to() {
+    let hashes = random(3000, 10);
+    for kind in Kind::ALL {
+        let bytes = build(kind, &hashes);
+        // Stops at the first question, the second, and so on, until there are fewer questions.
+        let mut stop_at = 0;
+        loop {
+            let looks = AtomicUsize::new(0);
+            let built = Builder::new()
+                .kind(kind)
+                .seed(42)
+                .build_until(&hashes, || looks.fetch_add(1, Ordering::Relaxed) == stop_at);
+            if built.as_ref() == Ok(&bytes) {
+                assert_eq!(looks.into_inner(), stop_at, "{kind:?}: it went on");
+                break;
+            }
+            assert_eq!(built, Err(BuildError::Stopped), "{kind:?}");
+            assert_eq!(looks.into_inner(), stop_at + 1, "{kind:?}: it went on");
+            stop_at += 1;
+        }
+        assert!(stop_at > 1, "{kind:?}: one question for the attempt and one for each segment at least");
+    }
+}
+
+#[test]
+fn a_build_on_several_threads_stops() {
+    let hashes = random(100_000, 11);
+    for kind in Kind::ALL {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let builds = scope.spawn(|| {
+                let builder = Builder::new().kind(kind).threads(2);
+                let until_stopped = || builder.build_until(&hashes, || stop.load(Ordering::Relaxed));
+                std::iter::repeat_with(until_stopped).find_map(Result::err)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(builds.join().expect("no panic"), Some(BuildError::Stopped), "{kind:?}");
+        });
     }
 }
 
@@ -162,11 +294,48 @@ fn damaged_bytes_do_no_harm() {
                 }
                 let Ok(function) = PerfectHash::open(&bytes[..]) else { continue };
                 opened += 1;
+                assert!(function.slot_count() <= 256 * bytes.len());
                 function.slots(&probes, &mut slots);
                 assert!(slots.iter().all(|&slot| slot < function.slot_count()));
                 assert!(probes.iter().all(|&hash| function.slot(hash) < function.slot_count()));
             }
             assert!(opened > 0, "{kind:?}: damage to the seed opens");
+        }
+    }
+}
+
+/// Numbers of slots and buckets that no builder writes and no bytes have room for.
+#[test]
+fn claims_beyond_the_bytes_are_refused() {
+    fn put(bytes: &mut [u8], at: usize, number: u32) {
+        bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+    let opens = |bytes: &[u8]| PerfectHash::open(bytes).map(|function| function.slot_count());
+
+    // One bucket, in one segment of so many groups.
+    for (group_bits, groups, slots) in [(0, 128, Some(128)), (0, 129, None), (6, 2, Some(128)), (6, u32::MAX, None)] {
+        let mut bytes = build(Kind::Pilot, &[]);
+        bytes[7] = group_bits;
+        bytes[24..32].copy_from_slice(&(u64::from(groups) << group_bits).to_le_bytes());
+        put(&mut bytes, 44, groups);
+        let opened = opens(&bytes);
+        assert_eq!(opened.as_ref().ok().copied(), slots, "{groups} groups, {opened:?}");
+    }
+
+    // Two buckets, or so many more sparse ones, without bits; one segment of so many slots.
+    for kind in [Kind::CpHash, Kind::Chd] {
+        let least = if kind == Kind::Chd { 2 } else { 1 };
+        for (sparse, slots, sound) in
+            [(least, 64, true), (least, 65, false), (64, 2048, true), (65, 1, false), (u32::MAX - 1, u32::MAX, false)]
+        {
+            let mut bytes = build(kind, &[]);
+            put(&mut bytes, 24, slots);
+            let magic = (u64::MAX / u64::from(slots)).wrapping_add(1);
+            bytes[48..56].copy_from_slice(&magic.to_le_bytes());
+            put(&mut bytes, 56, slots);
+            put(&mut bytes, 64, sparse);
+            let opened = opens(&bytes);
+            assert_eq!(opened.is_ok(), sound, "{kind:?}: {sparse} sparse buckets, {slots} slots: {opened:?}");
         }
     }
 }
