@@ -48,9 +48,11 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
         }
     }
 
-    /// The slots of several keys, in the order of their hashes. Outside of the cache this is faster than one call for
-    /// each key, since many reads of memory are under way at a time. `slots` gets as many as there are hashes, or as it
-    /// has room for.
+    /// The slots of several keys, in the order of their hashes: as many as there are hashes, or as `slots` has room
+    /// for. The rest of `slots` keeps its values.
+    ///
+    /// For [`Kind::Pilot`] this is faster than one call for each key where the function is larger than the processor's
+    /// cache, since many reads of memory are under way at a time. For the other kinds it is a loop of such calls.
     pub fn slots(&self, hashes: &[u64], slots: &mut [usize]) {
         let bytes = self.bytes.as_ref();
         match &self.layout {
@@ -61,7 +63,7 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
                         let (mixed, bucket) = layout.bucket(hash);
                         *found = (mixed, bucket, layout.pilot(bytes, bucket));
                     }
-                    for (&(mixed, bucket, pilot), slot) in found.iter().zip(slots) {
+                    for (&(mixed, bucket, pilot), slot) in found[..hashes.len()].iter().zip(slots) {
                         *slot = layout.slot_with(bytes, mixed, bucket, pilot);
                     }
                 }

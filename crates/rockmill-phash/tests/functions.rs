@@ -42,6 +42,24 @@ fn every_small_count_works() {
 }
 
 #[test]
+fn slots_fills_the_buffer_no_further_than_there_are_hashes() {
+    let hashes = random(500, 8);
+    for kind in Kind::ALL {
+        let bytes = build(kind, &hashes);
+        let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+        for n in [0, 1, 10, 31, 32, 33, 70] {
+            for room in [0, 5, 10, 32, 40, 64, 130] {
+                let mut slots = vec![usize::MAX; room];
+                function.slots(&hashes[..n], &mut slots);
+                let (written, rest) = slots.split_at(n.min(room));
+                assert!(written.iter().zip(&hashes).all(|(&slot, &hash)| slot == function.slot(hash)));
+                assert!(rest.iter().all(|&slot| slot == usize::MAX), "{kind:?}: {n} hashes, room for {room}");
+            }
+        }
+    }
+}
+
+#[test]
 fn few_slots_are_empty_and_few_bits_are_used() {
     for (kind, slots_max, bits_max) in [(Kind::Pilot, 1.02, 3.0), (Kind::CpHash, 1.15, 4.0), (Kind::Chd, 1.3, 4.0)] {
         for n in [10_000, 100_000, 300_000] {
