@@ -6,6 +6,10 @@ use crate::{cphash, pilot};
 
 /// Attempts with different salts before a builder gives up.
 const ATTEMPTS_MAX: u8 = 16;
+/// An attempt with more keys than this in one bucket ends before anything is placed: it would take long, and only
+/// another salt makes the bucket smaller. Evenly spread keys stay far below: where buckets have ten keys on average,
+/// the most of any kind, one in 10^30 has 65.
+pub(crate) const BUCKET_KEYS_MAX: usize = 64;
 
 /// How a function finds slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -58,7 +62,7 @@ impl Default for Builder {
 pub(crate) enum Failed {
     /// Two keys are alike after mixing; this is what they became.
     Equal(u64),
-    /// A bucket found no place.
+    /// A bucket found no place, or a bucket or segment has too many keys.
     Full,
 }
 
@@ -76,6 +80,12 @@ impl Builder {
 
     /// The seed. It is kept in the bytes ([`PerfectHash::seed`](crate::PerfectHash::seed)); give the same to
     /// [`hash_key`](crate::hash_key).
+    ///
+    /// If strangers choose keys, they must not be able to guess it: whoever knows the seed can choose keys that no
+    /// function can be built from. Take a random secret of the database and send it with the job, so that every machine
+    /// that runs the job writes the same bytes. After [`BuildError::Duplicate`] of different keys and
+    /// [`BuildError::NotPlaced`], hash and build again with the next seed, at most eight times (docs/phash.md, "Keys
+    /// from strangers").
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self

@@ -12,7 +12,7 @@
 //! The paper keeps a dictionary of pairs, 1.2 bytes a key. Here the pairs are a fixed sequence, and a bucket has a
 //! number in it, with as many bits as the segment's largest needs: 2 to 3 bits a key.
 
-use crate::build::{Failed, Job, Kind};
+use crate::build::{BUCKET_KEYS_MAX, Failed, Job, Kind};
 use crate::error::OpenError;
 use crate::header::{self, Header, fixed32, fixed64};
 use crate::mix::{Modulus, mix, reduce, reduce32, salt};
@@ -302,6 +302,9 @@ impl SegmentBuilder {
 
     /// Sorts a segment's keys by bucket, and its buckets by size.
     fn gather(&mut self, segment: &Segment, all: &Partition, i: usize, segments: u64) -> Result<(), Failed> {
+        if all.len(i) > u32::MAX as usize {
+            return Err(Failed::Full);
+        }
         let buckets = (segment.dense + segment.sparse) as usize;
         // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();
@@ -327,6 +330,9 @@ impl SegmentBuilder {
         order.extend(0..buckets as u32);
         order.sort_by_key(|&bucket| std::cmp::Reverse(self.bucket(bucket).len()));
         self.order = order;
+        if self.order.first().is_some_and(|&largest| self.bucket(largest).len() > BUCKET_KEYS_MAX) {
+            return Err(Failed::Full);
+        }
         Ok(())
     }
 

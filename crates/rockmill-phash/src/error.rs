@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Several keys have the same hash. They are the same key, or another seed for their hashes tells them apart.
+    /// Several keys have the same hash. If they are different keys, try the next seed for hashes and function.
     Duplicate {
         /// The hash.
         hash: u64,
@@ -20,7 +20,8 @@ pub enum BuildError {
         /// How many there may be.
         keys_max: u64,
     },
-    /// No attempt placed every key. Hashes that are evenly spread do not lead here; with others, another seed may help.
+    /// No attempt placed every key: try the next seed for hashes and function. Evenly spread hashes do not lead here,
+    /// hashes that someone chose who knows the seed may.
     NotPlaced {
         /// How many salts were tried.
         attempts: u8,
@@ -40,7 +41,7 @@ impl fmt::Display for BuildError {
                 write!(f, "perfect hash: {keys} keys, at most {keys_max}: split them over several functions")
             }
             Self::NotPlaced { attempts } => {
-                write!(f, "perfect hash: {attempts} attempts found no function: build with another seed")
+                write!(f, "perfect hash: {attempts} attempts found no function: hash and build with another seed")
             }
         }
     }

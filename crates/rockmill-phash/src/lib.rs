@@ -29,6 +29,9 @@
 //! The bytes depend on the set of hashes, the kind and the seed; the order of the hashes, the number of threads and the
 //! processor's instructions make no difference.
 //!
+//! Whoever knows the seed can choose keys that have no function. Building then ends with an error, in a time that has a
+//! limit; [`Builder::seed`] says how to prevent it.
+//!
 //! No I/O and no clock. `unsafe` stands in one module, for AVX2. Hostile bytes give an error when they are opened, or
 //! a function that returns slots below its [`slot_count`](PerfectHash::slot_count).
 #![deny(unsafe_code)]

@@ -10,7 +10,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The hash of a key: XXH3, 64 bits, with a seed.
 ///
 /// Among *n* keys two hashes are equal with probability n² / 2^65: 1 in 3,700 for 100 million keys. The builder reports
-/// it, and another seed repairs it.
+/// it, and the next seed repairs it.
 #[inline]
 pub fn hash_key(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)
@@ -24,8 +24,8 @@ pub(crate) fn salt(seed: u64, attempt: u8) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Spreads hashes over 64 bits, so that hashes of any quality will do. Different hashes may become equal; the builder
-/// then takes another salt.
+/// Spreads hashes over 64 bits, so that a poor hash function will do, as long as nobody chooses keys against the salt.
+/// Different hashes may become equal; the builder then takes another salt.
 #[inline(always)]
 pub(crate) fn mix(hash: u64, salt: u64) -> u64 {
     let product = u128::from(hash ^ salt) * u128::from(MIX);

@@ -11,7 +11,7 @@
 //!
 //! The choice depends on sets of keys only, never on their order.
 
-use crate::build::{Failed, Job};
+use crate::build::{BUCKET_KEYS_MAX, Failed, Job};
 use crate::error::OpenError;
 use crate::header::{self, Header, fixed32, fixed64};
 use crate::mix::{reduce, reduce32, salt};
@@ -34,8 +34,6 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
-/// Bucket size above which an attempt fails. Evenly spread keys stay far below.
-const BUCKET_KEYS_MAX: usize = 64;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
 /// Sets of slots by the size of the bucket that has them.
@@ -218,6 +216,9 @@ impl SegmentBuilder {
 
     /// Sorts a segment's keys by bucket, and its buckets by size.
     fn gather(&mut self, first: u64, buckets: usize, partition: &Partition, segment: usize) -> Result<(), Failed> {
+        if partition.len(segment) > u32::MAX as usize {
+            return Err(Failed::Full);
+        }
         let bucket_of = |mixed: u64| (reduce(mixed, self.buckets) - first) as usize;
         // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();

@@ -1,5 +1,5 @@
-//! Functions against a model: every key has a slot of its own, whatever the set; the bytes depend on the set alone; any
-//! other bytes are refused or give slots in range.
+//! Functions against a model: every key has a slot of its own, unless keys were chosen against the seed; the bytes
+//! depend on the set alone; any other bytes are refused or give slots in range.
 
 use rockmill_phash::{BuildError, Builder, Kind, PerfectHash, hash_key};
 
@@ -106,6 +106,50 @@ fn badly_spread_hashes_work() {
             println!("{kind:?}: {name}");
             check(kind, hashes, &build(kind, hashes));
         }
+    }
+}
+
+/// For each of these attempts at building with seed 42, so many hashes that fall into one bucket.
+fn crowd(kind: Kind, attempts: u64, keys: usize) -> Vec<u64> {
+    let mut rng = fastrand::Rng::with_seed(attempts);
+    let mut hashes = Vec::new();
+    for attempt in 1..=attempts {
+        // As docs/phash.md has it. A bucket is larger than what is chosen from here: a 2,000th of a segment's keys.
+        let mut salt = 42u64.wrapping_add(attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        salt = (salt ^ salt >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        salt = (salt ^ salt >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        salt ^= salt >> 31;
+        let is_in_bucket = |hash: u64| {
+            let product = u128::from(hash ^ salt) * 0x9fb2_1c65_1e98_df25;
+            let mixed = product as u64 ^ (product >> 64) as u64;
+            match kind {
+                Kind::Pilot => mixed < u64::MAX / 2000,
+                _ => mixed < 1 << 63 && mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) < u64::MAX / 1000,
+            }
+        };
+        hashes.extend(std::iter::repeat_with(|| rng.u64(..)).filter(|&hash| is_in_bucket(hash)).take(keys));
+    }
+    hashes
+}
+
+/// Keys chosen by someone who knows the seed: an error without a search, and the next seed repairs it.
+#[test]
+fn crowded_buckets_are_refused() {
+    for kind in Kind::ALL {
+        let mut hashes = crowd(kind, 16, 90);
+        hashes.extend(random(100, 9));
+        let refused = BuildError::NotPlaced { attempts: 16 };
+        assert_eq!(Builder::new().kind(kind).seed(42).build(&hashes), Err(refused), "{kind:?}");
+        assert!(Builder::new().kind(kind).seed(43).build(&hashes).is_ok(), "{kind:?}: the next seed");
+
+        let mut hashes = crowd(kind, 1, 1000);
+        hashes.extend(random(500, 9));
+        let bytes = build(kind, &hashes);
+        check(kind, &hashes, &bytes);
+        assert_eq!(bytes[6], 1, "{kind:?}: the second attempt has another salt");
+
+        let hashes = crowd(kind, 16, 50);
+        check(kind, &hashes, &build(kind, &hashes));
     }
 }
 
