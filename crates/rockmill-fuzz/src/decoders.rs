@@ -114,6 +114,7 @@ pub fn perfect_hash(data: &[u8]) {
     let hashes: Vec<u64> = data.as_chunks().0.iter().take(2000).map(|&bytes| u64::from_le_bytes(bytes)).collect();
     let mut slots = vec![0; hashes.len()];
     if let Ok(function) = PerfectHash::open(data) {
+        assert!(function.slot_count() <= 256 * data.len());
         function.slots(&hashes, &mut slots);
         for (&hash, &slot) in hashes.iter().zip(&slots) {
             assert!(slot == function.slot(hash) && slot < function.slot_count());

@@ -35,6 +35,12 @@ const DENSE_KEYS: u64 = 0x9999_9999_9999_9999;
 const DENSE_BUCKETS_OF_TEN: usize = 3;
 /// Bits of the largest parameter that is tried.
 const PARAMETER_BITS_MAX: u32 = 12;
+/// Most slots of a segment for each of its buckets. The builder makes no more: it has five keys to a bucket, begins
+/// with a load of 0.9, and enlargements double the slots.
+const BUCKET_SLOTS_MAX: u64 = 32;
+/// More dense or sparse buckets than this have parameters of at least one bit, so that bytes can only claim as many
+/// buckets as they have room for.
+const BUCKETS_WITHOUT_BITS_MAX: u32 = 64;
 /// Odd numbers that derive from a mixed hash the bucket, and h0 and h1.
 const TO_BUCKET: u64 = 0xd6e8_feb8_6659_fd93;
 const TO_POSITION: u64 = 0xa076_1d64_78bd_642f;
@@ -185,12 +191,20 @@ impl Layout {
             if segment.modulus.n == 0 || segment.modulus != Modulus::new(segment.modulus.n) {
                 return Err(OpenError::at(at + 16, "a modulus that cannot be"));
             }
-            let buckets = segment.dense.checked_add(segment.sparse);
-            if buckets.is_none() || segment.sparse == 0 || (segment.dense != 0) != (header.kind == Kind::CpHash) {
+            let buckets = segment.dense.checked_add(segment.sparse).map_or(0, u64::from);
+            if buckets == 0 || segment.sparse == 0 || (segment.dense != 0) != (header.kind == Kind::CpHash) {
                 return Err(OpenError::at(at + 28, "a number of buckets that cannot be"));
             }
-            if segment.dense_bits > PARAMETER_BITS_MAX || segment.sparse_bits > PARAMETER_BITS_MAX {
-                return Err(OpenError::at(at + 36, "parameters that are too wide"));
+            if u64::from(segment.modulus.n) > BUCKET_SLOTS_MAX * buckets {
+                return Err(OpenError::at(at + 24, "a segment with more slots than its buckets can fill"));
+            }
+            for (buckets, bits) in [(segment.dense, segment.dense_bits), (segment.sparse, segment.sparse_bits)] {
+                if bits > PARAMETER_BITS_MAX {
+                    return Err(OpenError::at(at + 36, "parameters that are too wide"));
+                }
+                if bits == 0 && buckets > BUCKETS_WITHOUT_BITS_MAX {
+                    return Err(OpenError::at(at + 36, "many buckets without parameters"));
+                }
             }
             slots += u64::from(segment.modulus.n);
             parameters_at += segment.parameters_len();
@@ -286,7 +300,10 @@ impl SegmentBuilder {
                 return Err(Failed::Full);
             }
         }
-        let bits = |parameters: &[u32]| 32 - parameters.iter().max().copied().unwrap_or(0).leading_zeros();
+        let bits = |parameters: &[u32]| {
+            let least = u32::from(parameters.len() > BUCKETS_WITHOUT_BITS_MAX as usize);
+            parameters.iter().max().map_or(0, |largest| 32 - largest.leading_zeros()).max(least)
+        };
         segment.dense_bits = bits(&self.parameters[..dense]);
         segment.sparse_bits = bits(&self.parameters[dense..]);
         let mut packed = vec![0; segment.parameters_len() as usize];

@@ -33,7 +33,7 @@
 //! limit; [`Builder::seed`] says how to prevent it.
 //!
 //! No I/O and no clock. `unsafe` stands in one module, for AVX2. Hostile bytes give an error when they are opened, or
-//! a function that returns slots below its [`slot_count`](PerfectHash::slot_count).
+//! a function that returns slots below its [`slot_count`](PerfectHash::slot_count), which is at most 256 for each byte.
 #![deny(unsafe_code)]
 
 mod build;

@@ -34,6 +34,9 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
+/// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys,
+/// enlargements add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
+const BUCKET_SLOTS_MAX: u64 = 128;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
 /// Sets of slots by the size of the bucket that has them.
@@ -107,6 +110,12 @@ impl Layout {
             // A segment without slots would give its slots to the next one, and the last one would have none to give.
             if (segment == 0 && first != 0) || (segment > 0 && first <= last) {
                 return Err(OpenError::at(at, "segments that do not ascend"));
+            }
+            if segment > 0 {
+                let own = (buckets - ((segment as u64 - 1) << SEGMENT_BITS)).min(1 << SEGMENT_BITS);
+                if u64::from(first - last) << groups.bits > BUCKET_SLOTS_MAX * own {
+                    return Err(OpenError::at(at, "a segment with more slots than its buckets can fill"));
+                }
             }
             last = first;
         }

@@ -23,7 +23,8 @@ enum Layout {
 }
 
 impl<B: AsRef<[u8]>> PerfectHash<B> {
-    /// Checks the bytes, in time that grows with the number of segments and not of keys.
+    /// Checks the bytes, in time that grows with the number of segments and not of keys. A function that opens has at
+    /// most 256 slots for each of its bytes.
     ///
     /// Damage to pilots or displacements cannot be told from sound ones: it gives other slots, still below
     /// [`slot_count`](Self::slot_count). Whoever stores the bytes also stores a checksum.

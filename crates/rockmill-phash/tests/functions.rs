@@ -224,11 +224,48 @@ fn damaged_bytes_do_no_harm() {
                 }
                 let Ok(function) = PerfectHash::open(&bytes[..]) else { continue };
                 opened += 1;
+                assert!(function.slot_count() <= 256 * bytes.len());
                 function.slots(&probes, &mut slots);
                 assert!(slots.iter().all(|&slot| slot < function.slot_count()));
                 assert!(probes.iter().all(|&hash| function.slot(hash) < function.slot_count()));
             }
             assert!(opened > 0, "{kind:?}: damage to the seed opens");
+        }
+    }
+}
+
+/// Numbers of slots and buckets that no builder writes and no bytes have room for.
+#[test]
+fn claims_beyond_the_bytes_are_refused() {
+    fn put(bytes: &mut [u8], at: usize, number: u32) {
+        bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+    let opens = |bytes: &[u8]| PerfectHash::open(bytes).map(|function| function.slot_count());
+
+    // One bucket, in one segment of so many groups.
+    for (group_bits, groups, slots) in [(0, 128, Some(128)), (0, 129, None), (6, 2, Some(128)), (6, u32::MAX, None)] {
+        let mut bytes = build(Kind::Pilot, &[]);
+        bytes[7] = group_bits;
+        bytes[24..32].copy_from_slice(&(u64::from(groups) << group_bits).to_le_bytes());
+        put(&mut bytes, 44, groups);
+        let opened = opens(&bytes);
+        assert_eq!(opened.as_ref().ok().copied(), slots, "{groups} groups, {opened:?}");
+    }
+
+    // Two buckets, or so many more sparse ones, without bits; one segment of so many slots.
+    for kind in [Kind::CpHash, Kind::Chd] {
+        let least = if kind == Kind::Chd { 2 } else { 1 };
+        for (sparse, slots, sound) in
+            [(least, 64, true), (least, 65, false), (64, 2048, true), (65, 1, false), (u32::MAX - 1, u32::MAX, false)]
+        {
+            let mut bytes = build(kind, &[]);
+            put(&mut bytes, 24, slots);
+            let magic = (u64::MAX / u64::from(slots)).wrapping_add(1);
+            bytes[48..56].copy_from_slice(&magic.to_le_bytes());
+            put(&mut bytes, 56, slots);
+            put(&mut bytes, 64, sparse);
+            let opened = opens(&bytes);
+            assert_eq!(opened.is_ok(), sound, "{kind:?}: {sparse} sparse buckets, {slots} slots: {opened:?}");
         }
     }
 }
