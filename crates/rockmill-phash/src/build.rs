@@ -62,6 +62,8 @@ impl Default for Builder {
 pub(crate) enum Failed {
     /// Two keys are alike after mixing; this is what they became.
     Equal(u64),
+    /// The caller wants no function any more.
+    Stopped,
     /// A bucket found no place, or a bucket or segment has too many keys.
     Full,
 }
@@ -103,9 +105,19 @@ impl Builder {
         self
     }
 
-    /// Builds the function of these hashes, each of which must be there once. Takes 8 bytes a key while it runs, and
-    /// for each thread about 1.5 MiB, or for CPHash 8 to 16 bytes for each key of a segment.
+    /// Builds the function of these hashes, each of which must be there once. While it runs it takes 8 bytes a key,
+    /// in addition to the caller's 8, and for each thread about 1.5 MiB, or for CPHash and CHD 8 to 16 bytes for each
+    /// key of a segment.
     pub fn build(&self, hashes: &[u64]) -> Result<Vec<u8>, BuildError> {
+        self.build_until(hashes, || false)
+    }
+
+    /// Like [`build`](Self::build), but ends with [`BuildError::Stopped`] soon after `stop` returns true.
+    ///
+    /// All threads call `stop`: before each attempt, and before each time that keys of a segment are placed. A segment
+    /// has up to about 92,000 keys, for CPHash and CHD a 64th of all. Between an attempt's start and its first segment
+    /// the keys are sorted by segment, in two passes over them.
+    pub fn build_until(&self, hashes: &[u64], stop: impl Fn() -> bool + Sync) -> Result<Vec<u8>, BuildError> {
         let keys_max = match self.kind {
             Kind::Pilot => pilot::KEYS_MAX,
             Kind::CpHash | Kind::Chd => cphash::KEYS_MAX,
@@ -116,13 +128,15 @@ impl Builder {
         let simd = self.simd && crate::simd::available();
         for attempt in 0..ATTEMPTS_MAX {
             let salt = salt(self.seed, attempt);
-            let job = Job { kind: self.kind, seed: self.seed, attempt, salt, threads: self.threads, simd, hashes };
-            let built = match self.kind {
+            let Self { kind, seed, threads, .. } = *self;
+            let job = Job { kind, seed, attempt, salt, threads, simd, hashes, stop: &stop };
+            let built = job.look_for_stop().and_then(|()| match kind {
                 Kind::Pilot => pilot::build(&job),
                 Kind::CpHash | Kind::Chd => cphash::build(&job),
-            };
+            });
             match built {
                 Ok(bytes) => return Ok(bytes),
+                Err(Failed::Stopped) => return Err(BuildError::Stopped),
                 Err(Failed::Equal(mixed)) => refuse_duplicates(hashes, salt, mixed)?,
                 Err(Failed::Full) => {}
             }
@@ -140,6 +154,14 @@ pub(crate) struct Job<'a> {
     pub threads: usize,
     pub simd: bool,
     pub hashes: &'a [u64],
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Job<'_> {
+    /// An error if the caller wants the build to stop.
+    pub fn look_for_stop(&self) -> Result<(), Failed> {
+        if (self.stop)() { Err(Failed::Stopped) } else { Ok(()) }
+    }
 }
 
 /// An error if several hashes that became `mixed` are the same; different ones need only another salt.

@@ -290,6 +290,7 @@ impl SegmentBuilder {
         };
         self.gather(&segment, all, i, segments)?;
         loop {
+            job.look_for_stop()?;
             // A segment of more slots than 32 bits count is beyond `KEYS_MAX`, or keys are not spread evenly.
             segment.modulus = Modulus::new(u32::try_from(slots).map_err(|_| Failed::Full)?);
             if self.place(segment.modulus, job.simd) {

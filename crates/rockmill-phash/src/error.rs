@@ -26,6 +26,8 @@ pub enum BuildError {
         /// How many salts were tried.
         attempts: u8,
     },
+    /// The caller stopped the build.
+    Stopped,
 }
 
 impl fmt::Display for BuildError {
@@ -43,6 +45,7 @@ impl fmt::Display for BuildError {
             Self::NotPlaced { attempts } => {
                 write!(f, "perfect hash: {attempts} attempts found no function: hash and build with another seed")
             }
+            Self::Stopped => write!(f, "perfect hash: the build was stopped by its caller"),
         }
     }
 }

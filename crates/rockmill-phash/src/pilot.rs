@@ -176,7 +176,7 @@ pub(crate) fn build(job: &Job<'_>) -> Result<Vec<u8>, Failed> {
             let len = (first_bucket(segment + 1) - first) as usize;
             let Some(own) = pilots.split_off_mut(..len) else { return Err(Failed::Full) };
             builder.gather(first, len, &partition, segment)?;
-            counts.push(builder.place_all(own)?);
+            counts.push(builder.place_all(job, own)?);
         }
         Ok(counts)
     })?;
@@ -274,11 +274,12 @@ impl SegmentBuilder {
     }
 
     /// Finds the pilots of a segment; returns how many groups it has.
-    fn place_all(&mut self, pilots: &mut [u8]) -> Result<u32, Failed> {
+    fn place_all(&mut self, job: &Job<'_>, pilots: &mut [u8]) -> Result<u32, Failed> {
         let keys = self.keys.len() as u32;
         let mut slots = keys.saturating_add(keys.div_ceil(KEYS_OF_EMPTY_SLOT)).max(1);
         let slots_max = slots.saturating_add(slots / 2 + 8);
         while slots <= slots_max {
+            job.look_for_stop()?;
             let groups = slots.div_ceil(1 << self.groups.bits);
             if self.place_into(groups, pilots) {
                 return Ok(groups);

@@ -1,6 +1,8 @@
 //! Functions against a model: every key has a slot of its own, unless keys were chosen against the seed; the bytes
 //! depend on the set alone; any other bytes are refused or give slots in range.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use rockmill_phash::{BuildError, Builder, Kind, PerfectHash, hash_key};
 
 fn random(n: usize, seed: u64) -> Vec<u64> {
@@ -75,6 +77,24 @@ fn few_slots_are_empty_and_few_bits_are_used() {
     }
 }
 
+/// A table of 8-bit signatures, the lowest bits of the hash, takes one absent key in 256 for one that is there.
+#[test]
+fn the_lowest_bits_of_the_hash_tell_keys_of_a_slot_apart() {
+    for kind in Kind::ALL {
+        let hashes: Vec<u64> = (0..50_000u64).map(|key| hash_key(&key.to_le_bytes(), 42)).collect();
+        let bytes = build(kind, &hashes);
+        let function = PerfectHash::open(&bytes[..]).expect("what was built opens");
+        let mut signatures = vec![None; function.slot_count()];
+        for &hash in &hashes {
+            signatures[function.slot(hash)] = Some(hash as u8);
+        }
+        let absent = (50_000..550_000u64).map(|key| hash_key(&key.to_le_bytes(), 42));
+        let taken = absent.filter(|&hash| signatures[function.slot(hash)] == Some(hash as u8)).count();
+        let expected = 500_000.0 / 256.0 * hashes.len() as f64 / function.slot_count() as f64;
+        assert!((taken as f64 / expected - 1.0).abs() < 0.1, "{kind:?}: {taken} absent keys, not {expected:.0}");
+    }
+}
+
 #[test]
 fn a_million_keys() {
     for kind in [Kind::Pilot, Kind::CpHash] {
@@ -139,7 +159,13 @@ fn crowded_buckets_are_refused() {
         let mut hashes = crowd(kind, 16, 90);
         hashes.extend(random(100, 9));
         let refused = BuildError::NotPlaced { attempts: 16 };
-        assert_eq!(Builder::new().kind(kind).seed(42).build(&hashes), Err(refused), "{kind:?}");
+        let looks = AtomicUsize::new(0);
+        let count_looks = || {
+            looks.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        assert_eq!(Builder::new().kind(kind).seed(42).build_until(&hashes, count_looks), Err(refused), "{kind:?}");
+        assert_eq!(looks.into_inner(), 16, "{kind:?}: something was placed");
         assert!(Builder::new().kind(kind).seed(43).build(&hashes).is_ok(), "{kind:?}: the next seed");
 
         let mut hashes = crowd(kind, 1, 1000);
@@ -184,6 +210,50 @@ fn equal_hashes_are_reported_with_their_places() {
         }
         let alike = Builder::new().kind(kind).threads(2).build(&[5; 100_000]);
         assert!(matches!(alike, Err(BuildError::Duplicate { hash: 5, positions }) if positions.len() == 100_000));
+    }
+}
+
+/// Whenever the caller says stop, the build ends without a function; asking changes nothing.
+#[test]
+fn a_build_stops_where_it_is_told_to() {
+    let hashes = random(3000, 10);
+    for kind in Kind::ALL {
+        let bytes = build(kind, &hashes);
+        // Stops at the first question, the second, and so on, until there are fewer questions.
+        let mut stop_at = 0;
+        loop {
+            let looks = AtomicUsize::new(0);
+            let built = Builder::new()
+                .kind(kind)
+                .seed(42)
+                .build_until(&hashes, || looks.fetch_add(1, Ordering::Relaxed) == stop_at);
+            if built.as_ref() == Ok(&bytes) {
+                assert_eq!(looks.into_inner(), stop_at, "{kind:?}: it went on");
+                break;
+            }
+            assert_eq!(built, Err(BuildError::Stopped), "{kind:?}");
+            assert_eq!(looks.into_inner(), stop_at + 1, "{kind:?}: it went on");
+            stop_at += 1;
+        }
+        assert!(stop_at > 1, "{kind:?}: one question for the attempt and one for each segment at least");
+    }
+}
+
+#[test]
+fn a_build_on_several_threads_stops() {
+    let hashes = random(100_000, 11);
+    for kind in Kind::ALL {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let builds = scope.spawn(|| {
+                let builder = Builder::new().kind(kind).threads(2);
+                let until_stopped = || builder.build_until(&hashes, || stop.load(Ordering::Relaxed));
+                std::iter::repeat_with(until_stopped).find_map(Result::err)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(builds.join().expect("no panic"), Some(BuildError::Stopped), "{kind:?}");
+        });
     }
 }
 
