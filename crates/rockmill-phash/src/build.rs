@@ -7,8 +7,8 @@ use crate::{cphash, pilot};
 /// Attempts with different salts before a builder gives up.
 const ATTEMPTS_MAX: u8 = 16;
 /// An attempt with more keys than this in one bucket ends before anything is placed: it would take long, and only
-/// another salt makes the bucket smaller. Evenly spread keys stay far below: where buckets have ten keys on average, the
-/// most of any kind, one in 10^30 has 65.
+/// another salt makes the bucket smaller. Evenly spread keys stay far below: where buckets have ten keys on average,
+/// the most of any kind, one in 10^30 has 65.
 pub(crate) const BUCKET_KEYS_MAX: usize = 64;
 
 /// How a function finds slots.

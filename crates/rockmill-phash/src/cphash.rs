@@ -35,8 +35,8 @@ const DENSE_KEYS: u64 = 0x9999_9999_9999_9999;
 const DENSE_BUCKETS_OF_TEN: usize = 3;
 /// Bits of the largest parameter that is tried.
 const PARAMETER_BITS_MAX: u32 = 12;
-/// Most slots of a segment for each of its buckets. The builder makes no more: it has five keys to a bucket, begins with a
-/// load of 0.9, and enlargements double the slots.
+/// Most slots of a segment for each of its buckets. The builder makes no more: it has five keys to a bucket, begins
+/// with a load of 0.9, and enlargements double the slots.
 const BUCKET_SLOTS_MAX: u64 = 32;
 /// More dense or sparse buckets than this have parameters of at least one bit, so that bytes can only claim as many
 /// buckets as they have room for.

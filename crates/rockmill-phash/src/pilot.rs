@@ -34,8 +34,8 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
-/// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys, enlargements
-/// add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
+/// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys,
+/// enlargements add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
 const BUCKET_SLOTS_MAX: u64 = 128;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
