@@ -21,7 +21,7 @@ const JOBS: [(u64, &[u64]); 8] =
 struct World {
     queue: CommitQueue<Vec<u64>>,
     /// What each job needs that has begun.
-    needs: BTreeMap<u64, Vec<u64>>,
+    depends_on: BTreeMap<u64, Vec<u64>>,
     live: BTreeSet<u64>,
     failed: BTreeSet<u64>,
     dropped: BTreeSet<u64>,
@@ -37,22 +37,22 @@ impl World {
     }
 
     /// Begins a job, as a pick does: what it needs is what is there.
-    fn issue(&mut self, number: u64, needs: &[u64]) -> Ticket {
-        let needs: Vec<u64> = needs.iter().copied().filter(|n| !self.has_ended(*n)).collect();
-        self.needs.insert(number, needs.clone());
+    fn issue(&mut self, number: u64, depends_on: &[u64]) -> Ticket {
+        let depends_on: Vec<u64> = depends_on.iter().copied().filter(|n| !self.has_ended(*n)).collect();
+        self.depends_on.insert(number, depends_on.clone());
         // Several that were merged are known by the oldest one's number.
         let known = |n: u64| self.merged.get(&n).and_then(|with| with.iter().min()).copied().unwrap_or(n);
-        let needs = needs.into_iter().map(known).collect();
-        self.queue.issue(Issued { number, needs })
+        let depends_on = depends_on.into_iter().map(known).collect();
+        self.queue.issue(Issued { number, depends_on })
     }
 
     fn needed(&self, jobs: &[u64]) -> Vec<u64> {
-        jobs.iter().flat_map(|j| &self.needs[j]).copied().collect()
+        jobs.iter().flat_map(|j| &self.depends_on[j]).copied().collect()
     }
 
     /// True when an order is left in which all can commit: no merge waits for itself.
     fn can_all_commit(&self) -> bool {
-        let begun = self.needs.keys().copied().filter(|job| !self.has_ended(*job));
+        let begun = self.depends_on.keys().copied().filter(|job| !self.has_ended(*job));
         let mut groups: Vec<BTreeSet<u64>> = begun.map(|job| BTreeSet::from([job])).collect();
         for with in self.merged.values().chain(&self.merging) {
             let (one, mut others): (Vec<_>, Vec<_>) =
@@ -63,7 +63,7 @@ impl World {
         loop {
             let there: BTreeSet<u64> = groups.iter().flatten().copied().collect();
             let waits = |g: &BTreeSet<u64>| {
-                g.iter().flat_map(|job| &self.needs[job]).any(|n| there.contains(n) && !g.contains(n))
+                g.iter().flat_map(|job| &self.depends_on[job]).any(|n| there.contains(n) && !g.contains(n))
             };
             let before = groups.len();
             groups.retain(waits);
@@ -128,7 +128,7 @@ fn run(world: &Mutex<World>, ticket: Ticket) {
     // The first one often takes long, so that the others wait.
     for _ in 0..if number == 1 { thread_rng().gen_range(2..20) } else { 2 } {
         thread::yield_now();
-        fails |= ticket.doomed().load(Ordering::Acquire);
+        fails |= ticket.cancelled().load(Ordering::Acquire);
     }
     let mut w = world.lock().expect("the lock");
     if fails {
@@ -162,21 +162,21 @@ fn merge(world: &Mutex<World>) {
         };
         thread::yield_now();
         let Some((ticket, read)) = begun else { continue };
-        let fails = sometimes(4) || ticket.doomed().load(Ordering::Acquire);
+        let fails = sometimes(4) || ticket.cancelled().load(Ordering::Acquire);
         thread::yield_now();
         let mut w = world.lock().expect("the lock");
         w.merging.retain(|other| *other != read);
         if fails {
             w.queue.merge_failed(ticket);
         } else {
-            let doomed = Arc::clone(ticket.doomed());
+            let cancelled = Arc::clone(ticket.cancelled());
             let done = w.queue.merged(ticket, read.clone(), |parts, read| {
                 assert_eq!(parts.concat(), read, "what is joined is what was read");
                 read
             });
             match done {
                 Ok(()) => w.merged.extend(read.iter().map(|job| (*job, read.clone()))),
-                Err(_) => assert!(doomed.load(Ordering::Acquire), "a merge is undone that nobody told to end"),
+                Err(_) => assert!(cancelled.load(Ordering::Acquire), "a merge is undone that nobody told to end"),
             }
         }
         drop(w);
@@ -192,8 +192,8 @@ fn outputs_wait_are_merged_and_end_in_any_order() {
         let world = Arc::new(Mutex::new(World::default()));
         let mut threads = Vec::new();
         // They begin one after the other, the later ones while earlier ones end.
-        for (number, needs) in JOBS {
-            let ticket = world.lock().expect("the lock").issue(number, needs);
+        for (number, depends_on) in JOBS {
+            let ticket = world.lock().expect("the lock").issue(number, depends_on);
             let world = Arc::clone(&world);
             let merges = Arc::clone(&world);
             threads.push(thread::spawn(move || run(&world, ticket)));
