@@ -299,6 +299,13 @@ flags! {
 
     "uint64add, stringappend or max; mergerandom wants one." merge_operator: String = String::new();
 
+    "Rockmill's kind of tables: block (block-based, as RocksDB's) or tph; other stores have their own (not in db_bench)."
+        table_format: String = "block".to_owned();
+    "tph: files that a table consists of at most (not in db_bench)." piece_limit: u32 = 16;
+    "tph: unused bytes of a table, in percent of those in use, from which on its files are rewritten (not in db_bench)."
+        garbage_percent: u32 = 20;
+    "Rockmill orders keys by a hash of them, and cuts tables at fixed places of its range (not in db_bench)."
+        hash_range: bool = false;
     "Bytes of a data block." block_size: usize = 4096;
     "Entries between restart points of data blocks." block_restart_interval: i32 = 16;
     "Format of tables written." format_version: i32 = 5;
@@ -404,6 +411,12 @@ impl Flags {
         }
         if !self.rockmill && self.peer.0.is_empty() {
             return bad("--norockmill without --peer leaves nothing to measure");
+        }
+        if !["block", "tph"].contains(&self.table_format.as_str()) {
+            return bad("--table_format must be block or tph");
+        }
+        if !(1..=1024).contains(&self.piece_limit) || self.garbage_percent > 1000 {
+            return bad("--piece_limit must be 1 to 1024, --garbage_percent at most 1000");
         }
         self.check_ycsb()?;
         if self.sync && self.disable_wal {
@@ -593,6 +606,9 @@ mod tests {
         assert!(error("--key_size=1 --num=300").contains("more than there are keys"));
         assert!(error("--sync --disable_wal").contains("durable"));
         assert!(error("--compression_ratio=2").contains("0 to 1"));
+        assert!(error("--table_format=plain").contains("block or tph"));
+        assert!(error("--piece_limit=0").contains("1 to 1024"));
+        assert!(error("--garbage_percent=1001").contains("at most 1000"));
         assert!(Flags::parse([]).expect_err("no --db").to_string().contains("--db"));
     }
 

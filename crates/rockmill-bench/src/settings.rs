@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use rockmill_format::comparator::HASH_RANGE_NAME;
+
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::outcome::SideReport;
@@ -46,7 +48,8 @@ fn checksum(number: i32) -> Result<&'static str> {
     name.ok_or_else(|| Error::Usage(format!("--checksum_type={number}: 0 to 4")))
 }
 
-/// What the flags say, as a text of RocksDB's options: the very same text goes to Rockmill and to RocksDB.
+/// What the flags say, as a text of RocksDB's options: the very same text goes to Rockmill and to RocksDB, but for TPH
+/// tables, which RocksDB does not have.
 pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<String> {
     let f = flags;
     let mut table = vec![
@@ -102,6 +105,15 @@ pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<St
     if !f.merge_operator.is_empty() {
         all.push(("merge_operator", f.merge_operator.clone()));
     }
+    if f.hash_range {
+        all.push(("comparator", HASH_RANGE_NAME.to_owned()));
+    }
+    let mut factory = "block_based_table_factory";
+    if f.table_format == "tph" {
+        factory = "tph_table_factory";
+        table.push(("piece_limit", f.piece_limit.to_string()));
+        table.push(("garbage_percent", f.garbage_percent.to_string()));
+    }
     // Later ones win: a preset changes what the flags say, and --options_string is the last word.
     for (name, value) in preset_extra {
         match name.strip_prefix("table.") {
@@ -115,7 +127,7 @@ pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<St
         kept.map(|i| format!("{}={}", pairs[i].0, pairs[i].1)).collect::<Vec<_>>().join(";")
     };
     let mut text = join(&all);
-    text += &format!(";block_based_table_factory={{{}}}", join(&table));
+    text += &format!(";{factory}={{{}}}", join(&table));
     if !f.options_string.is_empty() {
         text += &format!(";{}", f.options_string);
     }
@@ -284,6 +296,10 @@ mod tests {
         assert!(text.contains("max_background_jobs=7") && !text.contains("max_background_jobs=2"), "{text}");
         assert!(text.contains("block_size=8192") && !text.contains("block_size=4096"), "{text}");
         assert!(text.ends_with(";wal_dir=x"), "{text}");
+        let tph = Flags { table_format: "tph".into(), piece_limit: 8, hash_range: true, ..Flags::default() };
+        let text = options_text(&tph, &[]).unwrap();
+        assert!(text.contains("tph_table_factory={block_size=4096;") && text.contains(";piece_limit=8;"), "{text}");
+        assert!(text.contains(";comparator=rockmill.HashRangeComparator;"), "{text}");
     }
 
     #[test]
@@ -328,5 +344,8 @@ mod tests {
         assert!(text.contains("different values: none\n") && text.contains("to the store: ttl 184"), "{text}");
         let t = parse_options_file("[TableOptions/BlockBasedTable \"default\"]\n  block_size=4096\n");
         assert_eq!(value_of(&t, "table.block_size"), Some("4096"));
+        let tph = "[TableOptions/BlockBasedTable \"default\"]\n  #rockmill tph_table_factory={}\n  block_size=8192\n";
+        let other = parse_options_file(tph);
+        assert_eq!(differences(&t, &other), [("table.block_size".to_owned(), "4096".to_owned(), "8192".to_owned())]);
     }
 }

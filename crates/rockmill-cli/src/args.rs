@@ -109,6 +109,15 @@ pub enum ChecksumArg {
     Xxh3,
 }
 
+/// Kind of tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableFormatArg {
+    /// Block-based tables, which RocksDB reads
+    Block,
+    /// TPH tables: a perfect hash of all keys; Rockmill's own, RocksDB refuses the database
+    Tph,
+}
+
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineArg {
@@ -205,11 +214,29 @@ pub struct ReadArgs {
     pub stored: StoredArgs,
 }
 
+/// The kind of tables of a column family, and what only TPH tables have.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
+pub struct TableArgs {
+    /// Kind of tables; those of the other kind that are there stay until compactions rewrite them [new: block]
+    #[arg(long, value_enum, alias = "table_format")]
+    pub table_format: Option<TableFormatArg>,
+    /// Files that a TPH table consists of at most [new: 16]
+    #[arg(long, value_name = "N", alias = "piece_limit", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub piece_limit: Option<u32>,
+    /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [new: 20]
+    #[arg(long, value_name = "N", alias = "garbage_percent", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub garbage_percent: Option<u32>,
+}
+
 /// Options of tables and of the tree, for commands that write. Those that are not given are as the database has them
 /// stored, in a new database RocksDB's defaults; what is given is stored.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct WriteArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tables: TableArgs,
     /// Compression of blocks written [new: snappy]
     #[arg(long, value_enum)]
     pub compression: Option<CompressionArg>,
@@ -219,7 +246,7 @@ pub struct WriteArgs {
     /// Compression of the deepest level, if it should be another
     #[arg(long, value_enum)]
     pub bottommost_compression: Option<CompressionArg>,
-    /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice [new: 0]
+    /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice; TPH tables have none [new: 0]
     #[arg(long, value_name = "BITS")]
     pub bloom_bits: Option<f64>,
     /// Uncompressed size of data blocks [new: 4K]
@@ -734,15 +761,23 @@ pub struct ListCfArgs {
 #[command(after_help = "\
 Examples:
   rockmill create-cf my.db sessions
-  rockmill create-cf my.db events --reverse-order")]
+  rockmill create-cf my.db events --reverse-order
+  rockmill create-cf my.db users --table-format tph
+  rockmill create-cf my.db sessions --table-format tph --hash-range")]
 pub struct CreateCfArgs {
     /// Database directory
     pub db: PathBuf,
     /// Its name
     pub name: String,
     /// Order keys from the largest to the smallest (RocksDB's ReverseBytewiseComparator)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "hash_range")]
     pub reverse_order: bool,
+    /// Order keys by a hash of them: for lookups and many writes; RocksDB refuses the database
+    #[arg(long)]
+    pub hash_range: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tables: TableArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub stored: StoredArgs,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rockmill::Options;
-use rockmill_format::comparator::ReverseBytewiseComparator;
+use rockmill_format::comparator::{HashRangeComparator, ReverseBytewiseComparator};
 use serde_json::{Value, json};
 
 use crate::args::{CreateCfArgs, DropCfArgs, ListCfArgs};
@@ -29,12 +29,16 @@ pub fn create(args: &CreateCfArgs, out: &mut Out) -> Result<()> {
     if args.name.is_empty() {
         return Err(CliError::usage("a column family needs a name"));
     }
+    let mut options = Options::default();
+    store::set_tables(&mut options, args.tables)?;
     let store = args.stored.alone();
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family: None, fs: None };
     let (db, _) = open.open()?;
-    let mut options = Options::default();
     if args.reverse_order {
         options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+    }
+    if args.hash_range {
+        options.set_comparator_object(Arc::new(HashRangeComparator));
     }
     let cf = db.create_cf(&args.name, &options)?;
     if out.json {

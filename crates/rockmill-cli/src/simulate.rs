@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use rockmill::Options;
+use rockmill::{Options, TableKind};
 use rockmill_sim::{Comparison, KeyOrder, Settings, Split, Workload};
 
-use crate::args::parse_size;
+use crate::args::{TableFormatArg, parse_size};
 use crate::calibrate;
 use crate::error::{CliError, Result};
 use crate::output::Out;
@@ -53,6 +53,7 @@ Examples:
   rockmill simulate --data 100T --workload overwrite --write 1T --keys zipfian --rate 200M --json
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
   rockmill simulate --compare --strategy df-leveled --threads 16 --data 50G --filter-bits 10
+  rockmill simulate --table-format tph --workload overwrite --data 50G --write 200G --value-size 128
   rockmill simulate --calibrate /mnt/disk")]
 pub struct SimulateArgs {
     /// leveled, tiered (universal compaction), df-leveled, df-tiered or fifo
@@ -156,6 +157,16 @@ pub struct SimulateArgs {
     /// Bytes per second that writers get at the slowdown trigger, until it is known what compactions take in
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub delayed_write_rate: u64,
+    /// Kind of tables; of TPH tables, what compactions leave where it is and what functions take are modelled
+    #[arg(long, value_enum, alias = "table_format", default_value_t = TableFormatArg::Block)]
+    pub table_format: TableFormatArg,
+    /// Files that a TPH table consists of at most [default: 16]
+    #[arg(long, value_name = "N", alias = "piece_limit", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub piece_limit: Option<u32>,
+    /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [default:
+    /// 20]
+    #[arg(long, value_name = "N", alias = "garbage_percent", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub garbage_percent: Option<u32>,
     /// An option of the column family, as in OPTIONS files; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub option: Vec<String>,
@@ -180,6 +191,18 @@ impl SimulateArgs {
         }
         if self.filter_bits > 0.0 {
             options.cf.table.bloom_bits_per_key = self.filter_bits;
+        }
+        if self.table_format == TableFormatArg::Tph {
+            options.cf.table_factory = TableKind::Tph;
+        }
+        let tph = &mut options.cf.tph;
+        for (given, option) in
+            [(self.piece_limit, &mut tph.piece_limit), (self.garbage_percent, &mut tph.garbage_percent)]
+        {
+            if given.is_some() && options.cf.table_factory != TableKind::Tph {
+                return Err(CliError::usage("--piece-limit and --garbage-percent are for --table-format=tph"));
+            }
+            *option = given.unwrap_or(*option);
         }
         if options.cf.compaction_style != rockmill::CompactionStyle::Level {
             return Err(CliError::usage("the compaction style is given as --strategy"));

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use comfy_table::modifiers::UTF8_ROUND_CORNERS;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
-use rockmill::{ColumnFamily, Db, LevelStats};
+use rockmill::internals::told_by_own_file;
+use rockmill::{ColumnFamily, Db, LevelStats, properties};
 use rockmill_format::filename;
 use rockmill_io::{FileSystem, PosixFileSystem};
 use serde_json::{Value, json};
 
 use crate::args::StatsArgs;
-use crate::dump::table_file::TableFile;
+
 use crate::error::Result;
 use crate::output::{self, Out};
 use crate::running;
@@ -98,6 +98,100 @@ pub fn levels_json(levels: &[LevelRow]) -> Value {
     levels.iter().map(level).collect()
 }
 
+/// The files that a column family's tables have besides their own.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces {
+    /// Tables that have some.
+    tables: u64,
+    /// Files, each once.
+    files: u64,
+    /// Bytes of them.
+    bytes: u64,
+    /// Of those, what some table refers to.
+    live_bytes: u64,
+}
+
+impl Pieces {
+    /// `None` where there are none.
+    pub fn of(db: &Db, cf: &ColumnFamily) -> Result<Option<Self>> {
+        let int = |name: &str| db.property_int_value_cf(cf, name).map(|v| v.unwrap_or(0));
+        let tables = int(properties::TABLES_WITH_PIECES)?;
+        if tables == 0 {
+            return Ok(None);
+        }
+        let (files, bytes) = (int(properties::PIECE_FILES)?, int(properties::PIECE_FILES_SIZE)?);
+        Ok(Some(Self { tables, files, bytes, live_bytes: int(properties::PIECE_FILES_LIVE_SIZE)? }))
+    }
+
+    /// Tables that have some.
+    pub fn tables(&self) -> u64 {
+        self.tables
+    }
+
+    /// Bytes of them that some table refers to.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    fn live_percent(&self) -> f64 {
+        if self.bytes == 0 { 100.0 } else { self.live_bytes as f64 * 100.0 / self.bytes as f64 }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "tables": self.tables,
+            "files": self.files,
+            "bytes": self.bytes,
+            "live_bytes": self.live_bytes,
+            "live_percent": output::round(self.live_percent(), 2),
+        })
+    }
+
+    fn words(&self) -> String {
+        format!(
+            "{} of several files: {} of {}, {:.1} % live",
+            output::plural(self.tables, "table"),
+            output::plural(self.files, "further file"),
+            output::size(self.bytes),
+            self.live_percent()
+        )
+    }
+}
+
+/// Where a column family's TPH tables find their keys, in memory.
+#[derive(Debug, Clone, Copy)]
+struct TphIndex {
+    /// Live user keys, those of each table counted.
+    keys: u64,
+    bytes: u64,
+}
+
+impl TphIndex {
+    /// `None` where no open table is a TPH table with keys.
+    fn of(db: &Db, cf: &ColumnFamily) -> Result<Option<Self>> {
+        let int = |name: &str| db.property_int_value_cf(cf, name).map(|v| v.unwrap_or(0));
+        let (keys, bytes) = (int(properties::TPH_KEYS)?, int(properties::TPH_INDEX_MEMORY)?);
+        Ok((keys > 0).then_some(Self { keys, bytes }))
+    }
+
+    fn bytes_per_key(&self) -> f64 {
+        self.bytes as f64 / self.keys.max(1) as f64
+    }
+
+    fn json(&self) -> Value {
+        json!({ "keys": self.keys, "bytes": self.bytes, "bytes_per_key": output::round(self.bytes_per_key(), 3) })
+    }
+
+    fn words(&self) -> String {
+        format!(
+            "index of TPH tables: {} of memory for {} keys, {:.2} bytes per key",
+            output::size(self.bytes),
+            output::count(self.keys),
+            self.bytes_per_key()
+        )
+    }
+}
+
 /// Everything shown about one column family.
 struct Family {
     name: String,
@@ -107,6 +201,8 @@ struct Family {
     memtable_bytes: u64,
     memtable_entries: u64,
     keys: u64,
+    pieces: Option<Pieces>,
+    tph_index: Option<TphIndex>,
 }
 
 impl Family {
@@ -132,6 +228,8 @@ impl Family {
             memtable_entries,
             // A deletion is an entry itself and most often hides another.
             keys: entries.saturating_sub(2 * deletions),
+            pieces: Pieces::of(db, cf)?,
+            tph_index: TphIndex::of(db, cf)?,
             levels,
         })
     }
@@ -172,7 +270,7 @@ impl Family {
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut all = json!({
             "name": self.name,
             "id": self.id,
             "levels": levels_json(&self.levels),
@@ -185,25 +283,33 @@ impl Family {
             "estimated_keys": self.keys,
             "memtable_bytes": self.memtable_bytes,
             "memtable_entries": self.memtable_entries,
-        })
+        });
+        if let Some(pieces) = &self.pieces {
+            all["pieces"] = pieces.json();
+        }
+        if let Some(index) = &self.tph_index {
+            all["tph_index"] = index.json();
+        }
+        all
     }
 }
 
 /// Sums of tables' properties by column family and level. A table that cannot be read counts nothing here: `verify`
 /// is where damage is reported.
 fn read_contents(db: &Db, path: &Path) -> Result<HashMap<(String, usize), Contents>> {
-    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
+    let fs = PosixFileSystem::default();
     let mut all: HashMap<(String, usize), Contents> = HashMap::new();
     for file in db.live_files()? {
         let table = path.join(filename::table(file.number));
-        let Ok(mut table) = TableFile::open(&fs, &table) else { continue };
-        let Ok(p) = table.properties() else { continue };
+        let Ok(own) = fs.open_random(&table, false) else { continue };
+        let Ok((p, _)) = told_by_own_file(own, &table) else { continue };
+        let of_pieces: u64 = file.pieces.iter().map(|piece| piece.live).sum();
         let sum = all.entry((file.column_family_name, usize::try_from(file.level).unwrap_or(0))).or_default();
         sum.entries += p.num_entries;
         sum.deletions += p.num_deletions;
         sum.range_deletions += p.num_range_deletions;
         sum.raw_bytes += p.raw_key_size + p.raw_value_size;
-        sum.data_bytes += p.data_size;
+        sum.data_bytes += p.data_size + of_pieces;
     }
     Ok(all)
 }
@@ -318,7 +424,7 @@ fn level_table(f: &Family) -> Table {
 
 fn words(f: &Family) -> Vec<String> {
     let ratio = f.compression_ratio().map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
-    vec![
+    let mut words = vec![
         format!(
             "space amplification {:.2}; a lookup asks at most {}; compression ratio {ratio}",
             f.space_amplification(),
@@ -330,5 +436,38 @@ fn words(f: &Family) -> Vec<String> {
             output::count(f.memtable_entries),
             output::size(f.memtable_bytes)
         ),
-    ]
+    ];
+    words.extend(f.pieces.map(|pieces| pieces.words()));
+    words.extend(f.tph_index.map(|index| index.words()));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_and_the_index_are_shown_where_there_are_any() {
+        let family = |pieces: Option<Pieces>, tph_index: Option<TphIndex>| Family {
+            name: "default".to_owned(),
+            id: 0,
+            levels: Vec::new(),
+            debt: 0,
+            memtable_bytes: 0,
+            memtable_entries: 0,
+            keys: 0,
+            pieces,
+            tph_index,
+        };
+        let none = family(None, None);
+        assert!(none.json().get("pieces").is_none() && none.json().get("tph_index").is_none());
+        assert_eq!(words(&none).len(), 2);
+        let pieces = Pieces { tables: 1, files: 3, bytes: 4 << 20, live_bytes: 3 << 20 };
+        let some = family(Some(pieces), Some(TphIndex { keys: 1000, bytes: 3210 }));
+        let expected = json!({"tables": 1, "files": 3, "bytes": 4 << 20, "live_bytes": 3 << 20, "live_percent": 75.0});
+        assert_eq!(some.json()["pieces"], expected);
+        assert_eq!(some.json()["tph_index"], json!({"keys": 1000, "bytes": 3210, "bytes_per_key": 3.21}));
+        assert_eq!(words(&some)[2], "1 table of several files: 3 further files of 4.0 MiB, 75.0 % live");
+        assert_eq!(words(&some)[3], "index of TPH tables: 3.1 KiB of memory for 1,000 keys, 3.21 bytes per key");
+    }
 }

@@ -9,17 +9,15 @@ use std::sync::Arc;
 use rockmill::{
     BlockBasedOptions, Cache, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbSummary, ErrorKind, KernelDriver, MergeEngine, OptionWarning, Options,
-    OptionsLoader,
+    OptionsLoader, TableKind,
 };
-use rockmill_format::comparator::{
-    BYTEWISE_NAME, BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
-};
+use rockmill_format::comparator::{BYTEWISE_NAME, HASH_RANGE_NAME, REVERSE_BYTEWISE_NAME, comparator_named};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
 use crate::args::{
     ChecksumArg, CompressionArg, DriverArg, DurabilityArgs, EngineArg, ReadArgs, ShapeArgs, StoredArgs, Switch,
-    WriteArgs,
+    TableArgs, TableFormatArg, WriteArgs,
 };
 use crate::error::{CliError, EXIT_FAILED, REPAIR_HINT, Result};
 use crate::output;
@@ -28,15 +26,6 @@ use crate::output;
 const NEW_THREADS: i32 = 2;
 /// Bytes of block cache where no flag gives another size.
 const CACHE_BYTES: u64 = 32 << 20;
-
-/// The comparator with this stored name; databases with others cannot be opened, since their order is not known.
-pub fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
-    match name {
-        BYTEWISE_NAME => Some(Arc::new(BytewiseComparator)),
-        REVERSE_BYTEWISE_NAME => Some(Arc::new(ReverseBytewiseComparator)),
-        _ => None,
-    }
-}
 
 fn refuse(kind: &str, message: String) -> CliError {
     CliError { kind: kind.into(), message, hint: None, code: EXIT_FAILED, broken_pipe: false }
@@ -348,6 +337,7 @@ fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
         options.set_level_zero_slowdown_writes_trigger(trigger.saturating_mul(2).max(20));
         options.set_level_zero_stop_writes_trigger(trigger.saturating_mul(3).max(36));
     }
+    set_tables(options, args.tables)?;
     let table = &mut options.cf.table;
     if let Some(size) = args.block_size {
         table.set_block_size(usize_of("block-size", size)?);
@@ -363,6 +353,29 @@ fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
     }
     if let Some(bits) = args.bloom_bits {
         table.set_bloom_filter(bits, false);
+    }
+    Ok(())
+}
+
+/// Sets which kind of tables is written, and what only TPH tables have.
+pub fn set_tables(options: &mut Options, args: TableArgs) -> Result<()> {
+    match args.table_format {
+        None => {}
+        Some(TableFormatArg::Block) => options.cf.table_factory = TableKind::BlockBased,
+        Some(TableFormatArg::Tph) => options.cf.table_factory = TableKind::Tph,
+    }
+    if options.cf.table_factory != TableKind::Tph {
+        let flags = [("piece-limit", args.piece_limit), ("garbage-percent", args.garbage_percent)];
+        if let Some((flag, _)) = flags.iter().find(|(_, value)| value.is_some()) {
+            return Err(CliError::usage(format!("--{flag} is for TPH tables alone"))
+                .hint("--table-format=tph writes such tables; without it, the column family keeps its kind"));
+        }
+    }
+    if let Some(files) = args.piece_limit {
+        options.cf.tph.set_piece_limit(files);
+    }
+    if let Some(percent) = args.garbage_percent {
+        options.cf.tph.set_garbage_percent(percent);
     }
     Ok(())
 }
@@ -386,7 +399,9 @@ fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDe
             "NotSupported",
             format!("column family {:?} is ordered by comparator {:?}", family.name, family.comparator),
         )
-        .hint(format!("the command knows {BYTEWISE_NAME} and {REVERSE_BYTEWISE_NAME}; open it from a program")));
+        .hint(format!(
+            "the command knows {BYTEWISE_NAME}, {REVERSE_BYTEWISE_NAME} and {HASH_RANGE_NAME}; open it from a program"
+        )));
     };
     options.set_comparator_object(comparator);
     options.set_num_levels(i32::try_from(family.levels).unwrap_or(i32::MAX).max(options.cf.num_levels));
@@ -459,6 +474,8 @@ pub struct Manner {
     pub read_only: bool,
     /// Write the same bytes as another run on a copy of the database.
     pub reproducible: bool,
+    /// Have all column families write block-based tables from now on, whatever kind they wrote.
+    pub block_based: bool,
 }
 
 impl OpenToWrite<'_> {
@@ -490,6 +507,9 @@ impl OpenToWrite<'_> {
                 options = with_named(&options, &self.args.stored)?;
             }
             set_cache(&mut options.cf.table, bytes, &cache);
+            if manner.block_based {
+                options.cf.table_factory = TableKind::BlockBased;
+            }
             Ok(options)
         };
         let own = options_of(name)?;

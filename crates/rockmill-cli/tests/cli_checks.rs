@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cli_support::{Sandbox, flip};
 use rockmill::internals::{ManifestWriter, current_manifest, for_each_edit};
-use rockmill_format::edit::TableFile;
+use rockmill_format::edit::TablePiece;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
@@ -126,7 +126,7 @@ fn verify_finds_every_flipped_bit_of_a_table() {
 }
 
 /// The MANIFEST of the database names `piece` as a further file of its first table.
-fn add_piece(dir: &Path, piece: TableFile) {
+fn add_piece(dir: &Path, piece: TablePiece) {
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
     let number = current_manifest(&*fs, dir).expect("a MANIFEST");
     let (old, mut edits) = (dir.join(filename::manifest(number)), Vec::new());
@@ -155,12 +155,17 @@ fn verify_and_dump_know_the_pieces_of_tables() {
     s.database("db", 3000);
     let (path, bytes) = (s.path("db/000001.sst"), b"no table of its own");
     std::fs::write(&path, bytes).expect("written");
-    add_piece(&s.path("db"), TableFile { number: 1, size: bytes.len() as u64 });
-    let v = s.json(&["verify", "db"]);
-    assert!(v["ok"] == true && v["warnings"].as_array().is_some_and(Vec::is_empty), "{v}");
+    add_piece(&s.path("db"), TablePiece { number: 1, size: bytes.len() as u64, live: 7 });
+    // The piece belongs to the database; that it is no table is what is wrong.
+    let done = s.run(&["verify", "db", "--json"]);
+    let v: Value = serde_json::from_str(&done.text()).expect("an object");
+    assert!(done.code == 1 && v["warnings"].as_array().is_some_and(Vec::is_empty), "{v}");
+    assert!(v["problems"].as_array().is_some_and(|all| all.len() == 1), "{v}");
+    let message = v["problems"][0]["message"].as_str().expect("text");
+    assert!(message.contains("bad table magic number") && message.contains("000001.sst"), "{message}");
     let manifest = s.files("db", "").into_iter().find(|p| p.to_string_lossy().contains("MANIFEST")).expect("there");
     let text = s.ok(&["dump", &manifest.to_string_lossy()]);
-    assert!(text.contains(r#"pieces [{"number":1,"size":19}]"#), "{text}");
+    assert!(text.contains(r#"pieces [{"number":1,"size":19,"live":7}]"#), "{text}");
     std::fs::write(&path, "cut").expect("written");
     let done = s.run(&["verify", "db"]).fails(1, &[]);
     assert!(done.text().contains("000001.sst: has 3 bytes, the MANIFEST says 19"), "{}", done.text());
@@ -575,6 +580,46 @@ fn downgrade_merges_extra_runs_and_nothing_else() {
     assert_eq!(s.ok(&["scan", "db"]), before);
     s.run(&["downgrade", "nowhere"]).fails(3, &["nowhere"]);
     s.run(&["downgrade"]).fails(2, &["<DB>"]);
+}
+
+/// TPH tables become block-based ones to RocksDB, and so does what the OPTIONS file says of them.
+#[test]
+fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
+    let s = Sandbox::new();
+    let mut o = rockmill::Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_tph_table_factory(&rockmill::TphTableOptions::default());
+    let db = rockmill::Db::open(&o, s.path("db")).expect("opens");
+    for (keys, value) in [(0..500, "first"), (200..210, "second")] {
+        keys.for_each(|n| db.put(format!("key{n:03}"), value).expect("a write"));
+        db.flush().expect("a flush");
+        db.compact_range(None::<&str>, None::<&str>).expect("a compaction");
+    }
+    assert!(db.live_files().expect("sound tables").iter().any(|f| !f.pieces.is_empty()));
+    let text = db.property_value("rocksdb.stats").expect("a property").expect("text");
+    assert!(text.contains(" keys of open tables, ") && text.contains("Pieces: 1 tables"), "{text}");
+    drop(db);
+    let family = &s.json(&["stats", "db"])["column_families"][0];
+    assert_eq!((&family["pieces"]["tables"], &family["tph_index"]["keys"]), (&1.into(), &500.into()), "{family}");
+    // Few keys take more: what rounds up counts.
+    assert!(family["tph_index"]["bytes_per_key"].as_f64().is_some_and(|b| b > 2.0 && b < 8.0), "{family}");
+    assert!(s.ok(&["stats", "db"]).contains("index of TPH tables: "));
+    let before = s.ok(&["scan", "db"]);
+    s.ok(&["downgrade", "db"]);
+    s.ok(&["verify", "db"]);
+    assert_eq!(s.json(&["stats", "db"])["column_families"][0]["pieces"], serde_json::Value::Null);
+    assert_eq!(s.ok(&["scan", "db"]), before);
+    let test = "downgrade_leaves_a_database_whose_options_rocksdb_loads";
+    let ldb = match rockmill_skip::program("ldb", Needs::Ldb) {
+        Ok(ldb) => ldb,
+        Err(missing) => return skip(test, &missing),
+    };
+    let db = format!("--db={}", s.path("db").display());
+    let out = std::process::Command::new(ldb).args([&db, "--try_load_options", "scan"]).output();
+    let out = out.expect("ldb runs");
+    let lines = String::from_utf8_lossy(&out.stdout).lines().filter(|l| l.starts_with("key")).count();
+    assert_eq!((out.status.success(), lines), (true, 500), "{out:?}");
 }
 
 /// What compactions write does not depend on the machine's speed where they keep up: there the model must be right.

@@ -180,6 +180,14 @@ fn column_families_are_made_used_and_dropped() {
     s.ok(&["put", "db", "k", "session value", "--column-family", "sessions"]);
     assert_eq!(s.ok(&["get", "db", "k"]), "default value");
     assert_eq!(s.ok(&["get", "db", "k", "--column-family", "sessions"]), "session value");
+    s.ok(&["create-cf", "db", "hashed", "--hash-range", "--table-format", "tph"]);
+    s.ok(&["put", "db", "k", "value by hash", "--column-family", "hashed"]);
+    s.ok(&["compact", "db", "--column-family", "hashed", "--quiet"]);
+    assert_eq!(s.ok(&["get", "db", "k", "--column-family", "hashed"]), "value by hash");
+    assert_eq!(s.json(&["list-cf", "db"])["column_families"][3]["comparator"], "rockmill.HashRangeComparator");
+    s.ok(&["verify", "db"]);
+    s.run(&["downgrade", "db"]).fails(2, &["\"hashed\" is in the order of its keys' hashes"]);
+    s.ok(&["drop-cf", "db", "hashed"]);
     assert_eq!(s.ok(&["list-cf", "db"]), "default\nsessions\nnewest\n");
     let v = s.json(&["list-cf", "db"]);
     assert_eq!(v["column_families"][2]["comparator"], "rocksdb.ReverseBytewiseComparator");

@@ -59,6 +59,43 @@ fn options_of_one_database_make_another() {
     assert!(tried.contains("* compression=kZSTD"), "{}", tried);
 }
 
+#[test]
+fn the_kind_of_tables_is_chosen_and_stays() {
+    let s = Sandbox::new();
+    s.ok(&["put", "a.db", "--create", "k", "v", "--table-format", "tph", "--piece-limit=8", "--block-size", "8K"]);
+    s.ok(&["put", "a.db", "k2", "v"]);
+    let kind = |db: &str, family: &str| value(&s, db, family, "table_factory");
+    assert_eq!(kind("a.db", "default"), "TphTable");
+    let shown = s.ok(&["options", "a.db", "--changed"]);
+    for line in
+        ["* table_factory=TphTable", "[TableOptions/TphTable \"default\"]", "* piece_limit=8", "* block_size=8192"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(!shown.contains("garbage_percent"), "{shown}");
+    s.ok(&["compact", "a.db", "--garbage-percent", "50", "--option", "table_factory.piece_limit=4"]);
+    assert_eq!(value(&s, "a.db", "default", "garbage_percent"), "50");
+    assert_eq!(value(&s, "a.db", "default", "piece_limit"), "4");
+    // Another column family has its own kind, and each goes back.
+    s.ok(&["create-cf", "a.db", "other"]);
+    s.ok(&["create-cf", "a.db", "third", "--table-format", "tph", "--garbage_percent=0"]);
+    assert_eq!((kind("a.db", "other"), kind("a.db", "third")), ("BlockBasedTable".into(), "TphTable".into()));
+    assert_eq!(value(&s, "a.db", "third", "garbage_percent"), "0");
+    s.ok(&["put", "a.db", "k", "v", "--column-family", "other", "--table_format=tph"]);
+    assert_eq!(kind("a.db", "other"), "TphTable");
+    s.ok(&["compact", "a.db", "--table-format=block"]);
+    assert_eq!((kind("a.db", "default"), kind("a.db", "other")), ("BlockBasedTable".into(), "TphTable".into()));
+    assert_eq!(value(&s, "a.db", "default", "block_size"), "8192");
+    assert_eq!(s.ok(&["get", "a.db", "k2"]).trim(), "v");
+
+    s.run(&["put", "a.db", "k", "v", "--piece-limit", "4"]).fails(2, &["--piece-limit", "--table-format=tph"]);
+    s.run(&["put", "a.db", "k", "v", "--table-format", "plain"]).fails(2, &["block", "tph"]);
+    s.run(&["put", "a.db", "k", "v", "--table-format=tph", "--piece-limit", "0"]).fails(2, &["1..=1024"]);
+    s.run(&["put", "a.db", "k", "v", "--table-format=tph", "--garbage-percent", "1001"]).fails(2, &["0..=1000"]);
+    let help = s.ok(&["compact", "--help"]);
+    assert!(help.contains("--table-format <TABLE_FORMAT>") && help.contains("perfect hash"), "{help}");
+}
+
 /// A directory may come from anybody. What its OPTIONS file asks for loads no program, whatever command is run.
 #[test]
 fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
@@ -140,8 +177,15 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
         assert!(both.contains(words), "{both}");
     }
+    let overwrite = ["simulate", "--data", "1G", "--workload", "overwrite", "--rate", "20M"];
+    let tph = s.json(&[&overwrite[..], &["--table_format=tph", "--piece-limit", "8", "--garbage-percent=50"]].concat());
+    assert_eq!((&tph["piece_limit"], &tph["garbage_percent"]), (&8.into(), &50.into()));
+    let written = |v: &serde_json::Value| v["write_amplification"].as_f64().expect("a number");
+    assert!(written(&tph) < written(&s.json(&overwrite)), "{tph}");
     for (args, words) in [
-        (&["--strategy", "magic"][..], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
+        (&["--piece-limit", "4"][..], "--table-format=tph"),
+        (&["--table-format", "tph", "--piece-limit", "0"], "1..=1024"),
+        (&["--strategy", "magic"], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
         (&["--data", "200T"], "1M to 100T"),
         (&["--threads", "0"], "threads"),
         (&["--write", "1G"], "--workload overwrite"),

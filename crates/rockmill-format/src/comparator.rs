@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::key::{self, MAX_SEQUENCE, TAG_LEN, VALUE_TYPE_FOR_SEEK};
 
 /// A total order of user keys (RocksDB's `Comparator`). The name is stored in the MANIFEST and in each table.
@@ -27,7 +29,7 @@ pub trait Comparator: Send + Sync {
     fn can_keys_with_different_byte_contents_be_equal(&self) -> bool {
         self.builtin().is_none()
     }
-    /// Which of the two orders that are compared without a call this is; one's own comparator leaves it as it is.
+    /// Which of the orders that are compared without a call this is; one's own comparator leaves it as it is.
     #[doc(hidden)]
     fn builtin(&self) -> Option<BuiltinOrder> {
         None
@@ -40,6 +42,7 @@ pub trait Comparator: Send + Sync {
 pub enum BuiltinOrder {
     Bytewise,
     ReverseBytewise,
+    HashRange,
 }
 
 /// Orders two user keys, for [`FnComparator`].
@@ -157,9 +160,71 @@ impl Comparator for ReverseBytewiseComparator {
     }
 }
 
+/// Name of the order by search key.
+pub const HASH_RANGE_NAME: &str = "rockmill.HashRangeComparator";
+
+/// Where a key stands in the order of [`HashRangeComparator`]: the upper half of its XXH3 (64 bits, seed 0). It is what
+/// tables are sorted by, so it never changes.
+#[inline(never)] // it would make every comparison in other orders longer
+pub fn search_key(user_key: &[u8]) -> u32 {
+    (xxh3_64(user_key) >> 32) as u32
+}
+
+/// A key with this search key: XXH3 of eight bytes, backwards. It is a bound between keys, and next to none is written.
+pub fn key_at(search_key: u32) -> [u8; 8] {
+    /// What XXH3 mixes keys of 4 to 8 bytes with, and the inverse of what it multiplies by.
+    const SECRET: u64 = 0xc73a_b174_c5ec_d5a2;
+    const INVERSE: u64 = 0x02ab_9c72_0d10_24ad;
+    let mut h = u64::from(search_key) << 32;
+    h ^= (h >> 28) ^ (h >> 56);
+    h = h.wrapping_mul(INVERSE);
+    h ^= (h >> 35) + 8; // of the bits that this changes it takes none
+    h = h.wrapping_mul(INVERSE);
+    // Its 64th power is the identity.
+    (0..63).for_each(|_| h ^= h.rotate_left(49) ^ h.rotate_left(24));
+    (h ^ SECRET).rotate_left(32).to_le_bytes()
+}
+
+/// Order by [`search_key`], then by bytes (CompassDB, section 3.4; RocksDB has none of this name). Keys that were
+/// written together are spread evenly over all tables, and compactions cut tables at fixed places of the hash's range.
+/// Scans go in the order of the hash: all keys with a prefix, or all between two keys in the order of their bytes, do
+/// not stand together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HashRangeComparator;
+
+impl HashRangeComparator {
+    fn order(a: &[u8], b: &[u8]) -> Ordering {
+        search_key(a).cmp(&search_key(b)).then_with(|| a.cmp(b))
+    }
+}
+
+impl Comparator for HashRangeComparator {
+    fn name(&self) -> &str {
+        HASH_RANGE_NAME
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        Self::order(a, b)
+    }
+
+    fn builtin(&self) -> Option<BuiltinOrder> {
+        Some(BuiltinOrder::HashRange)
+    }
+}
+
+/// The order with this stored name, if it is one that Rockmill knows itself.
+pub fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
+    match name {
+        BYTEWISE_NAME => Some(Arc::new(BytewiseComparator)),
+        REVERSE_BYTEWISE_NAME => Some(Arc::new(ReverseBytewiseComparator)),
+        HASH_RANGE_NAME => Some(Arc::new(HashRangeComparator)),
+        _ => None,
+    }
+}
+
 /// Orders internal keys: user key ascending by the user's comparator, then tag descending.
 ///
-/// The two built-in orders are compared without a virtual call.
+/// The built-in orders are compared without a virtual call.
 #[derive(Clone)]
 pub struct InternalKeyComparator {
     builtin: Option<BuiltinOrder>,
@@ -209,13 +274,20 @@ impl InternalKeyComparator {
         self.builtin == Some(BuiltinOrder::ReverseBytewise)
     }
 
+    /// True when user keys order by their [`search_key`] first.
+    #[inline]
+    pub fn is_hash_range(&self) -> bool {
+        self.builtin == Some(BuiltinOrder::HashRange)
+    }
+
     /// Orders two user keys.
     #[inline]
     pub fn compare_user(&self, a: &[u8], b: &[u8]) -> Ordering {
         match self.builtin {
             Some(BuiltinOrder::Bytewise) => a.cmp(b),
             Some(BuiltinOrder::ReverseBytewise) => b.cmp(a),
-            None => self.user.compare(a, b),
+            // A hash costs more than a call.
+            Some(BuiltinOrder::HashRange) | None => self.user.compare(a, b),
         }
     }
 
@@ -223,6 +295,14 @@ impl InternalKeyComparator {
     #[inline]
     pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
         self.compare_user(key::user_key(a), key::user_key(b)).then_with(|| key::tag(b).cmp(&key::tag(a)))
+    }
+
+    /// [`Self::compare`] in the order by search key, where that of `b` is known: a search hashes its target once.
+    #[inline]
+    pub(crate) fn compare_with_search_key(a: &[u8], b: &[u8], b_search_key: u32) -> Ordering {
+        let (user_a, user_b) = (key::user_key(a), key::user_key(b));
+        let order = search_key(user_a).cmp(&b_search_key).then_with(|| user_a.cmp(user_b));
+        order.then_with(|| key::tag(b).cmp(&key::tag(a)))
     }
 
     /// May shorten `start` to a key in `[start, limit)`, both encoded.
@@ -278,11 +358,37 @@ mod tests {
         }
     }
 
+    /// Tables are sorted by these for ever.
+    #[test]
+    fn search_keys_are_fixed() {
+        for (key, fixed) in
+            [(&b""[..], 0x2d06_8005), (b"a", 0xe6c6_32b6), (b"abc", 0x78af_5f94), (b"abcdefgh", 0x6f45_a768)]
+        {
+            assert_eq!(search_key(key), fixed, "{key:?}");
+        }
+        for at in (0..1000).map(|i| i * 4_294_967).chain([u32::MAX]) {
+            assert_eq!(search_key(&key_at(at)), at);
+        }
+        let c = InternalKeyComparator::new(Arc::new(HashRangeComparator));
+        assert!(c.is_hash_range() && c.finds_by_bytes() && !c.is_bytewise());
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..1000 {
+            let mut key = || {
+                InternalKey::new(&rng.u16(..500).to_be_bytes(), rng.u64(..100), ValueType::Value).as_bytes().to_vec()
+            };
+            let (a, b) = (key(), key());
+            let known = search_key(key::user_key(&b));
+            assert_eq!(InternalKeyComparator::compare_with_search_key(&a, &b, known), c.compare(&a, &b));
+            assert_eq!(c.compare(&a, &b), c.compare(&b, &a).reverse());
+        }
+    }
+
     #[test]
     fn separators_stay_between_their_keys() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let orders: [Arc<dyn Comparator>; 2] = [Arc::new(BytewiseComparator), Arc::new(ReverseBytewiseComparator)];
-        for user in orders {
+        for name in [BYTEWISE_NAME, REVERSE_BYTEWISE_NAME, HASH_RANGE_NAME] {
+            let user = comparator_named(name).unwrap();
+            assert_eq!(user.name(), name);
             for _ in 0..20_000 {
                 let mut make = || -> Vec<u8> {
                     (0..rng.usize(0..6)).map(|_| *rng.choice(&[0u8, 1, 2, 254, 255]).unwrap()).collect()

@@ -110,6 +110,25 @@ pub struct TableFile {
     pub size: u64,
 }
 
+/// A further file of a table, which other tables may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TablePiece {
+    /// File number.
+    pub number: u64,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Bytes of the file that the table still refers to; at most `size`. Newer files of the table hide the rest, or it
+    /// belongs to other tables.
+    pub live: u64,
+}
+
+impl TablePiece {
+    /// The file.
+    pub fn file(&self) -> TableFile {
+        TableFile { number: self.number, size: self.size }
+    }
+}
+
 /// A table as a version edit describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
@@ -163,7 +182,7 @@ pub struct FileEntry {
     pub extra_run: u64,
     /// Further files that the table consists of, which other tables may share; at most [`PIECES_MAX`], in an order that
     /// the kind of table gives a meaning. Rockmill's own, as `extra_run`.
-    pub pieces: Vec<TableFile>,
+    pub pieces: Vec<TablePiece>,
 }
 
 impl Default for FileEntry {
@@ -424,13 +443,21 @@ impl VersionEdit {
 impl FileEntry {
     /// All files that the table consists of, its own first.
     pub fn files(&self) -> impl Iterator<Item = TableFile> + '_ {
-        std::iter::once(TableFile { number: self.number, size: self.size }).chain(self.pieces.iter().copied())
+        let own = TableFile { number: self.number, size: self.size };
+        std::iter::once(own).chain(self.pieces.iter().map(TablePiece::file))
     }
 
-    /// True when no file is there twice, and there are no more pieces than [`PIECES_MAX`].
-    pub fn has_each_file_once(&self) -> bool {
+    /// Bytes that the table counts for: its own file, and what it refers to of its pieces.
+    pub fn table_size(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.live).fold(self.size, u64::saturating_add)
+    }
+
+    /// True when there are no more pieces than [`PIECES_MAX`], no file is there twice, and the table refers to no more
+    /// of a piece than there is.
+    pub fn has_sound_pieces(&self) -> bool {
         let mut numbers = std::collections::HashSet::from([self.number]);
-        self.pieces.len() <= PIECES_MAX && self.pieces.iter().all(|piece| numbers.insert(piece.number))
+        let mut sound = |piece: &TablePiece| piece.live <= piece.size && numbers.insert(piece.number);
+        self.pieces.len() <= PIECES_MAX && self.pieces.iter().all(&mut sound)
     }
 
     /// True when RocksDB refuses a MANIFEST that has the entry.
@@ -492,10 +519,11 @@ impl FileEntry {
         }
         put_wrapped_number(dst, custom::EXTRA_RUN, known(self.extra_run));
         if !self.pieces.is_empty() {
-            let mut body = Vec::with_capacity(self.pieces.len() * 8);
+            let mut body = Vec::with_capacity(self.pieces.len() * 12);
             for piece in &self.pieces {
                 put_varint64(&mut body, piece.number);
                 put_varint64(&mut body, piece.size);
+                put_varint64(&mut body, piece.live);
             }
             put_bytes(dst, custom::PIECES, &body);
         }
@@ -624,11 +652,16 @@ impl<'a> Nested<'a> {
     }
 
     /// The pieces of the table `own`: each of its files once.
-    fn pieces(&mut self, own: u64) -> Result<Vec<TableFile>> {
+    fn pieces(&mut self, own: u64) -> Result<Vec<TablePiece>> {
         let (mut pieces, mut numbers) = (Vec::new(), std::collections::HashSet::from([own]));
         while !self.rest().is_empty() {
             let number = file_number(&mut self.decoder).map_err(|e| e.at(self.start))?;
             let size = self.varint64("new file: size of a piece")?;
+            let live = self.varint64("new file: live bytes of a piece")?;
+            if live > size {
+                let what = format!("new file: {live} bytes of piece {number} are live, and it has {size}");
+                return Err(FormatError::corruption(what, self.start));
+            }
             if !numbers.insert(number) {
                 return Err(FormatError::corruption(format!("new file: piece {number} is named twice"), self.start));
             }
@@ -636,7 +669,7 @@ impl<'a> Nested<'a> {
                 let what = format!("new file: table {own} has more than {PIECES_MAX} pieces");
                 return Err(FormatError::corruption(what, self.start));
             }
-            pieces.push(TableFile { number, size });
+            pieces.push(TablePiece { number, size, live });
         }
         if pieces.is_empty() {
             return Err(FormatError::corruption(format!("new file: table {own} has no pieces"), self.start));

@@ -51,6 +51,9 @@ pub enum ValueType {
     CfWideColumnEntity = 0x17,
     ValuePreferredSeqno = 0x18,
     CfValuePreferredSeqno = 0x19,
+    /// Rockmill's own, in pieces of TPH tables: older pieces of the table may still have entries of the user key, and
+    /// none of them counts.
+    Placeholder = 0x7E,
     /// Never on disk: the largest type, used to build seek keys.
     Max = 0x7F,
 }
@@ -60,7 +63,7 @@ pub enum ValueType {
 pub const VALUE_TYPE_FOR_SEEK: ValueType = ValueType::ValuePreferredSeqno;
 
 impl ValueType {
-    /// The type with this number, if RocksDB knows one.
+    /// The type with this number, if there is one.
     pub fn from_u8(v: u8) -> Option<Self> {
         use ValueType::*;
         Some(match v {
@@ -90,6 +93,7 @@ impl ValueType {
             0x17 => CfWideColumnEntity,
             0x18 => ValuePreferredSeqno,
             0x19 => CfValuePreferredSeqno,
+            0x7E => Placeholder,
             0x7F => Max,
             _ => return None,
         })

@@ -224,6 +224,7 @@ pub fn read_log(data: &[u8], mut f: impl FnMut(&[u8])) {
 /// A record of a MANIFEST.
 pub fn version_edit(data: &[u8]) {
     let Ok(edit) = VersionEdit::decode(data) else { return };
+    assert!(edit.new_files.iter().all(|(_, f)| f.has_sound_pieces()), "unsound pieces are let through");
     let bytes = edit.encode();
     let again = VersionEdit::decode(&bytes).expect("what was encoded decodes");
     assert_eq!(again.encode(), bytes, "an edit changes when it is written again");

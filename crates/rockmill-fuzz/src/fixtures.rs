@@ -11,7 +11,7 @@ use rockmill::backup::{BackupEngine, BackupEngineOptions};
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, CompressionType, DataBlockIndexType,
-    Db, Env, Options, ReverseBytewiseComparator, SliceTransform, SstFileWriter, WriteBatch,
+    Db, Env, LiveFile, Options, ReverseBytewiseComparator, SliceTransform, SstFileWriter, TphTableOptions, WriteBatch,
 };
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
 
@@ -145,6 +145,8 @@ struct Shape {
     hash_index: bool,
     bloom: bool,
     dictionary: bool,
+    /// TPH tables, some of which share files.
+    tph: bool,
 }
 
 impl Shape {
@@ -174,11 +176,16 @@ impl Shape {
             table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
         }
         options.set_block_based_table_factory(&table);
+        if self.tph {
+            let mut tph = TphTableOptions::default();
+            tph.set_garbage_percent(1000);
+            options.set_tph_table_factory(&tph);
+        }
         options
     }
 }
 
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape {
         name: "v5, zstd with dictionary, partitioned index and filter",
         version: 5,
@@ -188,6 +195,7 @@ const SHAPES: [Shape; 5] = [
         hash_index: false,
         bloom: true,
         dictionary: true,
+        tph: false,
     },
     Shape {
         name: "v6, lz4, hash index",
@@ -198,6 +206,7 @@ const SHAPES: [Shape; 5] = [
         hash_index: true,
         bloom: true,
         dictionary: false,
+        tph: false,
     },
     Shape {
         name: "v7, snappy",
@@ -208,6 +217,7 @@ const SHAPES: [Shape; 5] = [
         hash_index: false,
         bloom: false,
         dictionary: false,
+        tph: false,
     },
     Shape {
         name: "v5, no checksums, no compression",
@@ -218,6 +228,7 @@ const SHAPES: [Shape; 5] = [
         hash_index: true,
         bloom: true,
         dictionary: false,
+        tph: false,
     },
     Shape {
         name: "v6, zlib, partitioned",
@@ -228,6 +239,18 @@ const SHAPES: [Shape; 5] = [
         hash_index: false,
         bloom: true,
         dictionary: false,
+        tph: false,
+    },
+    Shape {
+        name: "TPH",
+        version: 6,
+        checksum: ChecksumType::Xxh3,
+        compression: CompressionType::None,
+        partitioned: false,
+        hash_index: false,
+        bloom: false,
+        dictionary: false,
+        tph: true,
     },
 ];
 
@@ -310,6 +333,12 @@ fn make(shape: &Shape) -> Fixture {
                 external(&options, &path, &entries);
                 db.ingest_external_file(vec![&path]).expect("an ingestion");
                 written.extend(entries.map(|(key, value)| ("default".to_owned(), key, value)));
+                if shape.tph {
+                    // What has not changed since round 0 stays in its files.
+                    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+                    let shares = |file: &LiveFile| !file.pieces.is_empty();
+                    assert!(db.live_files().expect("sound tables").iter().any(shares), "no table of several files");
+                }
             }
             _ => {}
         }

@@ -1,5 +1,5 @@
 //! Specs and results of jobs that corpora begin with: one with everything in it, one with as little as there can be,
-//! and a flush; an output, and an error.
+//! a flush, and TPH tables; an output, and an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,10 @@ use rockmill::internals::{
     Extent, FileRange, FileRanges, FilterSpec, JobOutput, JobResult, JobSpec, JobStats, NumberRange, OutputPlan, Part,
     SpecFile, SpecRun, TableFormat, TableOwner,
 };
-use rockmill::{CfOptions, CompressionOptions, Error, ErrorKind, IoPriority, TableFileCreationReason};
+use rockmill::{
+    CfOptions, CompressionOptions, Error, ErrorKind, IoPriority, Options, TableFileCreationReason, TphTableOptions,
+};
+use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::footer::BlockHandle;
@@ -69,6 +72,7 @@ fn small() -> JobSpec {
             bytes_expected: 0,
             grandparents: FileRanges::default(),
             grandparent_overlap_max: 1 << 30,
+            subtree_bits: 0,
             split_key: None,
             compression: CompressionType::Zstd,
             compression_opts: CompressionOptions::default(),
@@ -82,6 +86,7 @@ fn small() -> JobSpec {
         parts_max: 1,
         parts: Vec::new(),
         numbers: Vec::new(),
+        keep: Vec::new(),
         space: Vec::new(),
     }
 }
@@ -132,9 +137,27 @@ fn flush() -> JobSpec {
     spec
 }
 
+/// A compaction that writes TPH tables.
+fn tph() -> JobSpec {
+    let (mut spec, mut options) = (small(), Options::default());
+    let mut table = TphTableOptions::default();
+    table.set_piece_limit(8);
+    table.set_garbage_percent(50);
+    options.set_tph_table_factory(&table);
+    spec.output.format = TableFormat::of(&options.cf);
+    spec
+}
+
+/// A compaction in the order by search key.
+fn hash_range() -> JobSpec {
+    let mut spec = small();
+    (spec.comparator, spec.output.subtree_bits) = (HASH_RANGE_NAME.into(), 6);
+    spec
+}
+
 /// The specs, encoded.
 pub fn all() -> Vec<Vec<u8>> {
-    [small(), large(), flush()].iter().map(|spec| spec.encode().expect("a sound spec")).collect()
+    [small(), large(), flush(), tph(), hash_range()].iter().map(|spec| spec.encode().expect("a sound spec")).collect()
 }
 
 /// Results, encoded.

@@ -2,8 +2,10 @@
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::compression::{CompressionType, Compressor};
+use rockmill_format::edit::{FileEntry, TablePiece, VersionEdit};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, FOOTER_LEN_MAX};
 use rockmill_format::log::{LogEvent, LogReader};
+use rockmill_format::{InternalKey, ValueType};
 
 use crate::{fixtures, job_specs};
 
@@ -37,15 +39,23 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "wal" => files(|name| name.ends_with(".log")),
         "batch" | "write_batch" => files(|name| name.ends_with(".log")).iter().flat_map(|b| records(b)).collect(),
         "manifest" => files(|name| name.starts_with("MANIFEST-")),
-        "version_edit" => files(|name| name.starts_with("MANIFEST-")).iter().flat_map(|b| records(b)).collect(),
+        "version_edit" => {
+            let manifests = files(|name| name.starts_with("MANIFEST-"));
+            manifests.iter().flat_map(|b| records(b)).chain([edit_with_pieces()]).collect()
+        }
         "job_spec" => job_specs::all(),
         "perfect_hash" => perfect_hashes(),
         "job_result" => job_specs::results(),
-        "options" => files(|name| name.starts_with("OPTIONS-")),
+        "options" => {
+            let all = files(|name| name.starts_with("OPTIONS-")).into_iter();
+            all.chain([TPH_OPTIONS.to_vec()]).collect()
+        }
         "option_string" => vec![
             b"write_buffer_size=1024;compression=kZSTD;block_based_table_factory={block_size=1;checksum=kXXH3;}"
                 .to_vec(),
             b"compression_opts={level=3;max_dict_bytes=1};merge_operator={id=stringappend;delimiter=:;}".to_vec(),
+            b"table_factory={id=TphTable;piece_limit=8;block_size=8192};tph_table_factory={garbage_percent=1;}"
+                .to_vec(),
             b"max_bytes_for_level_multiplier_additional=1:2:3;comparator=leveldb.BytewiseComparator".to_vec(),
         ],
         "backup_meta" => {
@@ -61,6 +71,25 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     out.dedup();
     out
 }
+
+/// What the fixtures' databases have not: an extra run, and tables of several files.
+fn edit_with_pieces() -> Vec<u8> {
+    let file = |number: u64, extra_run: u64, pieces: &[(u64, u64, u64)]| {
+        let pieces = pieces.iter().map(|&(number, size, live)| TablePiece { number, size, live }).collect();
+        let key = InternalKey::new(b"key", 7, ValueType::Value);
+        let (smallest, largest) = (key.clone(), key);
+        (2, FileEntry { number, size: 1000, smallest, largest, extra_run, pieces, ..FileEntry::default() })
+    };
+    let new_files = vec![file(9, 0, &[(7, 4096, 100), (5, 900, 900)]), file(10, 3, &[(7, 4096, 0)])];
+    VersionEdit { new_files, ..VersionEdit::default() }.encode()
+}
+
+/// Column families with both kinds of tables.
+const TPH_OPTIONS: &[u8] = b"[Version]\n  rocksdb_version=7.8.0\n  options_file_version=1.1\n[DBOptions]\n\
+    [CFOptions \"default\"]\n  table_factory=BlockBasedTable\n[TableOptions/BlockBasedTable \"default\"]\n  \
+    #rockmill tph_table_factory={piece_limit=8;garbage_percent=50;}\n  block_size=8192\n\
+    [CFOptions \"other\"]\n  table_factory=BlockBasedTable\n\
+    [TableOptions/BlockBasedTable \"other\"]\n  block_size=4096\n";
 
 /// The two forms of these files.
 fn backup_meta() -> [Vec<u8>; 2] {

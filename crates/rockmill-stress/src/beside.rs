@@ -108,7 +108,7 @@ impl Beside {
     }
 
     /// The case of a seed: a history of about so many steps, with a few configurations, of which some histories have
-    /// DF-compaction, a time to live, or ingestions behind everything.
+    /// DF-compaction or TPH tables, a time to live, or ingestions behind everything.
     pub fn case(&self, seed: u64, steps: usize) -> Case {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (profile, ttl) = match rng.u8(..10) {
@@ -120,13 +120,15 @@ impl Beside {
         };
         // Waiting for old age takes time.
         let steps = if profile.age > 0 { steps.min(700) } else { steps };
-        let df = rng.u8(..4) == 0;
+        let (df, tph) = (rng.u8(..4) == 0, rng.bool());
         let mut configurations: Vec<Configuration> = Vec::new();
         while configurations.len() < 3 {
             let one = Configuration::random(&mut rng);
-            if df || !one.get("strategy").starts_with("df-") {
-                configurations.push(one);
+            if !df && one.get("strategy").starts_with("df-") {
+                continue;
             }
+            let block_based = |one: Configuration| one.with("table", "block-based").unwrap_or_default();
+            configurations.push(if tph { one } else { block_based(one) });
         }
         if rng.u8(..12) == 0 {
             let fifo = |one: Configuration| one.with("strategy", "fifo").unwrap_or_default();
@@ -187,7 +189,7 @@ struct Run<'a> {
     /// Of the history: some of its values are to reach their age, some tables come in behind.
     ages: bool,
     behind: bool,
-    /// No configuration has DF-compaction: at any moment RocksDB opens what Rockmill wrote.
+    /// No configuration has DF-compaction or TPH tables: at any moment RocksDB opens what Rockmill wrote.
     plain: bool,
     made: bool,
 }
@@ -221,7 +223,7 @@ impl<'a> Run<'a> {
         model.beside = true;
         let has = |what: fn(&Step) -> bool| case.history.steps.iter().any(what);
         let (ages, behind) = (has(|s| matches!(s, Step::Age)), has(|s| matches!(s, Step::Behind(_))));
-        let plain = case.configurations.iter().all(|c| !c.get("strategy").starts_with("df-"));
+        let plain = case.configurations.iter().all(|c| !c.get("strategy").starts_with("df-") && !c.shares_files());
         Self {
             beside,
             case,
@@ -361,7 +363,7 @@ impl<'a> Run<'a> {
             // Snapshots hold what would be merged away.
             (pair.ours.iterators, pair.ours.snapshots) = (BTreeMap::new(), BTreeMap::new());
             if swaps && !self.plain {
-                pair.ours.merge_extra_runs()?;
+                pair.ours.downgrade()?;
             }
             if let Some(error) = db.background_error() {
                 return Err(error.into());

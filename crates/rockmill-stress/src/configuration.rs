@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ChecksumType, CompactionPri, CompactionStyle, CompressionType,
-    DataBlockIndexType, FifoCompactOptions, KernelDriver, MergeEngine, Options, SliceTransform,
+    DataBlockIndexType, FifoCompactOptions, KernelDriver, MergeEngine, Options, SliceTransform, TphTableOptions,
     UniversalCompactOptions, WriteBufferManager, probe_kernel_engine,
 };
 use rockmill_kernel::Pool;
@@ -21,6 +21,18 @@ pub struct Draft {
     pub options: Options,
     /// Of the tables.
     pub table: BlockBasedOptions,
+    /// Of TPH tables, where those are written.
+    pub tph: Option<TphTableOptions>,
+}
+
+impl Draft {
+    /// Tables are TPH tables.
+    fn tph(&mut self, piece_limit: u32, garbage_percent: u32) {
+        let mut tph = TphTableOptions::default();
+        tph.set_piece_limit(piece_limit);
+        tph.set_garbage_percent(garbage_percent);
+        self.tph = Some(tph);
+    }
 }
 
 /// One possible value of an axis.
@@ -250,6 +262,18 @@ pub const AXES: &[Axis] = &[
             is("same", |_| {}),
             is("zstd", |d| d.options.set_bottommost_compression_type(CompressionType::Zstd)),
             is("none", |d| d.options.set_bottommost_compression_type(CompressionType::None)),
+        ],
+    },
+    Axis {
+        // Which kind of tables; TPH tables by their files at most, and what may be stale in them in percent.
+        name: "table",
+        choices: &[
+            is("block-based", |_| {}),
+            is("tph", |d| d.tph(16, 20)),
+            is("tph-1", |d| d.tph(1, 0)),
+            is("tph-2", |d| d.tph(2, 100)),
+            is("tph-4", |d| d.tph(4, 0)),
+            is("tph-16", |d| d.tph(16, 100)),
         ],
     },
     Axis {
@@ -522,6 +546,11 @@ impl Configuration {
         found.map_or("", |(axis, &c)| axis.choices[c].name)
     }
 
+    /// True where tables can consist of several files, which RocksDB does not know.
+    pub fn shares_files(&self) -> bool {
+        self.get("table").starts_with("tph")
+    }
+
     /// What is left out of it on this machine, and why.
     pub fn skipped(&self) -> Option<(String, Missing)> {
         let (driver, needs) = match self.get("engine") {
@@ -546,12 +575,15 @@ impl Configuration {
         for (axis, &c) in AXES.iter().zip(&self.chosen) {
             (axis.choices[c].apply)(&mut draft);
         }
-        let Draft { mut options, table } = draft;
+        let Draft { mut options, table, tph } = draft;
         if options.cf.compaction_style == CompactionStyle::Fifo {
             // Elsewhere old data goes down then; here it would go away.
             options.set_ttl(0);
         }
         options.set_block_based_table_factory(&table);
+        if let Some(tph) = tph {
+            options.set_tph_table_factory(&tph);
+        }
         options
     }
 }

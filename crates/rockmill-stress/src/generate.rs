@@ -233,6 +233,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "{partition_filters=true}",
         ],
     ),
+    ("tph_table_factory", &["{piece_limit=1}", "{piece_limit=3;garbage_percent=50}", "{garbage_percent=0}"]),
     ("prefix_extractor", &["fixed:3", "capped:20", "nullptr"]),
     ("memtable_prefix_bloom_size_ratio", &["0", "0.1", "-3", "3"]),
     ("memtable_whole_key_filtering", &["true", "false"]),

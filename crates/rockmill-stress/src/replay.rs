@@ -13,6 +13,7 @@ use rockmill::{ColumnFamily, Db, ErrorKind, Options, OptionsLoader, RepairOption
 use crate::configuration::Configuration;
 use crate::contents::{Difference, matches};
 use crate::events::Events;
+use crate::files::verify_tables;
 use crate::history::{History, Reopen, Step};
 use crate::kinds::FoldedComparator;
 use crate::model::Model;
@@ -333,6 +334,8 @@ impl<'a> Run<'a> {
                 let all = descriptors(&self.model.state, &options);
                 let db = Db::open_cf_descriptors_read_only(&options, &path, all, false)?;
                 matches(&db, &self.model)?;
+                drop(db);
+                verify_tables(&self.place)?;
             }
         }
         Ok(())
@@ -351,6 +354,7 @@ pub fn replay(history: &History, run: &mut Run<'_>) -> Result<(), Failure> {
     run.steps(&history.steps)?;
     let at = history.steps.len();
     let checked = run.open().and_then(|db| Ok(matches(&db, &run.model)?));
+    let checked = checked.and_then(|()| Ok(verify_tables(&run.place)?));
     checked.map_err(|trouble| run.failure(at, "at the end", trouble))
 }
 

@@ -57,7 +57,8 @@ fn calls_in_the_kernel(what: &str) -> Option<u64> {
 
 fn in_the_kernel(configurations: &mut [Configuration]) {
     for c in configurations {
-        *c = c.clone().with("engine", kernel_engine().get("engine")).unwrap();
+        // TPH tables are merged elsewhere.
+        *c = c.clone().with("engine", kernel_engine().get("engine")).unwrap().with("table", "block-based").unwrap();
     }
 }
 

@@ -51,6 +51,8 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
     let keys: Vec<InternalKey> = (0..count).map(key_of).collect();
     let options = TableBuilderOptions {
         cmp: cmp.clone(),
+        tph: None,
+        pieces: Arc::new([]),
         block_based: BlockBasedSettings { bloom_bits_per_key: 10.0, ..BlockBasedSettings::default() },
         compression,
         compression_opts: rockmill::CompressionOptions::default(),

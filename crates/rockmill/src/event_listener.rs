@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::compression::CompressionType;
+use rockmill_format::edit::TablePiece;
 use rockmill_format::properties::TableProperties;
 
 pub use crate::compaction_filter::TableFileCreationReason;
@@ -246,6 +247,8 @@ pub struct TableFileCreationInfo {
     pub reason: TableFileCreationReason,
     /// Bytes.
     pub file_size: u64,
+    /// Older files that are part of the table, too, and what it refers to of each.
+    pub pieces: Vec<TablePiece>,
     /// The table's properties.
     pub table_properties: TableProperties,
     /// Whether it was written whole.

@@ -50,7 +50,7 @@
 //! | for | see |
 //! |---|---|
 //! | reading and writing | [`Db`], [`WriteBatch`], [`ReadOptions`], [`WriteOptions`], [`Snapshot`], [`DbRawIterator`] |
-//! | options | [`Options`], [`BlockBasedOptions`], [`OptionsLoader`] |
+//! | options | [`Options`], [`BlockBasedOptions`], [`TphTableOptions`], [`OptionsLoader`] |
 //! | column families | [`ColumnFamilyDescriptor`], [`ColumnFamily`] |
 //! | own code in the store | [`MergeOperator`], [`CompactionFilter`], [`Comparator`], [`SliceTransform`] |
 //! | being told what happens | [`EventListener`], [`InfoLogger`] |
@@ -121,11 +121,13 @@ pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
     CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions,
     FifoCompactOptions, FlushOptions, KernelDriver, LoadedOptions, MergeEngine, OptionValue, OptionWarning, Options,
-    OptionsLoader, RecoveryMode, UniversalCompactOptions, UniversalCompactionStopStyle, WriteOptions,
+    OptionsLoader, RecoveryMode, TableKind, TphTableOptions, UniversalCompactOptions, UniversalCompactionStopStyle,
+    WriteOptions,
 };
 pub use rate_limiter::{IoPriority, RateLimiter, RateLimiterMode};
 pub use rockmill_format::SliceTransform;
-pub use rockmill_format::comparator::{BytewiseComparator, Comparator, ReverseBytewiseComparator};
+pub use rockmill_format::comparator::{BytewiseComparator, Comparator, HashRangeComparator, ReverseBytewiseComparator};
+pub use rockmill_format::edit::TablePiece;
 pub use sst_file_writer::{ExternalSstFileInfo, SstFileWriter};
 pub use table::{Cache, LruCacheOptions};
 

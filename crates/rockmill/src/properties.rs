@@ -51,6 +51,27 @@ pub const COMPACTIONS_WAITED_FOR_READS: &str = "rockmill.compactions-waited-for-
 /// no tree changed. Of the database, not of a column family.
 pub const SUSTAINED_WRITE_RATE: &str = "rockmill.sustained-write-rate";
 
+/// Number, Rockmill's own: tables of the column family that consist of several files, of which others may share some.
+pub const TABLES_WITH_PIECES: &str = "rockmill.tables-with-pieces";
+
+/// Number, Rockmill's own: files that tables have besides their own, each once, however many tables have it.
+pub const PIECE_FILES: &str = "rockmill.piece-files";
+
+/// Number, Rockmill's own: bytes of the files of [`PIECE_FILES`].
+pub const PIECE_FILES_SIZE: &str = "rockmill.piece-files-size";
+
+/// Number, Rockmill's own: bytes of the files of [`PIECE_FILES`] that some table refers to. The rest is garbage, which
+/// compactions clean up in time.
+pub const PIECE_FILES_LIVE_SIZE: &str = "rockmill.piece-files-live-size";
+
+/// Number, Rockmill's own: bytes of memory in which the column family's open TPH tables find their keys: functions,
+/// signatures, locators, and where blocks are. Divide it by [`TPH_KEYS`].
+pub const TPH_INDEX_MEMORY: &str = "rockmill.tph-index-memory";
+
+/// Number, Rockmill's own: live user keys in the column family's open TPH tables; one that several tables have counts
+/// for each.
+pub const TPH_KEYS: &str = "rockmill.tph-keys";
+
 /// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
 /// microseconds.
 pub const LONGEST_STALL_MICROS: &str = "rockmill.longest-stall-micros";

@@ -19,7 +19,7 @@ use crate::db::{
 };
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompressionType, Options};
-use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use crate::range_del::{FragmentedRangeTombstones, RangeTombstone, refuse_hashed_range};
 use crate::table::{TableBuilder, TableBuilderOptions};
 
 /// Version of the tables written here: it may be given a global sequence number.
@@ -153,6 +153,8 @@ impl<'a> SstFileWriter<'a> {
         let file = fs.create(path, how).map_err(|e| failed(&e))?;
         let options = TableBuilderOptions {
             cmp: self.cmp.clone(),
+            tph: TableFormat::of(cf).tph,
+            pieces: Arc::new([]),
             block_based: TableFormat::of(cf).block_based,
             compression: compression(cf),
             compression_opts: cf.compression_opts.clone(),
@@ -225,6 +227,7 @@ impl<'a> SstFileWriter<'a> {
     pub fn delete_range(&mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         let (begin, end) = (from.as_ref(), to.as_ref());
         let cmp = self.cmp.clone();
+        refuse_hashed_range(&cmp, "delete_range")?;
         let open = self.open_table()?;
         let order = cmp.compare_user(begin, end);
         if order.is_gt() {

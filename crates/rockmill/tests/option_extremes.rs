@@ -16,7 +16,7 @@ use std::time::Duration;
 use rockmill::event_listener::{CompactionJobInfo, FlushJobInfo};
 use rockmill::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamilyDescriptor, CompactOptions, Db, Error, ErrorKind,
-    EventListener, IteratorMode, LruCacheOptions, Options, OptionsLoader, ReadOptions, WriteBufferManager,
+    EventListener, IteratorMode, LruCacheOptions, OptionValue, Options, OptionsLoader, ReadOptions, WriteBufferManager,
 };
 use rockmill_io::{FileSystem, MemFileSystem};
 
@@ -55,7 +55,8 @@ const INTEGERS: [&str; 13] = [
 const FLOATS: [&str; 11] = ["-inf", "-1", "-1e-300", "0", "1e-300", "0.5", "1", "1e9", "1e300", "inf", "nan"];
 
 /// Values of options whose text is neither a number nor a word.
-const OTHERS: [(&str, &[&str]); 12] = [
+const OTHERS: [(&str, &[&str]); 13] = [
+    ("table_factory", &["TphTable", "PlainTable"]),
     ("compaction_style", &["kCompactionStyleLevel", "kCompactionStyleUniversal", "kCompactionStyleFIFO", "kNone"]),
     (
         "compaction_pri",
@@ -119,10 +120,28 @@ fn values_of(name: &str, default: &str) -> Vec<String> {
     }
 }
 
+/// The section of options that only TPH tables have.
+const TPH: &str = "TableOptions/TphTable";
+
+/// Every option of the store: those of TPH tables are in a section of their own.
+fn all_values() -> Vec<OptionValue> {
+    let mut all = Options::default().values();
+    let tph = Options::from_string(&Options::default(), "table_factory=TphTable").unwrap().values();
+    let alone: Vec<_> = tph.into_iter().filter(|v| all.iter().all(|other| other.name != v.name)).collect();
+    assert!(alone.iter().all(|v| v.section == TPH));
+    all.extend(alone);
+    all
+}
+
+/// What a column family needs so that the section is its own.
+fn kind_of(section: &str) -> &'static [(&'static str, &'static str)] {
+    if section == TPH { &[("table_factory", "TphTable")] } else { &[] }
+}
+
 /// Every option of the store that has values to try.
 fn options() -> Vec<Walked> {
     let mut all = Vec::new();
-    for option in Options::default().values() {
+    for option in all_values() {
         let inner = option.value.strip_prefix('{').and_then(|v| v.strip_suffix('}'));
         let mut nested: Vec<String> = inner.into_iter().flat_map(|v| v.split(';')).map(str::to_owned).collect();
         nested.retain(|pair| pair.contains('='));
@@ -181,13 +200,14 @@ impl Case {
     }
 
     fn with(&self, pairs: &[(&str, &str)]) -> Result<Options, Error> {
-        let table =
-            |name: &str| Options::default().values().iter().any(|v| v.section.starts_with('T') && v.name == name);
         let mut o = self.base();
         for (name, value) in pairs {
             let outer = name.split('.').next().unwrap_or_default();
-            let name = if table(outer) { format!("block_based_table_factory.{name}") } else { (*name).to_owned() };
-            o = Options::from_pairs(&o, [(name, *value)])?;
+            let section = all_values().into_iter().find(|v| v.name == outer).map_or("", |v| v.section);
+            let of_table = section.starts_with('T');
+            let name = if of_table { format!("table_factory.{name}") } else { (*name).to_owned() };
+            let kind = kind_of(section).iter().map(|(name, kind)| ((*name).to_owned(), *kind));
+            o = Options::from_pairs(&o, kind.chain([(name, *value)]))?;
         }
         Ok(o)
     }
@@ -230,7 +250,7 @@ impl Case {
 
     /// Opens with an OPTIONS file that has a line of somebody else's.
     fn stored_in_file(&self, section: &str, name: &str, value: &str) -> Result<(), Error> {
-        self.work(&Db::open(&self.base(), DIR)?, 0)?;
+        self.work(&Db::open(&self.with(kind_of(section))?, DIR)?, 0)?;
         let mut names = self.fs.list_dir(Path::new(DIR)).unwrap();
         names.retain(|n| n.starts_with("OPTIONS-"));
         names.sort();
@@ -260,12 +280,12 @@ impl Case {
 
     /// Changes an open database, which then goes on.
     fn while_open(&self, setting: &[(&str, &str)], section: &str, name: &str, value: &str) -> Result<(), Error> {
-        let db = Db::open(&self.with(setting)?, DIR)?;
+        let db = Db::open(&self.with(&[kind_of(section), setting].concat())?, DIR)?;
         self.work(&db, 0)?;
         match section {
             "DBOptions" => db.set_db_options(&[(name, value)])?,
             "CFOptions" => db.set_options(&[(name, value)])?,
-            _ => db.set_options(&[(&format!("block_based_table_factory.{name}"), value)])?,
+            _ => db.set_options(&[(&format!("table_factory.{name}"), value)])?,
         }
         self.work(&db, 1)?;
         Ok(())

@@ -1,6 +1,8 @@
 //! Options that change while the database is open, and OPTIONS files, beside RocksDB.
 
 mod oracle;
+#[path = "options/table_kind.rs"]
+mod table_kind;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

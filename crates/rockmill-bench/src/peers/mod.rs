@@ -105,6 +105,7 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
         Some((name, path)) => (name, Some(Path::new(path))),
         None => (first, None),
     };
+    let (tables_of_all, order_of_all) = (&flags.table_format, flags.hash_range);
     let mut flags = flags.clone();
     let mut label = name.to_owned();
     let mut notes = Vec::new();
@@ -126,6 +127,13 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
         notes.push(format!("this side alone: {}", changed.join(", ")));
     }
     let kind = kind(name, library)?;
+    if !matches!(kind, Kind::Rockmill) {
+        if flags.table_format != *tables_of_all || flags.hash_range != order_of_all {
+            return Err(Error::Usage(format!("--peer {spec}: --table_format and --hash_range are for Rockmill alone")));
+        }
+        flags.hash_range = false;
+        flags.table_format = Flags::default().table_format;
+    }
     if let Kind::RocksDb(library) = &kind {
         notes.push(format!("library {}", library.path().display()));
         if library.assertions {
@@ -363,6 +371,18 @@ mod tests {
     }
 
     #[test]
+    fn one_side_has_tph_tables() {
+        let all = sides(&flags(&["rockmill,table_format=tph,piece_limit=4", "rockmill,table-format=block"])).unwrap();
+        let formats: Vec<&str> = all.iter().map(|s| s.flags.table_format.as_str()).collect();
+        assert_eq!(formats, ["block", "tph", "block"]);
+        let texts = all.iter().map(|s| s.options_text.contains("tph_table_factory={"));
+        assert_eq!(texts.collect::<Vec<_>>(), [false, true, false]);
+        let options = rockmill::options(&all[1].flags, &all[1].options_text).unwrap();
+        assert_eq!((options.cf.table_factory, options.cf.tph.piece_limit), (::rockmill::TableKind::Tph, 4));
+        assert_eq!(options.cf.table.block_size, 4096);
+    }
+
+    #[test]
     fn commas_within_a_value_have_a_backslash() {
         assert_eq!(parts_of("a,b=c\\,d,,e\\,"), ["a", "b=c,d", "", "e,"]);
         for text in ["a,b", ",", "", "a\\b=c;d,e"] {
@@ -383,5 +403,8 @@ mod tests {
         #[cfg(not(feature = "redb"))]
         assert!(bad("redb").contains("--features redb"));
         assert!(bad("rockmill,num=0").contains("at least 1"));
+        assert!(bad("rockmill,table_format=plain").contains("block or tph"));
+        #[cfg(feature = "redb")]
+        assert!(bad("redb,table_format=tph").contains("for Rockmill alone"));
     }
 }

@@ -29,7 +29,7 @@ pub fn run(
     out: &mut Out,
 ) -> Result<()> {
     let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: None };
-    let (db, cf) = open.open_as(Manner { read_only: true, reproducible: false })?;
+    let (db, cf) = open.open_as(Manner { read_only: true, ..Manner::default() })?;
     let plan = db.explain_compact_range_cf_opt(&cf, range.0, range.1, options)?;
     let engine = db.get_db_options().merge_engine;
     let engine_note = db.property_value(properties::MERGE_ENGINE)?.unwrap_or_default();

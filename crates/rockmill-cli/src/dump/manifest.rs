@@ -1,7 +1,7 @@
 //! MANIFESTs: each version edit.
 
 use rockmill::internals::LogSource;
-use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::edit::{FileEntry, TablePiece, VersionEdit};
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use serde_json::{Map, Value, json};
 
@@ -107,7 +107,8 @@ fn file_fields(f: &FileEntry) -> Vec<(&'static str, Value)> {
     add("temperature", f.temperature.into(), f.temperature != 0);
     add("user_defined_timestamps_persisted", false.into(), !f.user_defined_timestamps_persisted);
     add("extra_run", f.extra_run.into(), f.extra_run != 0);
-    let pieces: Vec<Value> = f.pieces.iter().map(|p| json!({ "number": p.number, "size": p.size })).collect();
+    let piece = |p: &TablePiece| json!({ "number": p.number, "size": p.size, "live": p.live });
+    let pieces: Vec<Value> = f.pieces.iter().map(piece).collect();
     add("pieces", pieces.into(), !f.pieces.is_empty());
     all
 }

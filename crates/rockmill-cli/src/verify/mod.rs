@@ -24,6 +24,7 @@ use std::time::Instant;
 use rockmill::internals::{RecoveredState, each_file, manifest_mark, recover_manifest, retry_while_files_vanish};
 use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::comparator_named;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileSystem, PosixFileSystem};
 use serde_json::{Value, json};
@@ -159,7 +160,7 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
 }
 
 fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
-    let mut order = |name: &str, comparator: &str| match store::comparator_named(comparator) {
+    let mut order = |name: &str, comparator: &str| match comparator_named(comparator) {
         Some(user) => Ok((InternalKeyComparator::new(user), NUM_LEVELS)),
         None => Err(Error::not_supported(format!(
             "column family {name:?} is ordered by comparator {comparator:?}, which the command does not know"

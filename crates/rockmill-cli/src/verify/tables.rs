@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rockmill::internals::{
-    FileMeta, RecoveredCf, RecoveredState, Table, TableOpenOptions, current_manifest, for_each_edit,
-    retry_while_files_vanish,
+    FileMeta, RecoveredCf, RecoveredState, Table, current_manifest, for_each_edit, retry_while_files_vanish,
+    table_of_files, table_path,
 };
 use rockmill_format::edit::TableFile;
 use rockmill_format::filename;
@@ -120,10 +120,7 @@ fn open_file(
     file: TableFile,
     problems: &mut Vec<String>,
 ) -> Result<(PathBuf, Arc<dyn RandomAccessFile>), String> {
-    let path = context.dir.join(filename::table(file.number));
-    // LevelDB and old RocksDB wrote `.ldb`.
-    let old = path.with_extension("ldb");
-    let path = if !path.exists() && old.exists() { old } else { path };
+    let path = table_path(&**context.fs, context.dir, file.number);
     let opened = context.fs.open_random(&path, context.direct).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => MISSING.to_owned(),
         _ => format!("cannot be opened: {e}"),
@@ -136,27 +133,23 @@ fn open_file(
 
 fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
     let mut problems = Vec::new();
-    let own = TableFile { number: job.file.number(), size: job.file.size() };
-    let (path, file) = match open_file(context, own, &mut problems) {
-        Ok(own) => own,
+    let own = TableFile { number: job.file.number(), size: job.file.own_size() };
+    let mut files = match open_file(context, own, &mut problems) {
+        Ok(own) => vec![own],
         Err(problem) => return (None, vec![problem]),
     };
     for piece in &job.file.entry.pieces {
         let mut of_piece = Vec::new();
-        let opened = open_file(context, *piece, &mut of_piece);
-        of_piece.extend(opened.err());
+        match open_file(context, piece.file(), &mut of_piece) {
+            Ok(piece) => files.push(piece),
+            Err(problem) => of_piece.push(problem),
+        }
         problems.extend(of_piece.iter().map(|problem| format!("{}: {problem}", filename::table(piece.number))));
     }
-    let options = TableOpenOptions {
-        path,
-        cmp: job.cf.version.cmp.clone(),
-        cache: None,
-        largest_seqno: Some(job.file.entry.largest_seqno),
-        statistics: None,
-        read_protection: None,
-        prefix_extractor: None,
-    };
-    let table = match Table::open(file, options) {
+    if files.len() <= job.file.entry.pieces.len() {
+        return (None, problems); // without one of its files the table cannot be read
+    }
+    let table = match table_of_files(files, &job.cf.version.cmp, Some(job.file.entry.largest_seqno)) {
         Ok(table) => table,
         Err(e) => {
             problems.push(e.to_string());

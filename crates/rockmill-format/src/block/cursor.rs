@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::entry::{self, Header};
 use super::{BlockKind, BlockLayout, hash_index};
 use crate::coding;
-use crate::comparator::InternalKeyComparator;
+use crate::comparator::{InternalKeyComparator, search_key};
 use crate::error::{FormatError, Result};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use crate::key::{self, SequenceNumber, TAG_LEN, ValueType};
@@ -167,6 +167,26 @@ impl BlockCursor {
         data.get(self.first_key.0 as usize..self.first_key.1 as usize).unwrap_or(&[])
     }
 
+    /// In a data block: true where the next entry has a user key of other bytes than the current one, or there is no
+    /// next entry in the block. False also where that cannot be told without moving.
+    pub fn next_has_other_user_key(&self, data: &[u8]) -> bool {
+        let Some(keys) = data.get(..self.layout.keys_end as usize) else { return false };
+        if self.layout.separated {
+            return false;
+        }
+        let pos = self.next as usize;
+        if pos >= keys.len() {
+            return true;
+        }
+        let Some(Header { shared, unshared, key_at, .. }) = entry::header(keys, pos, false) else { return false };
+        let user_len = self.key.len().saturating_sub(TAG_LEN);
+        if shared + unshared != self.key.len() {
+            return true;
+        }
+        let rest = keys.get(key_at..key_at + user_len.saturating_sub(shared));
+        shared < user_len && rest != self.key.get(shared..user_len)
+    }
+
     /// To the first entry.
     pub fn seek_to_first(&mut self, data: &[u8]) -> Result<()> {
         self.go_to_restart(data, 0)?;
@@ -190,6 +210,10 @@ impl BlockCursor {
     pub fn seek(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<()> {
         // One copy of the search per order keeps the comparison inline.
         match self.kind {
+            BlockKind::Data { global_seqno: None } if cmp.is_hash_range() => {
+                let known = search_key(key::user_key(target));
+                self.seek_by(data, |k| InternalKeyComparator::compare_with_search_key(k, target, known))
+            }
             BlockKind::Data { global_seqno: None } | BlockKind::Index { user_keys: false, .. } => {
                 self.seek_by(data, |k| cmp.compare(k, target))
             }

@@ -47,7 +47,10 @@ fn random_file(rng: &mut fastrand::Rng) -> FileEntry {
         f.max_timestamp = random_bytes(rng, 8);
         f.file_open_metadata = random_bytes(rng, 200);
         f.extra_run = random_number(rng);
-        f.pieces = several(rng, |r| TableFile { number: random_number(r) & MAX_FILE_NUMBER, size: random_number(r) });
+        f.pieces = several(rng, |r| {
+            let (number, size) = (random_number(r) & MAX_FILE_NUMBER, random_number(r));
+            TablePiece { number, size, live: [0, size / 2, size][r.usize(..3)] }
+        });
         let mut numbers = std::collections::HashSet::from([f.number]);
         f.pieces.retain(|piece| numbers.insert(piece.number));
     }
@@ -199,37 +202,43 @@ fn an_extra_run_is_a_field_that_nobody_may_pass_over() {
 
 #[test]
 fn pieces_are_a_field_that_nobody_may_pass_over() {
-    let file = |pieces: &[(u64, u64)]| {
+    let file = |pieces: &[(u64, u64, u64)]| {
         let key = InternalKey::new(b"k", 1, ValueType::Value);
         let (smallest, largest) = (key.clone(), key);
-        let pieces = pieces.iter().map(|&(number, size)| TableFile { number, size }).collect();
+        let pieces = pieces.iter().map(|&(number, size, live)| TablePiece { number, size, live }).collect();
         FileEntry { number: 7, size: 9, smallest, largest, pieces, ..FileEntry::default() }
     };
     let encode = |f: &FileEntry| VersionEdit { new_files: vec![(2, f.clone())], ..VersionEdit::default() }.encode();
     let decode = |bytes: &[u8]| VersionEdit::decode(bytes).map(|edit| edit.new_files[0].1.clone());
     assert_ne!(custom::PIECES & custom::NOT_SAFE_TO_IGNORE, 0);
-    let two = file(&[(300, 4096), (5, 0)]);
+    let two = file(&[(300, 4096, 4095), (5, 0, 0)]);
     let (without, bytes) = (encode(&file(&[])), encode(&two));
-    let field = [0xC1, 0xA4, 0x01, 6, 0xAC, 0x02, 0x80, 0x20, 5, 0]; // tag 21057, six bytes
+    let field = [0xC1, 0xA4, 0x01, 9, 0xAC, 0x02, 0x80, 0x20, 0xFF, 0x1F, 5, 0, 0]; // tag 21057, nine bytes
     assert_eq!(bytes.len(), without.len() + field.len());
     let at = bytes.windows(field.len()).position(|w| w == field).unwrap();
     assert_eq!(decode(&bytes).unwrap(), two);
     assert_eq!(two.files().map(|f| (f.number, f.size)).collect::<Vec<_>>(), [(7, 9), (300, 4096), (5, 0)]);
+    assert_eq!((two.table_size(), file(&[(1, 9, 0), (2, u64::MAX, u64::MAX)]).table_size()), (4104, u64::MAX));
     assert_eq!([two.is_refused_by_rocksdb(), decode(&without).unwrap().is_refused_by_rocksdb()], [true, false]);
 
-    // The largest number of them, and one more; one named twice; the table's own file; none; half of one.
-    let many = |n: u64| file(&(100..100 + n).map(|n| (n, 1)).collect::<Vec<_>>());
+    // The largest number of them, and one more; one named twice; the table's own file; more live than there is; none;
+    // parts of one.
+    let many = |n: u64| file(&(100..100 + n).map(|n| (n, 1, 1)).collect::<Vec<_>>());
     assert_eq!(decode(&encode(&many(PIECES_MAX as u64))).unwrap(), many(PIECES_MAX as u64));
     for (bad, why) in [
         (many(PIECES_MAX as u64 + 1), "more than 1024 pieces"),
-        (file(&[(5, 1), (6, 1), (5, 1)]), "piece 5 is named twice"),
-        (file(&[(7, 1)]), "piece 7 is named twice"),
-        (file(&[(MAX_FILE_NUMBER + 1, 1)]), "over the limit"),
+        (file(&[(5, 1, 1), (6, 1, 1), (5, 1, 1)]), "piece 5 is named twice"),
+        (file(&[(7, 1, 1)]), "piece 7 is named twice"),
+        (file(&[(6, 9, 9), (5, 9, 10)]), "10 bytes of piece 5 are live, and it has 9"),
+        (file(&[(MAX_FILE_NUMBER + 1, 1, 1)]), "over the limit"),
     ] {
+        assert_eq!(bad.has_sound_pieces(), why == "over the limit");
         let e = decode(&encode(&bad)).unwrap_err().to_string();
         assert!(e.contains(why), "{e}");
     }
-    for (field, why) in [(vec![0xC1, 0xA4, 0x01, 0], "no pieces"), (vec![0xC1, 0xA4, 0x01, 1, 5], "size of a piece")] {
+    let parts: [(&[u8], _); 3] = [(&[], "no pieces"), (&[5], "size of a piece"), (&[5, 1], "live bytes of a piece")];
+    for (part, why) in parts {
+        let field = [&[0xC1, 0xA4, 0x01, part.len() as u8], part].concat();
         let e = decode(&[&bytes[..at], &field, &[1]].concat()).unwrap_err().to_string();
         assert!(e.contains(why), "{e}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rockmill::{
     BottommostLevelCompaction, Checkpoint, ColumnFamily, CompactOptions, Db, DbRawIterator, Error, FlushOptions,
-    IngestExternalFileOptions, Options, ReadOptions, Snapshot, SstFileWriter, WriteBatch, WriteOptions,
+    IngestExternalFileOptions, Options, ReadOptions, Snapshot, SstFileWriter, TableKind, WriteBatch, WriteOptions,
 };
 use rockmill_rocksdb::store::{CompactHow, Go, Look, Op, WriteHow};
 
@@ -33,6 +33,10 @@ impl<'db> Ours<'db> {
     fn family(&self, name: &str) -> Result<ColumnFamily, Error> {
         let found = self.db.cf_handle(name);
         found.ok_or_else(|| Error::invalid_argument(format!("there is no column family {name:?}")))
+    }
+
+    fn writes_tph(&self, cf: &ColumnFamily) -> bool {
+        self.db.get_options_cf(cf).cf.table_factory == TableKind::Tph
     }
 
     fn batch(&self, ops: &[Op]) -> Result<WriteBatch, Error> {
@@ -71,18 +75,22 @@ impl<'db> Ours<'db> {
         Ok(options)
     }
 
-    /// Makes the directory one that RocksDB opens, before it changes hands.
-    pub fn merge_extra_runs(&self) -> Result<(), Error> {
+    /// Makes the directory one that RocksDB opens, before it changes hands: no extra runs, and each table one file.
+    pub fn downgrade(&self) -> Result<(), Error> {
         for name in self.db.cf_names() {
             let cf = self.family(&name)?;
             if self.db.get_options_cf(&cf).cf.compaction_downforce {
                 self.db.set_options_cf(&cf, &[("compaction_downforce", "false")])?;
+            }
+            if self.writes_tph(&cf) {
+                self.db.set_options_cf(&cf, &[("tph_table_factory", "{piece_limit=1}")])?;
             }
             // A job that runs may still leave one.
             self.db.wait_for_background_work()?;
             while self.db.level_stats(&cf).iter().any(|level| level.extra_runs > 0) {
                 self.db.merge_extra_runs_cf(&cf)?;
             }
+            self.db.make_tables_whole_cf(&cf)?;
         }
         Ok(())
     }
@@ -194,7 +202,10 @@ impl Store for Ours<'_> {
     }
 
     fn set_option(&mut self, family: &str, name: &str, value: &str) -> Said<()> {
-        Ok(self.db.set_options_cf(&self.family(family)?, &[(name, value)])?)
+        let cf = self.family(family)?;
+        // What both kinds of tables have is for the one that is written.
+        let tph = name == "block_based_table_factory" && self.writes_tph(&cf);
+        Ok(self.db.set_options_cf(&cf, &[(if tph { "tph_table_factory" } else { name }, value)])?)
     }
 
     fn set_db_option(&mut self, name: &str, value: &str) -> Said<Option<()>> {

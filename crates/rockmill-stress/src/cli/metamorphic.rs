@@ -68,6 +68,9 @@ pub struct MetamorphicArgs {
     /// Configurations of a history: a number, or "all" of those in which every two choices meet
     #[arg(long, default_value = "6", value_name = "N|all")]
     configurations: String,
+    /// What all configurations have, as table=tph-2,compression=lz4
+    #[arg(long, default_value = "", value_name = "AXIS=CHOICE,...")]
+    config: String,
     /// Histories [default: 1, or as many as fit into --minutes]
     #[arg(long)]
     histories: Option<u64>,
@@ -106,7 +109,10 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
     for n in 0..histories {
         let seed = first.wrapping_add(n);
         let history = generate(seed, args.steps, &Profile::everything());
-        let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), count.max(1));
+        let mut configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), count.max(1));
+        for configuration in &mut configurations {
+            *configuration = configuration.clone().with_all(&args.config)?;
+        }
         let mut before: Option<(Case, Vec<u64>)> = None;
         for case in cases(&history, &configurations, has_ttl(seed)) {
             if until.is_some_and(|until| Instant::now() >= until) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{
     Checkpoint, ColumnFamily, Db, ErrorKind, ExportImportFilesMetaData, ImportColumnFamilyOptions,
-    IngestExternalFileArg, IngestExternalFileOptions, Options, SstFileWriter,
+    IngestExternalFileArg, IngestExternalFileOptions, Options, SstFileWriter, TableKind,
 };
 
 use super::Trouble;
@@ -143,16 +143,23 @@ impl Session<'_, '_, '_> {
         Ok(())
     }
 
-    /// Exports; extra runs are merged away before, as users have to.
+    /// Exports; extra runs are merged away before, and tables of several files rewritten, as users have to.
     fn export(&self, cf: &ColumnFamily, dir: &Path) -> Result<ExportImportFilesMetaData, Trouble> {
         loop {
             match Checkpoint::new(self.db)?.export_column_family(cf, dir) {
-                Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("extra runs") => {}
+                // A job that runs may still leave some.
+                Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("extra runs") => {
+                    self.db.set_options_cf(cf, &[("compaction_downforce", "false")])?;
+                    self.db.merge_extra_runs_cf(cf)?;
+                }
+                Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("several files") => {
+                    if self.db.get_options_cf(cf).cf.table_factory == TableKind::Tph {
+                        self.db.set_options_cf(cf, &[("tph_table_factory", "{piece_limit=1}")])?;
+                    }
+                    self.db.make_tables_whole_cf(cf)?;
+                }
                 done => return Ok(done?),
             }
-            // A job that runs may still leave one.
-            self.db.set_options_cf(cf, &[("compaction_downforce", "false")])?;
-            self.db.merge_extra_runs_cf(cf)?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rockmill::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
-    FlushOptions, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    FlushOptions, Options, ReadOptions, Snapshot, TableKind, WriteBatch, WriteOptions,
 };
 
 use super::{Done, Failure, Run, Trouble, Verdict};
@@ -376,8 +376,17 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
 
     fn set_options(&self, slot: Slot, name: &str, value: &str) -> Result<(), Trouble> {
         let cf = self.handle(slot)?;
-        let fifo = self.db.get_options_cf(&cf).cf.compaction_style == CompactionStyle::Fifo;
+        let now = self.db.get_options_cf(&cf);
+        let fifo = now.cf.compaction_style == CompactionStyle::Fifo;
+        // What both kinds of tables have is for the one that is written.
+        let tph = now.cf.table_factory == TableKind::Tph;
+        let name = if tph && name == "block_based_table_factory" { "tph_table_factory" } else { name };
         match self.db.set_options_cf(&cf, &[(name, value)]) {
+            // An open column family keeps its kind.
+            Err(e) if !tph && name == "tph_table_factory" => match e.kind() {
+                ErrorKind::InvalidArgument => Ok(()),
+                _ => Err(e.into()),
+            },
             // The one that FIFO compaction, which has one level, refuses.
             Err(e) if fifo && (name, value) == ("compaction_downforce", "true") => match e.kind() {
                 ErrorKind::InvalidArgument => Ok(()),

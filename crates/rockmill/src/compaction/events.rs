@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rockmill_format::edit::TablePiece;
 use rockmill_format::properties::TableProperties;
 
 use super::LocalHost;
@@ -47,7 +48,7 @@ impl Default for JobEvents {
 
 impl LocalHost {
     /// Logs a table that was written, or could not be, and tells the listeners.
-    pub(super) fn tell(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
+    pub(super) fn tell(&self, number: u64, path: &Path, pieces: &[TablePiece], done: &Result<TableSummary>) {
         let JobEvents { job, cf_name, reason, .. } = &self.events;
         let (log, db) = (&self.means.log, &self.means.db);
         if let Ok(summary) = done {
@@ -57,17 +58,20 @@ impl LocalHost {
         if let Ok(summary) = done
             && log.wants(crate::info_log::LogLevel::Info)
         {
-            log.event(
-                Event::new(&*self.means.clock)
-                    .text("cf_name", cf_name)
-                    .number("job", job)
-                    .text("event", "table_file_creation")
-                    .number("file_number", number)
-                    .number("file_size", summary.file_size)
-                    .number("smallest_seqno", summary.smallest_seqno)
-                    .number("largest_seqno", summary.largest_seqno)
-                    .object("table_properties", |e| properties(e, &summary.properties)),
-            );
+            let mut event = Event::new(&*self.means.clock)
+                .text("cf_name", cf_name)
+                .number("job", job)
+                .text("event", "table_file_creation")
+                .number("file_number", number)
+                .number("file_size", summary.file_size)
+                .number("smallest_seqno", summary.smallest_seqno)
+                .number("largest_seqno", summary.largest_seqno);
+            if !pieces.is_empty() {
+                event = event
+                    .numbers("pieces", pieces.iter().map(|piece| piece.number))
+                    .number("live_piece_size", pieces.iter().map(|piece| piece.live).fold(0, u64::saturating_add));
+            }
+            log.event(event.object("table_properties", |e| properties(e, &summary.properties)));
         }
         if db.listeners.is_empty() {
             return;
@@ -79,6 +83,7 @@ impl LocalHost {
             job_id: *job,
             reason: *reason,
             file_size: done.as_ref().map_or(0, |s| s.file_size),
+            pieces: pieces.to_vec(),
             table_properties: done.as_ref().map(|s| s.properties.clone()).unwrap_or_default(),
             status: done.as_ref().map(drop).map_err(Error::clone),
         };
@@ -122,4 +127,69 @@ fn properties(event: Event, p: &TableProperties) -> Event {
         .text("db_id", &p.db_id)
         .text("db_session_id", &p.db_session_id)
         .number("orig_file_number", p.orig_file_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::{FileSystem, ManualClock, MemFileSystem};
+
+    use super::*;
+    use crate::Options;
+    use crate::compaction::objects::JobObjects;
+    use crate::compaction::{JobHost, JobMeans};
+    use crate::event_listener::EventListener;
+    use crate::info_log::{InfoLog, InfoLogger, LogLevel};
+    use crate::table::Table;
+    use crate::version::{FileMeta, TableSource};
+
+    struct NoTables;
+
+    impl TableSource for NoTables {
+        fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
+            Err(Error::corruption(format!("{file:?}")))
+        }
+    }
+
+    /// The pieces that it was told of.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Vec<TablePiece>>>);
+
+    impl EventListener for Arc<Told> {
+        fn on_table_file_created(&self, info: &TableFileCreationInfo) {
+            self.0.lock().push(info.pieces.clone());
+        }
+    }
+
+    #[test]
+    fn the_log_and_listeners_are_told_of_pieces() {
+        let (lines, told) = (Arc::new(Mutex::new(String::new())), Arc::<Told>::default());
+        let fs: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
+        let mut options = Options::default();
+        options.set_file_system(Arc::clone(&fs));
+        let log = Arc::clone(&lines);
+        options.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Info, move |_, line| {
+            log.lock().push_str(line);
+        }));
+        options.add_event_listener(Arc::clone(&told));
+        let log = InfoLog::begin(&options.db.log_settings(), Path::new("/db"));
+        let means = JobMeans::new(JobObjects::default(), options.db, fs, Arc::new(ManualClock::new(1)));
+        let host = LocalHost {
+            means: JobMeans { log, ..means },
+            dir: "/db".into(),
+            inputs: Arc::default(),
+            tables: Arc::new(NoTables),
+            sealed: None,
+            new_file_number: Arc::new(|| Ok(1)),
+            cancelled: Arc::default(),
+            events: JobEvents::default(),
+        };
+        let pieces = [(7, 100, 60), (5, 90, 90)].map(|(number, size, live)| TablePiece { number, size, live });
+        for pieces in [&pieces[..], &[]] {
+            host.output_done(9, Path::new("/db/000009.sst"), pieces, &Ok(TableSummary::default()));
+            let text = std::mem::take(&mut *lines.lock());
+            assert_eq!(text.contains(r#""pieces": [7, 5], "live_piece_size": 150, "#), !pieces.is_empty(), "{text}");
+            assert_eq!(text.contains("piece"), !pieces.is_empty(), "{text}");
+        }
+        assert_eq!(*told.0.lock(), [pieces.to_vec(), Vec::new()]);
+    }
 }

@@ -31,7 +31,7 @@ pub struct FileRange<'a> {
     pub smallest: &'a [u8],
     /// Largest user key.
     pub largest: &'a [u8],
-    /// Size of the file, in bytes.
+    /// Bytes that the table counts for.
     pub size: u64,
 }
 

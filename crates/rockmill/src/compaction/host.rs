@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rockmill_format::edit::TablePiece;
 use rockmill_format::filename;
 use rockmill_io::ring::{BatchIo, DeviceFacts};
 use rockmill_io::{Clock, FileSystem, RandomAccessFile, WritableFile, WriteOptions};
@@ -98,8 +99,8 @@ pub(crate) trait JobHost: Send + Sync {
     /// Where the job says how far it is.
     fn progress(&self) -> &Arc<JobProgress>;
 
-    /// An output is durable, but for its name, or could not be written.
-    fn output_done(&self, _number: u64, _path: &Path, _done: &Result<TableSummary>) {}
+    /// An output is durable, but for its name, or could not be written. `pieces`: the further files of its table.
+    fn output_done(&self, _number: u64, _path: &Path, _pieces: &[TablePiece], _done: &Result<TableSummary>) {}
 
     /// What the device with the job's files likes, where that is known.
     fn device(&self) -> Option<DeviceFacts> {
@@ -259,8 +260,8 @@ impl JobHost for LocalHost {
         &self.events.progress
     }
 
-    fn output_done(&self, number: u64, path: &Path, done: &Result<TableSummary>) {
-        self.tell(number, path, done);
+    fn output_done(&self, number: u64, path: &Path, pieces: &[TablePiece], done: &Result<TableSummary>) {
+        self.tell(number, path, pieces, done);
     }
 
     fn device(&self) -> Option<DeviceFacts> {

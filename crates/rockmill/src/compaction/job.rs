@@ -12,7 +12,7 @@
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 //! A flush (`flush.rs`) is one part, whose input the host has in memory.
 
-use super::engine::{Destination, PartEnd, PartJob, PartOutput, in_order};
+use super::engine::{self, Destination, PartEnd, PartJob, PartOutput, in_order};
 use super::merge::KeyPrefixes;
 use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
@@ -154,10 +154,13 @@ fn run_part(
     let largest = files().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
     let range = smallest.zip(largest);
     let heads = KeyPrefixes::new(cmp, range);
-    let map = SstMap::new(plan, part, host)?;
     let (_working, help) = (Working::begin(), means.help());
     let stop = [&*means.shutdown, host.cancelled(), stop];
     let output = Destination { plan, part, tombstones, created, help: help.as_ref() };
+    if plan.by_entries {
+        return engine::run_scans(output, heads, range, stop);
+    }
+    let map = SstMap::new(plan, part, host)?;
     for engine in in_order(means.db.merge_engine) {
         match engine.run(&PartJob { output, map: &map, heads, range, stop })? {
             PartEnd::Done(made) => {

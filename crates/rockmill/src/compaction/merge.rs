@@ -16,10 +16,11 @@
 use std::path::Path;
 
 use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::search_key;
 use rockmill_format::key::user_key;
 
 use crate::error::Result;
-use crate::table::WholeBlock;
+use crate::table::{Leaves, Origin, WholeBlock};
 use order::Order;
 
 mod ahead;
@@ -27,6 +28,7 @@ pub mod feed;
 mod order;
 pub mod ring_feed;
 pub mod run;
+pub(super) mod scan_run;
 
 /// A sorted stream of internal entries.
 pub trait MergeStream {
@@ -49,6 +51,14 @@ pub trait MergeStream {
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path> {
         None
+    }
+    /// Where the current entry is, if outputs may leave it there ([`TableScan::origin`](crate::table::TableScan)).
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+    /// What the current user key leaves if it goes ([`TableScan::leaves`](crate::table::TableScan)).
+    fn leaves(&self) -> Leaves {
+        Leaves::Nothing
     }
     /// A block that the stream would give from its first to its last entry, with nothing in between, and whose first
     /// user key is not the last one given. While there is one the stream is not [`Self::valid`]; it goes on with
@@ -99,6 +109,14 @@ impl<S: MergeStream> MergeStream for &mut S {
         (**self).file()
     }
 
+    fn origin(&self) -> Option<Origin> {
+        (**self).origin()
+    }
+
+    fn leaves(&self) -> Leaves {
+        (**self).leaves()
+    }
+
     fn block(&self) -> Option<WholeBlock<'_>> {
         (**self).block()
     }
@@ -144,6 +162,14 @@ pub trait Run {
     fn skip_block(&mut self) -> Result<()> {
         Ok(())
     }
+    /// See [`MergeStream::origin`].
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+    /// See [`MergeStream::leaves`].
+    fn leaves(&self) -> Leaves {
+        Leaves::Nothing
+    }
     /// The head of the current key.
     #[inline]
     fn head(&self, heads: KeyPrefixes) -> u64 {
@@ -155,11 +181,13 @@ pub trait Run {
     }
 }
 
-/// How eight bytes of a user key are taken as a number that orders as the keys do.
+/// How eight bytes of a user key, or its search key, are taken as a number that orders as the keys do.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyPrefixes {
-    /// Off where keys do not order bytewise: all are 0.
+    /// Off where keys do not order bytewise: all are 0, or search keys.
     on: bool,
+    /// Keys order by their search keys.
+    hashed: bool,
     /// Bytes that all keys have in common.
     common: usize,
     /// Bits that all heads have in common.
@@ -169,8 +197,10 @@ pub struct KeyPrefixes {
 impl KeyPrefixes {
     /// For keys of this order from the smallest to the largest of `range`; `None` where it is not known.
     pub fn new(cmp: &InternalKeyComparator, range: Option<(&[u8], &[u8])>) -> Self {
+        let on = cmp.is_bytewise();
         let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
-        let heads = Self { on: cmp.is_bytewise(), common, shared_bits: 0 };
+        let common = if on { common } else { 0 };
+        let heads = Self { on, hashed: cmp.is_hash_range(), common, shared_bits: 0 };
         // The head of a key between the two is between theirs.
         let shared_bits = range.map_or(0, |(a, b)| (heads.of(a) ^ heads.of(b)).leading_zeros());
         Self { shared_bits, ..heads }
@@ -181,7 +211,12 @@ impl KeyPrefixes {
         self.shared_bits
     }
 
-    /// Bytes of a user key in front of its head; `None` where there are no heads.
+    /// True where heads are search keys.
+    pub fn are_hashed(self) -> bool {
+        self.hashed
+    }
+
+    /// Bytes of a user key in front of its head; `None` where its bytes are no head.
     pub fn skip(self) -> Option<usize> {
         self.on.then_some(self.common)
     }
@@ -192,14 +227,14 @@ impl KeyPrefixes {
         // A head says something of an end only if that shares what all keys share.
         let common = self.common;
         let shares = range.is_some_and(|(a, _)| end.len() >= common && a.get(..common) == end.get(..common));
-        if self.on && (shares || common == 0) { self.of(end) } else { 0 }
+        if shares || common == 0 { self.of(end) } else { 0 }
     }
 
     /// The head of a user key inside the range; 0 where there are no heads.
     #[inline]
     pub fn of(self, user_key: &[u8]) -> u64 {
         if !self.on {
-            return 0;
+            return if self.hashed { search_key(user_key).into() } else { 0 };
         }
         let rest = user_key.get(self.common..).unwrap_or(&[]);
         match rest.first_chunk::<8>() {
@@ -403,6 +438,14 @@ impl<R: Run> MergeStream for Merger<R> {
         self.runs.get(self.current).and_then(|r| r.file())
     }
 
+    fn origin(&self) -> Option<Origin> {
+        self.runs.get(self.current)?.origin()
+    }
+
+    fn leaves(&self) -> Leaves {
+        self.runs.get(self.current).map_or(Leaves::Nothing, |r| r.leaves())
+    }
+
     fn block(&self) -> Option<WholeBlock<'_>> {
         self.runs.get(self.offered).and_then(|r| r.whole_block())
     }
@@ -461,7 +504,7 @@ mod tests {
     use super::testing::VecRun;
     use super::*;
     use rockmill_format::ValueType;
-    use rockmill_format::comparator::ReverseBytewiseComparator;
+    use rockmill_format::comparator::{HashRangeComparator, ReverseBytewiseComparator};
     use rockmill_format::key::InternalKey;
     use std::sync::Arc;
 
@@ -469,8 +512,9 @@ mod tests {
     fn merges_like_a_sort() {
         for seed in 0..300 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let cmp = match rng.u8(0..3) {
+            let cmp = match rng.u8(0..4) {
                 0 => InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator)),
+                1 => InternalKeyComparator::new(Arc::new(HashRangeComparator)),
                 _ => InternalKeyComparator::default(),
             };
             let common = &b"shared-prefix"[..rng.usize(0..13)];

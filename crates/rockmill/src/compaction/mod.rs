@@ -14,6 +14,7 @@ mod model;
 pub mod objects;
 mod output;
 mod page_cache;
+pub mod pieces;
 pub mod plan;
 pub mod resolve;
 pub mod result;
@@ -21,6 +22,7 @@ pub(crate) mod rewrite;
 pub mod spec;
 pub mod sst_map;
 pub mod strategy;
+mod subtrees;
 pub mod table_format;
 pub(crate) mod tombstones;
 mod unique_id;
@@ -86,6 +88,9 @@ pub struct Compaction {
     /// With the priority `kRoundRobin`: the output level's cursor, where it lies in the inputs. A table ends before it,
     /// so that the next job from there takes none that reaches over it.
     pub split_key: Option<InternalKey>,
+    /// What does not change may stay in the files that it is in, as pieces of the outputs. Otherwise each output is one
+    /// file, as RocksDB knows them.
+    pub keep_pieces: bool,
     /// Score of the start level when chosen.
     pub score: f64,
 }

@@ -4,14 +4,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rockmill_format::comparator::Comparator;
+use rockmill_format::comparator::{Comparator, comparator_named};
 use rockmill_format::{InternalKeyComparator, SliceTransform};
 
 use super::spec::JobSpec;
 use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
-use crate::options::{CfOptions, comparator_named, merge_operator_named};
+use crate::options::{CfOptions, merge_operator_named};
 
 /// The objects of one job, or of a column family.
 #[derive(Clone, Default)]

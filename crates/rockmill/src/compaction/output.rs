@@ -6,7 +6,8 @@
 //! 2. where a file of the level below begins or ends, if with what it overlaps there it would be too much for one
 //!    later compaction, if it would step over a file below that it could leave alone, or if it has reached a part of
 //!    its target size (from 50 % up, more for each boundary already passed);
-//! 3. with the priority `kRoundRobin`, where the output level's cursor stands.
+//! 3. with the priority `kRoundRobin`, where the output level's cursor stands;
+//! 4. in the order by search key, instead of 2, where a subtree ends (`subtrees.rs`).
 //!
 //! A table's range tombstones are cut to the user keys [its first, the next table's first), and its largest key says
 //! that the end is not part of it, so that neighbours never overlap and no tombstone loses coverage.
@@ -15,14 +16,15 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
+use rockmill_format::edit::{FileEntry, TablePiece};
 use rockmill_format::key::{InternalKey, user_key};
 use rockmill_format::properties::TableProperties;
 use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::file_ranges::{FileRange, FileRanges};
-use super::plan::{OutputPlan, Part, Rules};
+use super::plan::{JobPlan, OutputPlan, Part, Rules};
+use super::subtrees::subtree_of;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
 use super::{JobHost, JobMeans};
@@ -33,7 +35,7 @@ use crate::pacing::file::{Gate, PacedFile};
 use crate::range_del::CompactionRangeDel;
 use crate::statistics::{Histogram, MeasuredFile};
 use crate::sync::Mutex;
-use crate::table::{SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
+use crate::table::{KeptPiece, Leaves, Origin, SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
 
 mod pass;
 
@@ -110,8 +112,41 @@ pub(super) struct Outputs<'a> {
     /// Tables that are complete but may not be durable, oldest first.
     syncing: VecDeque<Syncing>,
     grandparents: Grandparents<'a>,
+    /// The subtree that the last user key was in.
+    subtree: u32,
     /// Where a table still is to end ([`OutputPlan::split_key`]).
     split_key: Option<&'a [u8]>,
+    /// What tables may go on using of the inputs.
+    pieces: Arc<[KeptPiece]>,
+    /// The tables of these, and which of them the last entry was in.
+    bases: Bases<'a>,
+}
+
+/// The tables whose files outputs go on using. An output stays within one of them where it can, so that it has the
+/// files of one.
+#[derive(Default)]
+struct Bases<'a> {
+    /// First user key and bytes of each, by key.
+    tables: &'a [(Vec<u8>, u64)],
+    /// The first one behind the current key.
+    next: usize,
+}
+
+impl Bases<'_> {
+    /// Moves on to a user key; true where that steps over the beginning of a table.
+    fn advance(&mut self, key: &[u8], rules: &Rules) -> bool {
+        let before = self.next;
+        while self.tables.get(self.next).is_some_and(|(first, _)| rules.cmp.compare_user(key, first).is_ge()) {
+            self.next += 1;
+        }
+        self.next != before
+    }
+
+    /// Size at which an output ends inside of the current table: one that has become too large gives two halves.
+    fn size_max(&self, target: u64) -> u64 {
+        let size = self.next.checked_sub(1).and_then(|i| self.tables.get(i)).map_or(0, |(_, size)| *size);
+        if size > target.saturating_add(target / 2) { (size / 2).max(target) } else { target.saturating_mul(2) }
+    }
 }
 
 /// Tables in key order, and what each says of itself.
@@ -121,6 +156,7 @@ pub(super) type Tables = (Vec<FileEntry>, Vec<TableProperties>);
 struct Syncing {
     number: u64,
     path: PathBuf,
+    pieces: Vec<TablePiece>,
     summary: TableSummary,
     file: SyncingTable,
 }
@@ -157,7 +193,18 @@ impl<'a> Outputs<'a> {
             open: None,
             syncing: VecDeque::new(),
             grandparents,
+            subtree: 0,
             split_key: plan.split_key.as_ref().map(InternalKey::as_bytes),
+            pieces: Arc::new([]),
+            bases: Bases::default(),
+        }
+    }
+
+    /// Lets tables go on using files of the inputs.
+    pub fn share(&mut self, plan: &'a JobPlan) {
+        self.pieces = Arc::clone(&plan.pieces);
+        if self.plan.subtree_bits == 0 {
+            self.bases.tables = &plan.bases;
         }
     }
 
@@ -169,6 +216,28 @@ impl<'a> Outputs<'a> {
     /// Adds a surviving entry. `new_user_key`: it is the first of its user key.
     #[inline]
     pub fn add(&mut self, ikey: &[u8], value: &[u8], new_user_key: bool) -> Result<()> {
+        self.table_for(ikey, new_user_key)?.add(ikey, value)
+    }
+
+    /// Adds a surviving entry, the only one of its user key, that stays where it is.
+    pub fn keep(&mut self, ikey: &[u8], value: &[u8], new_user_key: bool, origin: Origin) -> Result<()> {
+        self.table_for(ikey, new_user_key)?.keep(ikey, value, origin)
+    }
+
+    /// Says that a user key behind the last survivor is gone, and what it leaves in files that tables go on using.
+    pub fn gone(&mut self, user_key: &[u8], leaves: Leaves) {
+        // In front of a table's first entry nobody looks into its files.
+        let Some(open) = &mut self.open else { return };
+        match leaves {
+            Leaves::Nothing => {}
+            Leaves::Entries => open.builder.gone(user_key, None),
+            Leaves::Placeholder(piece) => open.builder.gone(user_key, Some(piece)),
+        }
+    }
+
+    /// The table that an entry goes into, begun if it is not open.
+    #[inline]
+    fn table_for(&mut self, ikey: &[u8], new_user_key: bool) -> Result<&mut TableBuilder> {
         if new_user_key && self.plan.level > 0 && self.ends_before(ikey) {
             self.close(Some(user_key(ikey)))?;
             self.grandparents.restart(user_key(ikey));
@@ -178,20 +247,20 @@ impl<'a> Outputs<'a> {
             none => {
                 let lower =
                     if self.made.0.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                let open = open_table(self.plan, self.rules, self.created, self.io, lower)?;
+                let open = open_table(self.plan, self.rules, self.created, self.io, lower, &self.pieces)?;
                 let open = none.insert(open);
                 open.builder.set_help(self.help.as_ref());
                 open
             }
         };
-        open.builder.add(ikey, value)
+        Ok(&mut open.builder)
     }
 
     /// Ends the last table and gives all.
     pub fn finish(mut self) -> Result<Tables> {
         if self.open.is_none() && self.made.0.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
-            self.open = Some(open_table(self.plan, self.rules, self.created, self.io, lower)?);
+            self.open = Some(open_table(self.plan, self.rules, self.created, self.io, lower, &self.pieces)?);
         }
         self.close(None)?;
         self.settle(0)?;
@@ -214,17 +283,23 @@ impl<'a> Outputs<'a> {
 
     #[inline]
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
-        let crossed = self.grandparents.advance(user_key(ikey));
+        let mut crossed = self.grandparents.advance(user_key(ikey));
         // Passed before there is a table: then that one begins behind it.
-        let split = self.splits_at(ikey);
+        let mut split = self.splits_at(ikey);
         if split {
             self.split_key = None;
         }
+        if self.plan.subtree_bits > 0 {
+            let subtree = subtree_of(user_key(ikey), self.plan.subtree_bits);
+            split |= std::mem::replace(&mut self.subtree, subtree) != subtree;
+        }
+        let sharing = !self.bases.tables.is_empty();
+        crossed.begins_base = sharing && self.bases.advance(user_key(ikey), self.rules);
         let Some(open) = &self.open else { return false };
         if split {
             return true;
         }
-        if crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
+        if !sharing && crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
             return false;
         }
         // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
@@ -247,6 +322,10 @@ impl<'a> Outputs<'a> {
 
     #[inline]
     fn ends_at_size(&self, size: u64, crossed: Crossed) -> bool {
+        if !self.bases.tables.is_empty() {
+            let target = self.plan.file_size_target;
+            return (crossed.begins_base && size >= target / 4) || size >= self.bases.size_max(target);
+        }
         size >= self.plan.file_size_max || (crossed.boundaries > 0 && self.ends_at_boundary(size, crossed))
     }
 
@@ -282,15 +361,16 @@ impl<'a> Outputs<'a> {
             Ok(done) => done,
             Err(e) => {
                 let failed = Err(e.context(path.display()));
-                self.host().output_done(number, &path, &failed);
+                self.host().output_done(number, &path, &[], &failed);
                 return failed.map(drop);
             }
         };
         let mut entry = file_entry(self.plan, number, &summary);
         entry.compensated_range_deletion_size = dead_below;
+        let pieces = entry.pieces.clone();
         self.made.0.push(entry);
         self.made.1.push(summary.properties.clone());
-        self.syncing.push_back(Syncing { number, path, summary, file });
+        self.syncing.push_back(Syncing { number, path, pieces, summary, file });
         self.settle(SYNCING_MAX)
     }
 
@@ -301,9 +381,9 @@ impl<'a> Outputs<'a> {
             if matches!(synced, Ok(false)) && self.syncing.len() <= left {
                 break;
             }
-            let Some(Syncing { number, path, summary, file }) = self.syncing.pop_front() else { break };
+            let Some(Syncing { number, path, pieces, summary, file }) = self.syncing.pop_front() else { break };
             let done = synced.and_then(|_| file.wait()).map(|()| summary).map_err(|e| e.context(path.display()));
-            self.host().output_done(number, &path, &done);
+            self.host().output_done(number, &path, &pieces, &done);
             done?;
         }
         Ok(())
@@ -316,7 +396,7 @@ impl Drop for Outputs<'_> {
         let host = self.host();
         for Syncing { number, path, .. } in self.syncing.drain(..) {
             let failed = Err(Error::new(ErrorKind::Aborted, "the job failed before the table was durable"));
-            host.output_done(number, &path, &failed);
+            host.output_done(number, &path, &[], &failed);
         }
     }
 }
@@ -336,6 +416,8 @@ struct Crossed {
     boundaries: u64,
     /// Bytes of files entered.
     bytes: u64,
+    /// The beginning of a table whose files outputs go on using.
+    begins_base: bool,
 }
 
 /// Position in the level below the output.
@@ -417,6 +499,7 @@ fn open_table(
     created: &Created<'_>,
     io: Option<&BatchIo>,
     lower: Option<Vec<u8>>,
+    pieces: &Arc<[KeptPiece]>,
 ) -> Result<Open> {
     let OutputFiles { host, reason, .. } = *created.files;
     let means = host.means();
@@ -459,7 +542,7 @@ fn open_table(
         }
     };
     let file = MeasuredFile::wrap(file, means.db.statistics.as_ref(), write, sync);
-    let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone()), file);
+    let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone(), pieces), file);
     Ok(Open { builder, number, path, lower })
 }
 
@@ -469,6 +552,7 @@ fn table_options(
     rules: &Rules,
     number: u64,
     path: PathBuf,
+    pieces: &Arc<[KeptPiece]>,
 ) -> TableBuilderOptions {
     let now = match plan.reproducible {
         true => plan.oldest_ancestor_time,
@@ -488,6 +572,8 @@ fn table_options(
     };
     TableBuilderOptions {
         cmp: rules.cmp.clone(),
+        tph: plan.format.tph,
+        pieces: Arc::clone(pieces),
         block_based: plan.format.block_based.clone(),
         compression: plan.compression,
         compression_opts: plan.compression_opts.clone(),
@@ -511,6 +597,7 @@ fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEnt
         file_creation_time: summary.properties.file_creation_time,
         epoch_number: plan.epoch_number,
         extra_run: plan.extra_run,
+        pieces: summary.pieces.iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect(),
         unique_id: internal_unique_id(&plan.owner.db_id, &plan.owner.db_session_id, number),
         tail_size: summary.tail_size,
         user_defined_timestamps_persisted: true,

@@ -6,20 +6,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use rockmill_format::comparator::key_at;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::footer::BlockHandle;
-use rockmill_format::key::{InternalKey, SequenceNumber};
+use rockmill_format::key::{InternalKey, MAX_SEQUENCE, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
-use super::spec::{JobFamily, JobSpec, SpecRun};
+use super::spec::{JobFamily, JobSpec, SpecFile, SpecRun};
+use super::subtrees::{SUBTREE_BITS_MAX, subtree_of};
 use super::table_format::{TableFormat, TableOwner};
 use super::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::CompressionOptions;
 use crate::rate_limiter::IoPriority;
+use crate::table::KeptPiece;
 
 /// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,6 +118,9 @@ pub struct OutputPlan {
     pub grandparents: FileRanges,
     /// Bytes of overlapped grandparents at which a file ends.
     pub grandparent_overlap_max: u64,
+    /// In the order by search key: a file ends where these upper bits of it change; 0 for no such places
+    /// (`subtrees.rs`).
+    pub subtree_bits: u32,
     /// A file ends before the first user key from here on (`kRoundRobin`).
     pub split_key: Option<InternalKey>,
     /// Of blocks.
@@ -152,6 +158,7 @@ impl OutputPlan {
             bytes_expected: 0,
             grandparents: FileRanges::default(),
             grandparent_overlap_max: u64::MAX,
+            subtree_bits: 0,
             split_key: None,
             compression: cf.compression,
             compression_opts: cf.compression_opts.clone(),
@@ -178,6 +185,12 @@ pub struct JobPlan {
     pub leased: bool,
     /// How the key space is split over threads, in order and without gaps.
     pub parts: Vec<Part>,
+    /// Not all inputs are block-based tables, or outputs may go on using some: no engine merges blocks.
+    pub by_entries: bool,
+    /// Files of the inputs that outputs may go on using (TPH tables), newest first.
+    pub pieces: Arc<[KeptPiece]>,
+    /// The tables that those are of: first user key, and bytes. Outputs keep to their bounds.
+    pub bases: Vec<(Vec<u8>, u64)>,
 }
 
 impl JobPlan {
@@ -185,6 +198,7 @@ impl JobPlan {
     pub(crate) fn new(spec: &JobSpec, host: &dyn JobHost) -> Result<Self> {
         let objects = &host.means().objects;
         objects.check(spec)?;
+        spec.check_bases().map_err(|what| Error::invalid_argument(format!("{}: {what}", spec.what())))?;
         let mut plan = Self {
             runs: spec.runs.clone(),
             rules: Rules {
@@ -198,10 +212,13 @@ impl JobPlan {
             output: spec.output.clone(),
             leased: !spec.numbers.is_empty(),
             parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
+            by_entries: false,
+            pieces: Arc::new([]),
+            bases: Vec::new(),
         };
         plan.check_parts()?;
         plan.check_numbers(spec)?;
-        plan.ask_inputs(host)?;
+        plan.ask_inputs(spec, host)?;
         Ok(plan)
     }
 
@@ -233,12 +250,30 @@ impl JobPlan {
         }
     }
 
-    /// What the open inputs say of the outputs: whether these go into the page cache, and their permissions.
-    fn ask_inputs(&mut self, host: &dyn JobHost) -> Result<()> {
-        let mut tables = Vec::new();
-        for f in self.runs.iter().flat_map(|run| &run.files) {
-            tables.push((host.open_input(f)?, f.size()));
+    /// What the open inputs say of the outputs: whether these go into the page cache, their permissions, and which
+    /// files of the inputs they may go on using.
+    fn ask_inputs(&mut self, spec: &JobSpec, host: &dyn JobHost) -> Result<()> {
+        let (mut tables, mut pieces) = (Vec::new(), Vec::new());
+        for (run, f) in self.runs.iter().flat_map(|run| run.files.iter().map(move |f| (run, f))) {
+            let table = host.open_input(f)?;
+            self.by_entries |= table.block_access().is_none();
+            // A table of a newer run may have a file of them, too: it came there before that run's table went down, or
+            // this one did. Its entries there are newer than those in newer files of the base.
+            if spec.is_base(run, f) && !spec.keep.is_empty() && !self.splits_user_key(run, f) {
+                let kept = table.kept_pieces(f.number());
+                let before = pieces.len();
+                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&piece.number)));
+                if pieces.len() > before {
+                    self.bases.push((f.smallest_user_key().to_vec(), f.size()));
+                }
+            }
+            tables.push((table, f.entry.files().map(|file| file.size).sum()));
         }
+        if self.output.format.tph.is_some() {
+            pieces.sort_by_key(|piece| std::cmp::Reverse(piece.number));
+            self.pieces = pieces.into();
+        }
+        self.by_entries |= self.is_sharing();
         let output = &mut self.output;
         if !tables.is_empty() {
             output.page_cache =
@@ -248,6 +283,28 @@ impl JobPlan {
         let granted = modes.reduce(|a, b| a & b).map(|mode| mode | 0o600);
         output.mode_max = output.mode_max.or(granted);
         Ok(())
+    }
+
+    /// True for a table that has some versions of a user key, and a neighbour in its run others, as RocksDB writes
+    /// them: as files of one table, one would hide the other.
+    fn splits_user_key(&self, run: &SpecRun, file: &SpecFile) -> bool {
+        let touches = |a: &SpecFile, b: &SpecFile| {
+            a.entry.largest.sequence() != MAX_SEQUENCE
+                && self.rules.cmp.compare_user(a.largest_user_key(), b.smallest_user_key()).is_eq()
+        };
+        let neighbours = |pair: &[Arc<SpecFile>]| pair.iter().any(|f| f.number() == file.number());
+        run.files.windows(2).any(|pair| neighbours(pair) && touches(&pair[0], &pair[1]))
+    }
+
+    /// True where outputs may go on using files of the inputs.
+    pub fn is_sharing(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// The place among [`Self::pieces`] of a file of an input table.
+    pub fn place_of(&self, table: u64, number: u64) -> Option<u32> {
+        let place = self.pieces.iter().position(|piece| piece.number == number && piece.table == table);
+        place.map(|place| place as u32)
     }
 
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.
@@ -282,6 +339,13 @@ impl JobPlan {
             if due && bounds.last().is_none_or(|b| cmp.compare_user(b, &key).is_lt()) {
                 bounds.push(key);
             }
+        }
+        let bits = self.output.subtree_bits;
+        if bits > 0 {
+            // No table reaches over the beginning of a subtree, so none is cut for a part.
+            let mut subtrees: Vec<u32> = bounds.iter().map(|b| subtree_of(b, bits)).filter(|&s| s > 0).collect();
+            subtrees.dedup();
+            bounds = subtrees.into_iter().map(|s| key_at(s << (SUBTREE_BITS_MAX - bits)).to_vec()).collect();
         }
         // An anchor past the last key would leave an empty part.
         let last = self.runs.iter().flat_map(|r| r.files.last()).map(|f| f.largest_user_key());

@@ -24,6 +24,7 @@ use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType
 use rockmill_format::key_buffer::KeyBuffer;
 
 use operands::Operands;
+use sharing::Sharing;
 
 use super::Stop;
 use super::filter::{FilterPlan, PartFilter};
@@ -37,6 +38,7 @@ use crate::sync::atomic::Ordering;
 
 mod operands;
 pub(super) mod pass;
+mod sharing;
 
 /// The usual type.
 const VALUE: u8 = ValueType::Value as u8;
@@ -115,6 +117,8 @@ pub struct Resolver<'a, S> {
     replaced: Option<Vec<u8>>,
     /// The input stands on the current entry and must be moved before the next.
     on_current: bool,
+    /// Outputs may go on using files of the inputs.
+    sharing: Option<Sharing>,
 }
 
 impl<'a, S: MergeStream> Resolver<'a, S> {
@@ -142,6 +146,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             ask_filter: false,
             replaced: None,
             on_current: false,
+            sharing: None,
         })
     }
 
@@ -177,6 +182,11 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
+        if self.sharing.is_some() {
+            self.note_left();
+            self.input.advance()?;
+            return self.pass_placeholders();
+        }
         self.input.advance()
     }
 
@@ -287,7 +297,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 continue;
             }
             self.open_operand = value_type == ValueType::Merge;
-            self.zero_sequence(seq, value_type);
+            self.zero_sequence(seq, value_type, self.replaced.is_none());
             self.on_current = true;
             return Ok(self.emit());
         }
@@ -345,8 +355,11 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     /// Gives a value that every reader sees sequence number 0 at the bottommost level.
     #[inline]
-    fn zero_sequence(&mut self, seq: SequenceNumber, value_type: ValueType) {
-        if self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value {
+    fn zero_sequence(&mut self, seq: SequenceNumber, value_type: ValueType, is_input: bool) {
+        let zeroed = self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value;
+        // What may stay where it is stays as it is.
+        let may_stay = is_input && self.sharing.is_some() && !self.emitted;
+        if zeroed && !(may_stay && self.input.origin().is_some_and(|o| o.alone)) {
             self.set_tag(0, ValueType::Value);
             self.zeroed = true;
         }
@@ -357,6 +370,9 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     fn emit(&mut self) -> bool {
         self.new_user_key = !std::mem::replace(&mut self.emitted, true);
         self.stats.output_records += 1;
+        if let Some(sharing) = &mut self.sharing {
+            sharing.survives(user_key(&self.key));
+        }
         true
     }
 

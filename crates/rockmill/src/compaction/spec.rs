@@ -23,7 +23,7 @@ use super::plan::{JobPlan, OutputPlan, Part};
 use super::sst_map::SstMap;
 use super::table_format::{TableFormat, TableOwner};
 use super::tombstones::Tombstones;
-use super::{Compaction, CompactionReason, JobHost, JobMeans};
+use super::{Compaction, CompactionReason, JobHost, JobMeans, subtrees};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::front::SealedRuns;
@@ -66,6 +66,8 @@ pub struct JobSpec {
     pub parts: Vec<Part>,
     /// Numbers set aside for the outputs, which are used in this order; when all are, the host is asked for more.
     pub numbers: Vec<NumberRange>,
+    /// Files of the inputs, pieces included, that outputs may go on using (TPH tables).
+    pub keep: Vec<u64>,
     /// Space set aside for the outputs on the device that the inputs' extents are of; empty where the host has files.
     pub space: Vec<Extent>,
 }
@@ -100,9 +102,9 @@ impl SpecFile {
         self.entry.number
     }
 
-    /// Size in bytes.
+    /// Bytes that the table counts for, as [`FileMeta::size`](crate::version::FileMeta::size) has it.
     pub fn size(&self) -> u64 {
-        self.entry.size
+        self.entry.table_size()
     }
 
     /// Its first user key.
@@ -182,6 +184,7 @@ impl JobFamily {
             parts_max: 1,
             parts: Vec::new(),
             numbers: Vec::new(),
+            keep: Vec::new(),
             space: Vec::new(),
         }
     }
@@ -214,16 +217,23 @@ impl JobSpec {
         if cf.optimize_filters_for_hits && compaction.bottommost {
             format.block_based.bloom_bits_per_key = 0.0;
         }
+        let by_hash = means.objects.cmp.is_hash_range() && compaction.output_level > 0;
+        let (grandparents, file_size_max) = match by_hash {
+            // Subtrees say where tables end.
+            true => (FileRanges::default(), compaction.output_file_size_target.saturating_mul(2)),
+            false => (FileRanges::of(&compaction.grandparents), compaction.output_file_size_max),
+        };
         let output = OutputPlan {
             owner: family.owner(),
             format,
             level: compaction.output_level,
             extra_run: compaction.output_run,
             file_size_target: compaction.output_file_size_target,
-            file_size_max: compaction.output_file_size_max,
+            file_size_max,
             bytes_expected: 0,
-            grandparents: FileRanges::of(&compaction.grandparents),
+            grandparents,
             grandparent_overlap_max: compaction.grandparent_overlap_max,
+            subtree_bits: if by_hash { subtrees::subtree_bits(compaction) } else { 0 },
             split_key: compaction.split_key.clone(),
             compression: compaction.compression,
             compression_opts: compression_opts(cf, &compaction.version, compaction.output_level).clone(),
@@ -234,8 +244,11 @@ impl JobSpec {
             oldest_ancestor_time: times.min().unwrap_or(0),
             reproducible: means.db.reproducible,
         };
+        let tph = output.format.tph.as_ref();
+        let live_of = |piece| compaction.version.piece_live(piece).1;
         let spec = Self {
             runs,
+            keep: tph.map_or_else(Vec::new, |tph| super::pieces::files_to_keep(compaction, tph, live_of)),
             bottommost: compaction.bottommost,
             older: knows.then(|| compaction.older_runs().iter().map(|files| FileRanges::of(files)).collect()),
             parts_max: match compaction.subcompactions_max {
@@ -294,7 +307,27 @@ impl JobSpec {
 
     /// Bytes of all inputs; 0 for a flush.
     pub fn input_bytes(&self) -> u64 {
-        self.runs.iter().flat_map(|run| &run.files).map(|f| f.entry.size).fold(0, u64::saturating_add)
+        self.runs.iter().flat_map(|run| &run.files).map(|f| f.size()).fold(0, u64::saturating_add)
+    }
+
+    /// True for a table of the sorted run that the outputs become part of. Outputs may go on using its files.
+    pub(super) fn is_base(&self, run: &SpecRun, file: &SpecFile) -> bool {
+        run.level == self.output.level && file.entry.extra_run == self.output.extra_run
+    }
+
+    /// Refuses to keep files where the output's run is not the oldest that is read. An output would have what is older
+    /// in its own file, where it hides the newer entries in a file that is kept (I1 in docs/tph.md).
+    pub(super) fn check_bases(&self) -> std::result::Result<(), String> {
+        let is_base = |run: &SpecRun, f: &SpecFile| self.is_base(run, f);
+        let since_base = self.runs.iter().skip_while(|run| !run.files.iter().any(|f| is_base(run, f)));
+        let older =
+            since_base.flat_map(|run| run.files.iter().filter(move |f| !is_base(run, f)).map(move |f| (run, f)));
+        match older.map(|(run, f)| (run.level, f.number())).next() {
+            Some((level, number)) if !self.keep.is_empty() => Err(format!(
+                "files to keep, and table {number} of level {level}, which is not newer than the output's run"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The job in words, for errors.

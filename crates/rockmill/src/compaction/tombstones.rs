@@ -70,6 +70,11 @@ impl Tombstones {
                 run.files.retain(|f| !dead.iter().any(|d| d.number() == f.number()));
             }
             plan.runs.retain(|run| !run.files.is_empty());
+            // What they have is not read, so that no output could say of it that it is gone.
+            let is_dead = |table: u64| dead.iter().any(|d| d.number() == table);
+            if plan.pieces.iter().any(|piece| is_dead(piece.table)) {
+                plan.pieces = plan.pieces.iter().filter(|piece| !is_dead(piece.table)).cloned().collect();
+            }
         }
         Ok((all, dead))
     }

@@ -20,11 +20,11 @@ pub use crate::iter::get::GetContext;
 pub use crate::memtable::MemTable;
 pub use crate::table::{
     BlockBasedSettings, BlockCache, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
-    TableOpenOptions, TableReadOptions, properties_of,
+    TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
 };
 pub use crate::version::{
     FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, each_file, for_each_edit,
-    manifest_mark, recover_manifest, retry_while_files_vanish,
+    manifest_mark, open_table, recover_manifest, retry_while_files_vanish, table_of_files, table_path,
 };
 
 use crate::options::Options;

@@ -4,7 +4,8 @@
 //! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
 //!
 //! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`RunningCompactions::start`], and what
-//!    comes back to [`CommitQueue::issue`];
+//!    comes back to [`CommitQueue::issue`]; of TPH tables [`files_to_keep`] says which files a job's outputs go on
+//!    using;
 //! 2. when the job is done in its own time, calls [`CommitQueue::finished`]; when the queue gives it out, calls
 //!    [`RunningCompactions::finish`], makes the next version, picks again;
 //! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
@@ -16,6 +17,7 @@
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
+pub use crate::compaction::pieces::files_to_keep;
 pub use crate::compaction::strategy::aging::Moment;
 pub use crate::compaction::strategy::df::{runs_due, split_over_idle};
 pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_intra_df, pick_of as pick_intra_df_of};
@@ -31,6 +33,7 @@ pub use crate::pacing::flush_bound::FlushBound;
 pub use crate::pacing::flush_pace::FlushPace;
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
+pub use crate::table::TphSettings;
 pub use crate::version::{ExtraRun, FileMeta, Level, PurgeQueue, SortedRun, Version, VersionBuilder};
 
 use crate::error::Result;

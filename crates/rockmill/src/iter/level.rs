@@ -318,6 +318,8 @@ mod tests {
         fn write(&self, number: u64, keys: &[Vec<u8>], covers: Option<(&str, &str)>) -> Arc<FileMeta> {
             let options = TableBuilderOptions {
                 cmp: self.cmp.clone(),
+                tph: None,
+                pieces: Arc::new([]),
                 block_based: BlockBasedSettings { block_size: 64, ..BlockBasedSettings::default() },
                 compression: CompressionType::None,
                 compression_opts: crate::CompressionOptions::default(),

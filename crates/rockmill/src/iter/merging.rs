@@ -1,9 +1,9 @@
 //! One sorted stream out of many (RocksDB's `MergingIterator`).
 //!
 //! The current child stands outside a binary heap of the others. A step moves the current child and compares it with
-//! the heap's top: as long as it stays first, that is the only comparison; otherwise the two change places and the
-//! heap is repaired downwards once. Children cache the first eight bytes of their user keys, so that most comparisons
-//! are of integers.
+//! the heap's top: as long as it stays first, that is the only comparison; otherwise the two change places and the heap
+//! is repaired downwards once. Children cache the first eight bytes of their user keys, or in the order by search key
+//! that, so that most comparisons are of integers.
 //!
 //! Equal keys come in the children's order (a lower index is newer) forwards, and in the opposite order backwards, so
 //! that the two directions are each other's reverse.
@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 use std::path::Path;
 
 use rockmill_format::InternalKeyComparator;
+use rockmill_format::comparator::search_key;
 use rockmill_format::key::user_key;
 
 use crate::error::Result;
@@ -82,6 +83,8 @@ impl MergingIterator {
         if child.iter.valid() {
             if self.cmp.is_bytewise() {
                 child.prefix = key_prefix(user_key(child.iter.key()));
+            } else if self.cmp.is_hash_range() {
+                child.prefix = search_key(user_key(child.iter.key())).into();
             }
             return true;
         }

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use rockmill_format::SliceTransform;
-use rockmill_format::comparator::{
-    BYTEWISE_NAME, BytewiseComparator, Comparator, CompareFn, FnComparator, REVERSE_BYTEWISE_NAME,
-    ReverseBytewiseComparator,
-};
+use rockmill_format::comparator::{BytewiseComparator, Comparator, CompareFn, FnComparator, comparator_named};
 
 use super::declare::declare_options;
 use super::file::Carried;
 use super::parse;
 use super::{
     BlockBasedOptions, CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType,
-    FifoCompactOptions, Options, UniversalCompactOptions,
+    FifoCompactOptions, Options, TableKind, TphTableOptions, UniversalCompactOptions,
 };
 use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
@@ -56,8 +53,13 @@ declare_options! {
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
     /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
-    /// Of block-based tables.
+    /// Which kind of tables is written. Tables of the other kind that are there stay, and are rewritten as compactions
+    /// come to them. RocksDB refuses a database with TPH tables.
+    table_factory: TableKind = TableKind::BlockBased, fixed;
+    /// Of block-based tables, and of TPH tables what they share with those.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
+    /// Of TPH tables alone.
+    tph: TphTableOptions = TphTableOptions::default(), part;
     /// Size of a memtable, in bytes; at least 4 KiB.
     write_buffer_size: usize = 64 << 20, mutable, set_write_buffer_size;
     /// Range tombstones that make a memtable full; 0: any number. Reads look at all of them after each new one.
@@ -149,15 +151,6 @@ fn extractor_text(extractor: &Option<SliceTransform>) -> String {
     named(extractor.as_ref().map(|e| e.name()))
 }
 
-/// RocksDB's comparators by their names.
-pub(crate) fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
-    match name {
-        BYTEWISE_NAME => Some(Arc::new(BytewiseComparator)),
-        REVERSE_BYTEWISE_NAME => Some(Arc::new(ReverseBytewiseComparator)),
-        _ => None,
-    }
-}
-
 /// As OPTIONS files have it.
 fn merge_operator_text(operator: &Option<Arc<dyn MergeOperator>>) -> String {
     operator.as_ref().map_or_else(|| named(None), |o| o.option_text())
@@ -206,9 +199,21 @@ impl Options {
         self.cf.compression_per_level = levels.to_vec();
     }
 
-    /// Options of tables.
+    /// Writes block-based tables, with these options.
     pub fn set_block_based_table_factory(&mut self, table: &BlockBasedOptions) {
+        self.cf.table_factory = TableKind::BlockBased;
         self.cf.table = table.clone();
+    }
+
+    /// Writes TPH tables, with these options. Tables of the other kind that are there stay readable. RocksDB refuses a
+    /// database with TPH tables.
+    pub fn set_tph_table_factory(&mut self, table: &TphTableOptions) {
+        let mut tph = table.clone();
+        if let Some(block_based) = tph.block_based.take() {
+            self.cf.table = block_based;
+        }
+        self.cf.table_factory = TableKind::Tph;
+        self.cf.tph = tph;
     }
 
     /// Orders keys by a function. The name is stored in the database, which opens with a comparator of this name only.
@@ -216,7 +221,8 @@ impl Options {
         self.cf.comparator = Arc::new(FnComparator::new(name, compare));
     }
 
-    /// Orders keys by a comparator that is an object: `ReverseBytewiseComparator`, or one that shortens separators.
+    /// Orders keys by a comparator that is an object: `ReverseBytewiseComparator`, `HashRangeComparator`, or one that
+    /// shortens separators.
     pub fn set_comparator_object(&mut self, comparator: Arc<dyn Comparator>) {
         self.cf.comparator = comparator;
     }
@@ -235,7 +241,7 @@ impl Options {
         table.set_data_block_hash_ratio(0.75);
         table.set_bloom_filter(10.0, false);
         table.set_block_cache(&Cache::new_lru_cache(bytes));
-        self.cf.table = table;
+        self.set_block_based_table_factory(&table);
         self.cf.memtable_prefix_bloom_size_ratio = 0.02;
         self.cf.memtable_whole_key_filtering = true;
     }

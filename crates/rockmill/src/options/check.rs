@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 
+use rockmill_format::comparator::{BuiltinOrder, HASH_RANGE_NAME};
 use rockmill_format::log::RecoveryMode;
 
 use crate::error::{Error, Result};
@@ -14,7 +15,8 @@ use crate::memtable::BLOCK_SIZE_MIN;
 use crate::options::declare::TextOption;
 use crate::options::known::Notes;
 use crate::options::{
-    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompactionStyle, DataBlockIndexType, DbOptions, Options, parse,
+    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompactionStyle, DataBlockIndexType, DbOptions, Options,
+    TphTableOptions, parse,
 };
 
 /// Levels that a tree can have.
@@ -126,6 +128,12 @@ const TABLE_RANGES: &[Range] = &[
     range("format_version", NONE, 7, Refused, "there is no later one"),
 ];
 
+/// The same for TPH tables.
+const TPH_RANGES: &[Range] = &[
+    range("piece_limit", 1, 1024, Nearest, "a table is at least one file, and each is one to keep open"),
+    range("garbage_percent", 0, 1000, Nearest, "above, nearly all of a table would be garbage"),
+];
+
 impl Range {
     /// The option's value, if it is outside.
     fn broken<O>(&self, o: &O, all: &[TextOption<O>]) -> Option<i128> {
@@ -167,7 +175,7 @@ pub(crate) fn ranges() -> impl Iterator<Item = (&'static str, String)> {
         };
         (r.name, bounds + &otherwise)
     };
-    [DB_RANGES, CF_RANGES, TABLE_RANGES].into_iter().flatten().map(words)
+    [DB_RANGES, CF_RANGES, TABLE_RANGES, TPH_RANGES].into_iter().flatten().map(words)
 }
 
 /// Brings options into their ranges.
@@ -263,7 +271,9 @@ pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
 }
 
 /// Brings options of tables to values that can be served. `of` begins each line.
-fn adjust_table_options(of: &str, t: &mut BlockBasedOptions, adjusted: &mut Adjusted) {
+fn adjust_table_options(of: &str, o: &mut CfOptions, adjusted: &mut Adjusted) {
+    adjust_ranges(of, &mut o.tph, TphTableOptions::TEXT, TPH_RANGES, adjusted);
+    let t = &mut o.table;
     adjust_ranges(of, t, BlockBasedOptions::TEXT, TABLE_RANGES, adjusted);
     if t.partition_filters && t.index_type != BlockBasedIndexType::TwoLevelIndexSearch {
         let why = "it needs the index type kTwoLevelIndexSearch";
@@ -339,7 +349,7 @@ pub(crate) fn take_changed_cf_options(
     adjusted: &mut Adjusted,
 ) -> Result<()> {
     let of = format!("column family {name:?}: ");
-    adjust_table_options(&of, &mut o.table, adjusted);
+    adjust_table_options(&of, o, adjusted);
     check_cf_options(name, o)?;
     adjust_ranges(&of, o, CfOptions::TEXT, CF_RANGES, adjusted);
     let step = o.arena_block_size.min((o.write_buffer_size / 8).max(BLOCK_SIZE_MIN));
@@ -387,6 +397,15 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     }
     if o.compression_opts.zstd_max_train_bytes > 0 && o.compression_opts.max_dict_bytes == 0 {
         return bad("compression_opts: zstd_max_train_bytes needs max_dict_bytes above 0");
+    }
+    if let Some(extractor) = &o.prefix_extractor
+        && o.comparator.builtin() == Some(BuiltinOrder::HashRange)
+    {
+        return bad(&format!(
+            "prefix_extractor {} does not go with comparator {HASH_RANGE_NAME}: keys stand in the order of their \
+             hashes, so those with one prefix do not stand together; take another comparator, or no extractor",
+            extractor.name()
+        ));
     }
     if let Some(why) = o.compaction_options_universal.refused(o) {
         return Err(Error::not_supported(format!("column family {name:?}: {why}")));
@@ -437,7 +456,7 @@ pub(crate) fn job_db_options(o: &DbOptions) -> Result<DbOptions> {
 /// What a table is written with, of options that no database was opened with.
 pub(crate) fn table_writer_options(o: &Options) -> Result<(DbOptions, CfOptions)> {
     let (db, mut cf) = (job_db_options(&o.db)?, o.cf.clone());
-    adjust_table_options("", &mut cf.table, &mut Adjusted::default());
+    adjust_table_options("", &mut cf, &mut Adjusted::default());
     adjust_ranges("", &mut cf, CfOptions::TEXT, CF_RANGES, &mut Adjusted::default());
     check_cf_options("default", &cf)?;
     Ok((db, cf))

@@ -139,7 +139,7 @@ macro_rules! declare_options {
                         out.field(option.name, &format_args!("{value}"));
                     }
                 }
-                $(declare_options!(@debug out, self.$field, $kind);)*
+                $(declare_options!(@debug out, base, self.$field, $kind);)*
                 out.finish_non_exhaustive()
             }
         }
@@ -164,8 +164,12 @@ macro_rules! declare_options {
         }
     };
 
-    (@debug $out:ident, $self:ident.$field:ident, part) => { $out.field(stringify!($field), &$self.$field) };
-    (@debug $out:ident, $self:ident.$field:ident, $kind:ident) => {};
+    (@debug $out:ident, $base:ident, $self:ident.$field:ident, part) => {
+        if format!("{:?}", $self.$field) != format!("{:?}", $base.$field) {
+            $out.field(stringify!($field), &$self.$field);
+        }
+    };
+    (@debug $out:ident, $base:ident, $self:ident.$field:ident, $kind:ident) => {};
 
     (@text $field:ident, $doc:tt, object($describe:expr)) => {
         $crate::options::declare::TextOption {

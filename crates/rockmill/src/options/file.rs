@@ -14,13 +14,19 @@
 //!
 //! What is written has only names that every RocksDB since 7.8 knows, and what others have come since then only where
 //! their value is not RocksDB's default; the version then says which RocksDB it takes.
+//!
+//! A column family of TPH tables has the sections of block-based tables, as which RocksDB reads and writes its files.
+//! That Rockmill writes others is a line that RocksDB takes for a comment:
+//! `#rockmill tph_table_factory={piece_limit=16;}`. An OPTIONS file that RocksDB writes afterwards does not have it.
 
 use std::fmt::Write as _;
 
 use super::declare::TextOption;
 use super::known;
 use super::parse::{escape, unescape, without_comment};
-use super::{BlockBasedOptions, CfOptions, DbOptions};
+use super::text::TPH_FACTORY;
+use super::value::Value as _;
+use super::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
 use crate::error::{Error, Result};
 
 /// A RocksDB version: major, minor, patch.
@@ -28,9 +34,6 @@ pub(crate) type RocksDbVersion = (u32, u32, u32);
 
 /// The oldest RocksDB that reads what is written here.
 const OLDEST: RocksDbVersion = (7, 8, 0);
-
-/// The table factory that Rockmill has.
-const BLOCK_BASED: &str = "BlockBasedTable";
 
 /// Names and values in their order; values with the file's escapes.
 pub(crate) type Entries = Vec<(String, String)>;
@@ -42,7 +45,12 @@ pub(crate) struct FamilyEntries {
     pub options: Entries,
     /// The table factory's name and options.
     pub table: Option<(String, Entries)>,
+    /// The options of TPH tables, as the value of [`TPH_FACTORY`], where such tables are written.
+    pub tph: Option<String>,
 }
+
+/// What stands before an option that RocksDB has to take for a comment.
+const OWN: &str = "#rockmill ";
 
 /// What stands in an OPTIONS file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +79,10 @@ impl OptionsFile {
         let mut family = 0; // that of the table section
         for (at, line) in text.lines().enumerate() {
             let bad = |what: &str| Error::corruption(format!("line {}: {what}", at + 1));
+            let own = line.trim().strip_prefix(OWN).and_then(|own| own.trim().split_once('='));
+            if let (Section::Table, Some((TPH_FACTORY, value))) = (&section, own) {
+                out.families[family].tph = Some(value.to_owned());
+            }
             let line = without_comment(line);
             if line.is_empty() {
                 continue;
@@ -144,7 +156,7 @@ impl OptionsFile {
         if self.families.iter().any(|f| f.name == name) {
             return Err(format!("column family {name:?} stands twice"));
         }
-        self.families.push(FamilyEntries { name, options: Vec::new(), table: None });
+        self.families.push(FamilyEntries { name, options: Vec::new(), table: None, tph: None });
         Ok(())
     }
 
@@ -184,7 +196,12 @@ struct Lines {
 }
 
 impl Lines {
-    fn section<O>(&mut self, options: &O, table: &[TextOption<O>], more: &[(&str, &str)], carried: &Carried) {
+    fn section<O>(&mut self, options: &O, table: &[TextOption<O>], carried: &Carried) {
+        self.options(options, table, carried);
+        self.text.push_str("  \n");
+    }
+
+    fn options<O>(&mut self, options: &O, table: &[TextOption<O>], carried: &Carried) {
         let written = table.iter().filter(|o| o.kind.is_in_files());
         for option in written {
             let Some(value) = (option.write)(options) else { continue };
@@ -193,9 +210,6 @@ impl Lines {
             let value = kept.map_or(value, |(_, kept)| kept.clone());
             self.option(option.name, &with_parts(value, option.name, carried));
         }
-        for (name, value) in more {
-            self.option(name, value);
-        }
         let is_whole = |name: &str| !name.contains('.') && !table.iter().any(|o| o.name == name);
         for (name, value) in carried.options.iter().filter(|(name, _)| is_whole(name)) {
             self.option(name, value);
@@ -203,7 +217,6 @@ impl Lines {
         if !carried.options.is_empty() {
             self.version = self.version.max(carried.rocksdb_version);
         }
-        self.text.push_str("  \n");
     }
 
     fn option(&mut self, name: &str, value: &str) {
@@ -237,13 +250,19 @@ pub(crate) fn text(db: &DbOptions, families: &[(&str, &CfOptions)]) -> String {
     let families_first = families.iter().filter(|f| f.0 == "default");
     let families = families_first.chain(families.iter().filter(|f| f.0 != "default"));
     lines.text.push_str("\n[DBOptions]\n");
-    lines.section(db, DbOptions::TEXT, &[], &db.carried);
+    lines.section(db, DbOptions::TEXT, &db.carried);
     for (name, options) in families {
         let name = escape(name);
+        let rocksdb = CfOptions { table_factory: TableKind::BlockBased, ..(*options).clone() };
         let _ = writeln!(lines.text, "\n[CFOptions \"{name}\"]");
-        lines.section(*options, CfOptions::TEXT, &[("table_factory", BLOCK_BASED)], &options.carried);
-        let _ = writeln!(lines.text, "[TableOptions/{BLOCK_BASED} \"{name}\"]");
-        lines.section(&options.table, BlockBasedOptions::TEXT, &[], &options.table.carried);
+        lines.section(&rocksdb, CfOptions::TEXT, &options.carried);
+        let _ = writeln!(lines.text, "[TableOptions/{} \"{name}\"]", rocksdb.table_factory.write());
+        if options.table_factory == TableKind::Tph {
+            let values = TphTableOptions::TEXT.iter().filter_map(|o| Some((o.name, (o.write)(&options.tph)?)));
+            let values: String = values.map(|(name, value)| format!("{name}={value};")).collect();
+            let _ = writeln!(lines.text, "  {OWN}{TPH_FACTORY}={{{values}}}");
+        }
+        lines.section(&options.table, BlockBasedOptions::TEXT, &options.table.carried);
     }
     let (major, minor, patch) = lines.version;
     format!(
@@ -352,5 +371,26 @@ mod tests {
         assert!(file.db.contains(&("max_background_jobs".to_owned(), "7".to_owned())), "{written}");
         let levels = ("compression_per_level".to_owned(), "kNoCompression:kZSTD".to_owned());
         assert!(file.families[0].options.contains(&levels), "{written}");
+    }
+
+    #[test]
+    fn the_kind_of_tables_is_written() {
+        let (db, mut cf) = (DbOptions::default(), CfOptions::default());
+        let of = |cf: &CfOptions| {
+            let family = OptionsFile::parse(&text(&db, &[("default", cf)])).unwrap().families.pop().unwrap();
+            let kind = family.options.iter().find(|(name, _)| name == "table_factory").unwrap().1.clone();
+            assert_eq!(
+                (kind.as_str(), family.table.as_ref().unwrap().0.as_str()),
+                ("BlockBasedTable", "BlockBasedTable")
+            );
+            (family.tph.clone(), FamilyEntries { tph: None, ..family })
+        };
+        let (tph, block_based) = of(&cf);
+        assert_eq!(tph, None);
+        cf.table_factory = TableKind::Tph;
+        cf.tph.piece_limit = 8;
+        let (tph, rocksdb) = of(&cf);
+        assert_eq!(tph.as_deref(), Some("{piece_limit=8;garbage_percent=20;}"));
+        assert_eq!(rocksdb, block_based);
     }
 }

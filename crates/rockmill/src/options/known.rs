@@ -342,7 +342,7 @@ const CF: &[(&str, Meaning)] = &[
     ("paranoid_file_checks", NoEffect("false", "tables are not read back when they are written")),
     ("paranoid_memory_checks", NoEffect("false", ONE_WAY)),
     ("persist_user_defined_timestamps", Refused("true", "there are no user-defined timestamps")),
-    ("plain_table_factory", Refused("", "tables are block-based")),
+    ("plain_table_factory", Refused("", "tables are block-based, or TPH tables")),
     ("preclude_last_level_data_seconds", NoEffect("0", TEMPERATURE)),
     ("prepopulate_blob_cache", NoEffect("kDisable", BLOB)),
     ("preserve_internal_time_seconds", NoEffect("0", TEMPERATURE)),

@@ -11,7 +11,7 @@ use super::declare::{Kind, TextOption};
 use super::file::{Carried, Entries, OptionsFile};
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
-use super::{BlockBasedOptions, CfOptions, DbOptions, Options, parse};
+use super::{BlockBasedOptions, CfOptions, DbOptions, Options, TableKind, TphTableOptions, parse};
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::MergeOperator;
@@ -231,15 +231,22 @@ impl OptionsLoader {
             cf.carried = Carried { options: carried(&notes, &pairs, CfOptions::TEXT), rocksdb_version };
             self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             if let Some((factory, entries)) = &family.table {
-                if factory != "BlockBasedTable" {
-                    return Err(in_family(Error::not_supported(format!(
-                        "tables of the factory {factory}: Rockmill has block-based tables"
-                    ))));
+                let kind = text::table_kind(factory).map_err(in_family)?;
+                if kind != cf.table_factory && family.options.iter().any(|(name, _)| name == "table_factory") {
+                    let what = format!("the section [TableOptions/{factory}] is of another kind than table_factory");
+                    return Err(in_family(Error::invalid_argument(what)));
                 }
+                cf.table_factory = kind;
                 let mut notes = Notes::default();
-                text::set_table(&mut cf.table, entries, Allow::All, Source::File, &mut notes).map_err(in_family)?;
+                text::set_table(&mut cf, entries, Allow::All, Source::File, &mut notes).map_err(in_family)?;
                 let options = carried(&notes, entries, BlockBasedOptions::TEXT);
                 cf.table.carried = Carried { options, rocksdb_version };
+                self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
+            }
+            if let Some(tph) = &family.tph {
+                let mut notes = Notes::default();
+                let pair = [(text::TPH_FACTORY.to_owned(), tph.clone())];
+                text::set_cf(&mut cf, &pair, Allow::All, Source::File, &mut notes).map_err(in_family)?;
                 self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             }
             if let Some(cache) = &self.cache
@@ -343,7 +350,8 @@ fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Entries 
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OptionValue {
-    /// `DBOptions`, `CFOptions` or `TableOptions/BlockBasedTable`: its section in OPTIONS files.
+    /// `DBOptions`, `CFOptions`, `TableOptions/BlockBasedTable` or `TableOptions/TphTable`: its section in OPTIONS
+    /// files.
     pub section: &'static str,
     /// RocksDB's name.
     pub name: &'static str,
@@ -428,8 +436,14 @@ impl Options {
         let mut out = Vec::new();
         add_values(&mut out, "DBOptions", DbOptions::TEXT, &self.db, &base.db);
         add_values(&mut out, "CFOptions", CfOptions::TEXT, &self.cf, &base.cf);
-        let table = (&self.cf.table, &base.cf.table);
-        add_values(&mut out, "TableOptions/BlockBasedTable", BlockBasedOptions::TEXT, table.0, table.1);
+        let section = match self.cf.table_factory {
+            TableKind::BlockBased => "TableOptions/BlockBasedTable",
+            TableKind::Tph => {
+                add_values(&mut out, "TableOptions/TphTable", TphTableOptions::TEXT, &self.cf.tph, &base.cf.tph);
+                "TableOptions/TphTable"
+            }
+        };
+        add_values(&mut out, section, BlockBasedOptions::TEXT, &self.cf.table, &base.cf.table);
         out
     }
 }

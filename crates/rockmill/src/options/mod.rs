@@ -29,8 +29,8 @@ pub use rockmill_format::checksum::ChecksumType;
 pub use rockmill_format::compression::CompressionType;
 pub use rockmill_format::log::RecoveryMode;
 
+pub(crate) use cf::merge_operator_named;
 pub use cf::{CfOptions, DEFAULT_AGE};
-pub(crate) use cf::{comparator_named, merge_operator_named};
 pub use compact::{BottommostLevelCompaction, CompactOptions};
 pub use compression::CompressionOptions;
 pub use db::DbOptions;
@@ -40,7 +40,7 @@ pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
 pub use style::{
     CompactionPri, CompactionStyle, FifoCompactOptions, UniversalCompactOptions, UniversalCompactionStopStyle,
 };
-pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType};
+pub use table::{BlockBasedIndexType, BlockBasedOptions, DataBlockIndexType, TableKind, TphTableOptions};
 pub use write::{FlushOptions, WriteOptions};
 
 /// Options of a database and of the column families opened with it, as in the `rocksdb` crate.

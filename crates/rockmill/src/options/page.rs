@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::declare::{Kind, TextOption};
 use super::known::{self, Meaning, Section};
-use super::{BlockBasedOptions, CfOptions, DbOptions};
+use super::{BlockBasedOptions, CfOptions, DbOptions, TphTableOptions};
 use crate::options::check;
 
 /// How to make the page anew.
@@ -23,10 +23,18 @@ families and their tables (`block_based_table_factory={block_size=16K}`), `set_d
 for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options`
 shows what is stored, and `--option NAME=VALUE` sets any option of this page.
 
+Tables are of one of two kinds (`table_factory`). TPH tables have options of their own, and share those of block-based
+tables; of these, `filter_policy`, `whole_key_filtering`, `partition_filters`, `index_type`, `metadata_block_size`,
+`data_block_index_type` and `data_block_hash_table_util_ratio` mean nothing to them. As text:
+`table_factory={id=TphTable;piece_limit=8;block_size=16K}` or `tph_table_factory={piece_limit=8;block_size=16K}`.
+An open column family keeps its kind: `set_options` takes `tph_table_factory={...}` where it writes TPH tables,
+`block_based_table_factory={...}` where it writes block-based ones, and `table_factory.block_size` for both.
+
 Options that are Rockmill's own are given in code or on a command line. OPTIONS files do not have them, and one that
-does is refused: anybody may have written it (docs/security.md). Values outside of the range that is given here are
-adjusted when a database is opened, with a line in the info log, or refused; so are some that do not go together
-(docs/rocksdb.md, \"Options that are adjusted\").
+does is refused: anybody may have written it (docs/security.md). Only TPH tables and their options stand in OPTIONS
+files, which RocksDB then does not load. Values outside of the range that is given here are adjusted when a database is
+opened, with a line in the info log, or refused; so are some that do not go together (docs/rocksdb.md, \"Options that
+are adjusted\").
 ";
 
 fn cell(text: &str) -> String {
@@ -88,6 +96,7 @@ fn page() -> String {
     declared(&mut page, "The database", DbOptions::TEXT);
     declared(&mut page, "Column families", CfOptions::TEXT);
     declared(&mut page, "Tables", BlockBasedOptions::TEXT);
+    declared(&mut page, "TPH tables", TphTableOptions::TEXT);
     page.push_str(
         "\n## RocksDB's options that Rockmill does not have\n\nAn OPTIONS file may have them. At a value of the second \
          column nothing is said. At another one,\nloading warns (`OptionsLoader`), keeps the value and writes it back, \

@@ -1,4 +1,4 @@
-//! Options of block-based tables.
+//! Options of tables: which kind is written, what both kinds have, and what TPH tables have alone.
 
 use std::sync::Arc;
 
@@ -8,6 +8,17 @@ use super::known::{Notes, What};
 use super::parse;
 use super::{ChecksumType, Options};
 use crate::table::{AutoReadahead, BlockCache, Cache, MetaCaching};
+
+/// Which kind of tables is written (RocksDB's table factory).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum TableKind {
+    /// RocksDB's block-based tables.
+    #[default]
+    BlockBased,
+    /// TPH tables: the same blocks, found by a perfect hash of the key. Rockmill's own.
+    Tph,
+}
 
 /// Which index a table has (RocksDB's `BlockBasedIndexType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +44,43 @@ pub enum DataBlockIndexType {
 }
 
 declare_options! {
-    /// Options of block-based tables (RocksDB's `BlockBasedTableOptions`).
+    /// Options of TPH tables. What they share with block-based tables (blocks, checksums, cache, reading ahead) is in
+    /// [`BlockBasedOptions`].
+    pub struct TphTableOptions;
+    setters of Options at cf;
+    beside {
+        /// For [`Options::set_tph_table_factory`], which takes it.
+        block_based: Option<BlockBasedOptions>,
+    }
+
+    /// Files that a TPH table consists of at most: a compaction writes what changed into a new file, and keeps the
+    /// others. With 1 each compaction rewrites the whole table.
+    piece_limit: u32 = 16, mutable;
+    /// Bytes in a TPH table's files that nothing refers to any more, in percent of those in use: above, compactions
+    /// rewrite what is left of the emptiest files.
+    garbage_percent: u32 = 20, mutable;
+}
+
+impl TphTableOptions {
+    /// Sets `piece_limit`: 1 to 1,024 files.
+    pub fn set_piece_limit(&mut self, files: u32) {
+        self.piece_limit = files;
+    }
+
+    /// Sets `garbage_percent`: 0 to 1,000.
+    pub fn set_garbage_percent(&mut self, percent: u32) {
+        self.garbage_percent = percent;
+    }
+
+    /// Sets what TPH tables share with block-based ones. Without it, that stays as the column family has it. Filters,
+    /// the kind of index and the hash index of data blocks mean nothing to TPH tables.
+    pub fn set_block_based_options(&mut self, options: &BlockBasedOptions) {
+        self.block_based = Some(options.clone());
+    }
+}
+
+declare_options! {
+    /// Options of block-based tables (RocksDB's `BlockBasedTableOptions`), most of which TPH tables share.
     pub struct BlockBasedOptions;
     setters of Options at cf;
     beside {
@@ -53,17 +100,17 @@ declare_options! {
     format_version: u32 = 5, mutable;
     /// Of blocks written.
     checksum: ChecksumType = ChecksumType::Xxh3, mutable;
-    /// Bits per key of the Bloom filter; 0 writes none.
+    /// Bits per key of the Bloom filter; 0 writes none. TPH tables have none.
     bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
     /// The filter holds whole keys; without, prefixes alone (which need a prefix extractor).
     whole_key_filtering: bool = true, mutable;
     /// The filter is partitioned, with the index type `TwoLevelIndexSearch`; with others it is not.
     partition_filters: bool = false, mutable;
-    /// Index of tables written.
+    /// Index of tables written; TPH tables have their own.
     index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;
     /// Size of index partitions, in bytes.
     metadata_block_size: usize = 4096, mutable;
-    /// Data block index of tables written.
+    /// Data block index of tables written; TPH tables have none.
     data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
@@ -218,6 +265,7 @@ impl MetaCaching {
             in_cache: options.cache_index_and_filter_blocks,
             high_priority: options.cache_index_and_filter_blocks_with_high_priority,
             pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
+            on_demand: false,
         }
     }
 }

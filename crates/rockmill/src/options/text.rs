@@ -9,7 +9,7 @@ use super::declare::{Kind, TextOption};
 use super::known::{self, Notes, Section, What};
 use super::parse;
 use super::value::Value;
-use super::{BlockBasedOptions, CfOptions, DbOptions};
+use super::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 use crate::table::Cache;
@@ -31,8 +31,8 @@ pub(crate) enum Allow {
 pub(crate) enum Source {
     /// The program, or its user: strings, `set_options`, a command line.
     Caller,
-    /// A stored OPTIONS file, which anybody may have written. Its values have escapes. It has RocksDB's options only:
-    /// what loads code or chooses an engine comes from the caller.
+    /// A stored OPTIONS file, which anybody may have written. Its values have escapes. It has RocksDB's options, and
+    /// those of TPH tables: what loads code or chooses an engine comes from the caller.
     File,
 }
 
@@ -57,9 +57,9 @@ pub(crate) fn set_db(o: &mut DbOptions, pairs: &Pairs, allow: Allow, source: Sou
     Ok(())
 }
 
-/// Changes options of tables; see [`set_db`].
+/// Changes options of the kind of tables that is written; see [`set_db`].
 pub(crate) fn set_table(
-    o: &mut BlockBasedOptions,
+    o: &mut CfOptions,
     pairs: &Pairs,
     allow: Allow,
     source: Source,
@@ -67,6 +67,12 @@ pub(crate) fn set_table(
 ) -> Result<()> {
     for pair in pairs {
         let (name, value) = pair;
+        if o.table_factory == TableKind::Tph && TphTableOptions::TEXT.iter().any(|option| option.name == name) {
+            let pair = std::slice::from_ref(pair);
+            set(&mut o.tph, TphTableOptions::TEXT, Section::Table, pair, allow, source, notes)?;
+            continue;
+        }
+        let o = &mut o.table;
         // RocksDB's shorthand for a cache of its own with the defaults; OPTIONS files have none.
         let shorthand = name == "block_cache" && allow == Allow::All && source == Source::Caller;
         match shorthand.then(|| capacity_of(value)).flatten() {
@@ -85,31 +91,67 @@ fn capacity_of(value: &str) -> Option<usize> {
     <usize as Value>::read(bytes.trim())
 }
 
-/// Changes options of a column family, and of its tables as `block_based_table_factory={...}`; see [`set_db`].
+/// Changes options of a column family, and of its tables ([`set_table_factory`]); see [`set_db`].
 pub(crate) fn set_cf(o: &mut CfOptions, pairs: &Pairs, allow: Allow, source: Source, notes: &mut Notes) -> Result<()> {
     for pair in pairs {
-        let (name, value) = pair;
-        let (outer, inner) = name.split_once('.').unwrap_or((name, ""));
-        match outer {
-            "block_based_table_factory" | "table_factory" if !inner.is_empty() => {
-                set_table(&mut o.table, &[(inner.to_owned(), value.clone())], allow, source, notes)?;
-            }
-            "block_based_table_factory" => set_table(&mut o.table, &parse::pairs(value)?, allow, source, notes)?,
-            "table_factory" => {
-                let (id, properties) = parse::object(value)?;
-                if id != "BlockBasedTable" {
-                    return Err(Error::not_supported(format!("table_factory={id}: tables are block-based")));
-                }
-                set_table(&mut o.table, &properties, allow, source, notes)?;
-            }
+        let name = pair.0.split('.').next().unwrap_or_default();
+        match name {
+            TABLE_FACTORY | BLOCK_BASED_FACTORY | TPH_FACTORY => set_table_factory(o, pair, allow, source, notes)?,
             _ => {
                 set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, source, notes)?;
                 // What is said now is what counts, also when it is that there is no object.
-                o.carried.options.retain(|(kept, _)| kept != outer);
+                o.carried.options.retain(|(kept, _)| kept != name);
             }
         }
     }
     Ok(())
+}
+
+const TABLE_FACTORY: &str = "table_factory";
+const BLOCK_BASED_FACTORY: &str = "block_based_table_factory";
+pub(super) const TPH_FACTORY: &str = "tph_table_factory";
+
+/// Takes a kind of tables with options: `table_factory=TphTable`, `table_factory={id=TphTable;piece_limit=8}`,
+/// `tph_table_factory={piece_limit=8}` and the same with `block_based_table_factory`; or with a dot one option of the
+/// kind that is there already. Options that are not named stay, also when the kind changes, which no open database
+/// does.
+fn set_table_factory(
+    o: &mut CfOptions,
+    (name, value): &(String, String),
+    allow: Allow,
+    source: Source,
+    notes: &mut Notes,
+) -> Result<()> {
+    let (outer, inner) = name.split_once('.').unwrap_or((name, ""));
+    let named = match outer {
+        BLOCK_BASED_FACTORY => Some(TableKind::BlockBased),
+        TPH_FACTORY => Some(TableKind::Tph),
+        _ => None,
+    };
+    let (kind, options) = match named {
+        _ if !inner.is_empty() => (named.unwrap_or(o.table_factory), vec![(inner.to_owned(), value.clone())]),
+        Some(kind) => (kind, parse::pairs(value)?),
+        None => {
+            let (id, options) = parse::object(value)?;
+            (table_kind(&id)?, options)
+        }
+    };
+    if kind != o.table_factory && (allow == Allow::Mutable || !inner.is_empty()) {
+        let tables = o.table_factory.write();
+        let what =
+            format!("option {name:?} is for another kind of tables than the column family writes, which is {tables}");
+        return Err(Error::invalid_argument(format!("{what}; an opening with another table_factory changes it")));
+    }
+    o.table_factory = kind;
+    set_table(o, &options, allow, source, notes)
+}
+
+/// The kind of tables that RocksDB's text calls by this name.
+pub(crate) fn table_kind(name: &str) -> Result<TableKind> {
+    let unknown = || {
+        Error::not_supported(format!("table_factory={}: there are BlockBasedTable and TphTable", parse::excerpt(name)))
+    };
+    TableKind::read(name).ok_or_else(unknown)
 }
 
 fn set<O>(
@@ -199,5 +241,6 @@ mod tests {
         read_what_was_written(DbOptions::TEXT);
         read_what_was_written(CfOptions::TEXT);
         read_what_was_written(BlockBasedOptions::TEXT);
+        read_what_was_written(TphTableOptions::TEXT);
     }
 }

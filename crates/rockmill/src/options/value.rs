@@ -6,7 +6,7 @@ use super::known::Notes;
 use super::parse;
 use super::{
     BlockBasedIndexType, ChecksumType, CompactionPri, CompactionStyle, CompressionType, DataBlockIndexType,
-    RecoveryMode, UniversalCompactionStopStyle,
+    RecoveryMode, TableKind, UniversalCompactionStopStyle,
 };
 use crate::info_log::LogLevel;
 use crate::options::{KernelDriver, MergeEngine};
@@ -184,6 +184,7 @@ names! {
         PointInTime = "kPointInTimeRecovery",
         SkipAnyCorruptedRecords = "kSkipAnyCorruptedRecords",
     }
+    TableKind { BlockBased = "BlockBasedTable", Tph = "TphTable" }
     BlockBasedIndexType { BinarySearch = "kBinarySearch", TwoLevelIndexSearch = "kTwoLevelIndexSearch" }
     DataBlockIndexType { BinarySearch = "kDataBlockBinarySearch", BinaryAndHash = "kDataBlockBinaryAndHash" }
     CompactionStyle {

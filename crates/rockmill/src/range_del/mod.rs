@@ -12,8 +12,10 @@ mod truncated;
 
 use std::collections::BTreeMap;
 
+use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
+use crate::error::{Error, Result};
 use layers::Layers;
 
 pub use compaction::CompactionRangeDel;
@@ -304,6 +306,18 @@ fn sweep(
         Some(())
     })?;
     Some((offsets, seqs))
+}
+
+/// Refuses to delete a range of keys where they stand in the order of their hashes: those between two keys there are
+/// others than whoever names the two has in mind.
+pub(crate) fn refuse_hashed_range(cmp: &InternalKeyComparator, what: &str) -> Result<()> {
+    match cmp.is_hash_range() {
+        true => Err(Error::not_supported(format!(
+            "{what}: with comparator {HASH_RANGE_NAME} keys stand in the order of their hashes, so a range from one key \
+             to another has keys that nobody means; delete the keys one by one"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// How many sequence numbers all pieces have together.

@@ -6,6 +6,7 @@ use rockmill_io::WritableFile;
 use super::block_based::{BlockBasedBuilder, Census, WholeBlock};
 use super::options::{TableBuilderOptions, TableSummary};
 use super::syncing::SyncingTable;
+use super::tph::{Origin, TphBuilder};
 use crate::error::Result;
 use crate::helpers::Help;
 
@@ -13,9 +14,12 @@ use crate::helpers::Help;
 ///
 /// After a failure every later call gives it again. A builder that is dropped leaves an incomplete file, which is its
 /// creator's to remove.
+#[expect(clippy::large_enum_variant, reason = "the usual kind is reached without a further pointer")]
 pub enum TableBuilder {
     /// RocksDB's own kind.
     BlockBased(BlockBasedBuilder),
+    /// Pieces under one perfect hash function.
+    Tph(Box<TphBuilder>),
 }
 
 /// What a builder's kind makes of a call.
@@ -23,6 +27,7 @@ macro_rules! of_kind {
     ($builder:expr, $it:ident => $call:expr) => {
         match $builder {
             TableBuilder::BlockBased($it) => $call,
+            TableBuilder::Tph($it) => $call,
         }
     };
 }
@@ -30,7 +35,10 @@ macro_rules! of_kind {
 impl TableBuilder {
     /// A builder that appends to `file`, the table's own.
     pub fn new(options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
-        Self::BlockBased(BlockBasedBuilder::new(options, file))
+        match options.tph {
+            None => Self::BlockBased(BlockBasedBuilder::new(options, file)),
+            Some(_) => Self::Tph(Box::new(TphBuilder::new(options, file))),
+        }
     }
 
     /// Lets helpers compress, as many as `parallel_threads` allows; before the first entry.
@@ -47,7 +55,27 @@ impl TableBuilder {
     /// Adds all entries of `block`, which `census` sums up, by writing the block as it stands. False when it does not
     /// fit here, as it never does in a kind without blocks, and nothing has happened.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
-        of_kind!(self, builder => builder.pass_block(block, census))
+        match self {
+            Self::BlockBased(builder) => builder.pass_block(block, census),
+            Self::Tph(_) => Ok(false),
+        }
+    }
+
+    /// Adds a point entry, the only one of its user key, that stays where it is in a file of
+    /// [`TableBuilderOptions::pieces`].
+    pub(crate) fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+        match self {
+            Self::BlockBased(builder) => builder.add(ikey, value),
+            Self::Tph(builder) => builder.keep(ikey, value, origin),
+        }
+    }
+
+    /// Says that a user key behind the last entry has none any more although those files may have some. Where none of
+    /// them has a placeholder (`held_by`), the table gets one.
+    pub(crate) fn gone(&mut self, user_key: &[u8], held_by: Option<u32>) {
+        if let Self::Tph(builder) = self {
+            builder.gone(user_key, held_by);
+        }
     }
 
     /// Adds a range tombstone; begins rise.

@@ -1,9 +1,9 @@
 //! Tables: sorted entries in files, whatever the kind.
 //!
 //! The store, its versions, its iterators and its compactions know a table as a [`Table`] and build one with a
-//! [`TableBuilder`]. Both name their kind as an enum's variant, so that a call is a match and costs nothing while there
-//! is one kind: `block_based`, RocksDB's own. A further kind is a folder beside it, a variant in each of the two, and
-//! an arm in each match of this file and of `builder.rs`.
+//! [`TableBuilder`]. Both name their kind as an enum's variant, so that a call is a match: `block_based`, RocksDB's
+//! own, or `tph`. A further kind is a folder beside them, a variant in each of the two, and an arm in each match of
+//! this file and of `builder.rs`.
 //!
 //! What a kind must do is what [`Table`]'s methods say. What holds for all of them:
 //!
@@ -22,6 +22,7 @@ mod cache;
 mod compression;
 mod options;
 mod syncing;
+mod tph;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ pub use compression::CompressionOptions;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
+pub(crate) use tph::{KeptPiece, Origin};
+pub use tph::{TphSettings, TphTable, told_by_own_file};
 
 /// The order in which a table has its entries, and a sorted run its tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +75,37 @@ pub(crate) struct OpenFile {
 pub trait TableScan: InternalIterator {
     /// Bytes read of the table's files so far.
     fn bytes_read(&self) -> u64;
+
+    /// Where the current entry is, if a compaction's outputs may leave it there.
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+
+    /// What the current user key leaves in files that outputs go on using, if no entry of it survives.
+    fn leaves(&self) -> Leaves {
+        Leaves::Nothing
+    }
+}
+
+/// What a user key leaves in files that the outputs of a compaction go on using, if no entry of it survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// Nothing.
+    Nothing,
+    /// Entries, which a placeholder has to hide.
+    Entries,
+    /// Entries, which a placeholder hides already in the piece of this place.
+    Placeholder(u32),
 }
 
 /// An open table, of one kind or another.
+#[expect(clippy::large_enum_variant, reason = "the usual kind is reached without a further pointer")]
 #[derive(Debug)]
 pub enum Table {
     /// RocksDB's own kind.
     BlockBased(BlockBasedTable),
+    /// Pieces under one perfect hash function.
+    Tph(Box<TphTable>),
 }
 
 /// What a table's kind makes of a call.
@@ -86,6 +113,7 @@ macro_rules! of_kind {
     ($table:expr, $it:ident => $call:expr) => {
         match $table {
             Table::BlockBased($it) => $call,
+            Table::Tph($it) => $call,
         }
     };
 }
@@ -93,27 +121,39 @@ macro_rules! of_kind {
 impl Table {
     /// Opens a table that is one file: reads what must be in memory, and refuses what this store cannot read.
     pub fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -> Result<Arc<Self>> {
-        BlockBasedTable::open(file, options).map(|table| Arc::new(Self::BlockBased(table)))
+        let table = BlockBasedTable::open(file, options)?;
+        Self::with_pieces(Arc::new(Self::BlockBased(table)), &[], false)
     }
 
-    /// Opens a table of a version: its own file, and the files that it `shares` with other tables, in the version's
-    /// order. Where the own file was open before with `cache_id`, what the cache has of it serves again.
-    pub(crate) fn open_of_version(
+    /// Opens one file of a table, which [`Self::with_pieces`] makes the table of. Where the file was open before with
+    /// `cache_id`, what the cache has of it serves again.
+    pub(crate) fn open_file(
         file: Arc<dyn RandomAccessFile>,
-        shared: Vec<OpenFile>,
         options: TableOpenOptions,
         cache_id: Option<u64>,
         auto_readahead: AutoReadahead,
         caching: MetaCaching,
     ) -> Result<Arc<Self>> {
-        if let Some(other) = shared.first() {
-            let (path, other) = (options.path.display(), other.path.display());
-            return Err(Error::corruption(format!(
-                "{path}: a block-based table is one file, and the MANIFEST says that {other} is part of it"
-            )));
-        }
         let table = BlockBasedTable::open_as(file, options, cache_id, auto_readahead, caching)?;
         Ok(Arc::new(Self::BlockBased(table)))
+    }
+
+    /// The table whose own file is `own`, and which shares the files `others` with other tables, in the order of the
+    /// MANIFEST. All are from [`Self::open_file`]. `charged`: what finds entries counts in the block cache, which then
+    /// keeps as much less.
+    pub(crate) fn with_pieces(own: Arc<Self>, others: &[Arc<Self>], charged: bool) -> Result<Arc<Self>> {
+        if let Some(table) = TphTable::new(&own, others, charged)? {
+            return Ok(Arc::new(Self::Tph(Box::new(table))));
+        }
+        match others.first() {
+            None => Ok(own),
+            Some(other) => {
+                let (path, other) = (own.path().display(), other.path().display());
+                Err(Error::corruption(format!(
+                    "{path}: a block-based table is one file, and the MANIFEST says that {other} is part of it"
+                )))
+            }
+        }
     }
 
     /// Looks up `ikey` (a user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
@@ -127,12 +167,42 @@ impl Table {
 
     /// Iterates over the point entries, for a read; the table stays open while the iterator lives.
     pub fn iter(self: &Arc<Self>, ro: TableReadOptions) -> Box<dyn InternalIterator> {
-        of_kind!(&**self, _table => Box::new(TableIter::cached(BlockAccess::of(self), ro)))
+        match &**self {
+            Self::BlockBased(_) => Box::new(TableIter::cached(BlockAccess::of(self), ro)),
+            Self::Tph(table) => table.iter(ro),
+        }
     }
 
     /// Goes over the point entries once, past the cache, `readahead` bytes at a time (0: what is wanted, no more).
     pub fn scan(self: &Arc<Self>, readahead: usize, verify: bool) -> Box<dyn TableScan> {
-        of_kind!(&**self, _table => Box::new(TableIter::streaming(BlockAccess::of(self), readahead, verify)))
+        self.scan_keeping(readahead, verify, &|_| None)
+    }
+
+    /// The same for a compaction whose outputs may go on using some of the table's files: those of
+    /// [`Self::kept_pieces`] for which `place` gives their place among the outputs' pieces.
+    pub(crate) fn scan_keeping(
+        self: &Arc<Self>,
+        readahead: usize,
+        verify: bool,
+        place: &dyn Fn(usize) -> Option<u32>,
+    ) -> Box<dyn TableScan> {
+        match &**self {
+            Self::BlockBased(_) if place(0).is_none() => {
+                Box::new(TableIter::streaming(BlockAccess::of(self), readahead, verify))
+            }
+            Self::BlockBased(_) => tph::scan_one(self, readahead, verify, place(0)),
+            Self::Tph(table) => table.scan_keeping(readahead, verify, place),
+        }
+    }
+
+    /// The files that outputs of a compaction of this table may go on using, its own first, whose number is `own`; none
+    /// where an entry is not what its file says without the table around it.
+    pub(crate) fn kept_pieces(&self, own: u64) -> Vec<KeptPiece> {
+        match self {
+            _ if self.global_seqno().is_some() || !self.comparator().finds_by_bytes() => Vec::new(),
+            Self::BlockBased(table) => tph::kept(table, own),
+            Self::Tph(table) => table.kept_pieces(own),
+        }
     }
 
     /// The range tombstones, fragmented; `None` when there are none.
@@ -142,12 +212,26 @@ impl Table {
 
     /// The data blocks, for an engine that merges blocks; `None` where the kind has none.
     pub(crate) fn block_access(self: &Arc<Self>) -> Option<BlockAccess> {
-        of_kind!(&**self, _table => Some(BlockAccess::of(self)))
+        match &**self {
+            Self::BlockBased(_) => Some(BlockAccess::of(self)),
+            Self::Tph(_) => None,
+        }
     }
 
     /// The table as what it is, for tools and tests of that kind.
     pub fn as_block_based(&self) -> Option<&BlockBasedTable> {
-        of_kind!(self, table => Some(table))
+        match self {
+            Self::BlockBased(table) => Some(table),
+            Self::Tph(_) => None,
+        }
+    }
+
+    /// The table as what it is, for tools and tests of that kind.
+    pub fn as_tph(&self) -> Option<&TphTable> {
+        match self {
+            Self::BlockBased(_) => None,
+            Self::Tph(table) => Some(table),
+        }
     }
 
     /// Smallest and largest internal key, range tombstones included; `None` for an empty table. Read from the table:

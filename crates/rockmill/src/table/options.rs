@@ -10,6 +10,7 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, SliceT
 use super::block_based::BlockBasedSettings;
 use super::cache::BlockCache;
 use super::compression::CompressionOptions;
+use super::tph::{KeptPiece, PieceUse, TphSettings};
 use crate::pacing::read_protection::ReadProtection;
 use crate::statistics::Statistics;
 
@@ -73,6 +74,8 @@ pub(crate) struct MetaCaching {
     pub in_cache: bool,
     pub high_priority: bool,
     pub pin: bool,
+    /// Index and filter are not kept where there is no cache: only scans need them, and read them anew.
+    pub on_demand: bool,
 }
 
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
@@ -81,7 +84,11 @@ pub(crate) struct MetaCaching {
 pub struct TableBuilderOptions {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
-    /// What is for block-based tables alone.
+    /// `Some` for a TPH table, with what is for such tables alone.
+    pub tph: Option<TphSettings>,
+    /// Files that a TPH table may go on using, newest first where their keys overlap.
+    pub pieces: Arc<[KeptPiece]>,
+    /// Of the blocks, and what is for block-based tables alone.
     pub block_based: BlockBasedSettings,
     /// Of what the kind compresses.
     pub compression: CompressionType,
@@ -128,4 +135,6 @@ pub struct TableSummary {
     pub properties: TableProperties,
     /// Bytes from the first block after the data to the end of the file.
     pub tail_size: u64,
+    /// Files that the table goes on using beside its own.
+    pub pieces: Vec<PieceUse>,
 }

@@ -70,9 +70,10 @@ impl VersionBuilder {
                     "a version edit adds table {number:06}.sst to level {level} twice"
                 )));
             }
-            if !entry.has_each_file_once() {
+            if !entry.has_sound_pieces() {
                 return Err(Error::corruption(format!(
-                    "a version edit adds table {number:06}.sst with too many pieces, or with one twice"
+                    "a version edit adds table {number:06}.sst with too many pieces, with one twice, or with more live \
+                     bytes of one than it has"
                 )));
             }
             let (first, last) = (entry.smallest.user_key(), entry.largest.user_key());
@@ -129,7 +130,7 @@ impl VersionBuilder {
             levels.push(next);
         }
         self.added.values().for_each(|table| table.set_in_version());
-        Ok(Version { levels, cmp })
+        Ok(Version::new(levels, cmp))
     }
 }
 

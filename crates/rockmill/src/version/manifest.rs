@@ -299,8 +299,11 @@ fn check_edit(edit: &VersionEdit) -> std::result::Result<(), String> {
     if let Some(n) = edit.last_sequence.into_iter().chain(files).find(|n| *n > MAX_SEQUENCE) {
         return Err(format!("sequence number {n} is over the largest possible"));
     }
-    match edit.new_files.iter().flat_map(|(_, f)| f.files()).find(|f| f.size > TABLE_LEN_MAX) {
-        Some(f) => Err(format!("table {} has {} bytes", f.number, f.size)),
+    if let Some(f) = edit.new_files.iter().flat_map(|(_, f)| f.files()).find(|f| f.size > TABLE_LEN_MAX) {
+        return Err(format!("table {} has {} bytes", f.number, f.size));
+    }
+    match edit.new_files.iter().find(|(_, f)| f.table_size() > TABLE_LEN_MAX) {
+        Some((_, f)) => Err(format!("table {} has {} bytes, those of its pieces included", f.number, f.table_size())),
         None => Ok(()),
     }
 }
@@ -542,7 +545,7 @@ pub fn set_current(fs: &dyn FileSystem, dir: &Path, manifest_number: u64) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rockmill_format::edit::{FileEntry, TableFile};
+    use rockmill_format::edit::{FileEntry, TablePiece};
     use rockmill_io::MemFileSystem;
 
     #[test]
@@ -606,13 +609,15 @@ mod tests {
         let sound = VersionEdit { next_file_number: Some(9), last_sequence: Some(3), ..VersionEdit::default() };
         assert_eq!(recover(std::slice::from_ref(&sound)).unwrap().next_file_number, 9);
         let file = |f: FileEntry| VersionEdit { new_files: vec![(0, f)], ..sound.clone() };
+        let piece = TablePiece { number: 2, size: 1, live: 1 };
         for bad in [
             VersionEdit { next_file_number: Some(u64::MAX), ..sound.clone() },
             VersionEdit { log_number: Some(u64::MAX), ..sound.clone() },
             VersionEdit { last_sequence: Some(u64::MAX), ..sound.clone() },
             VersionEdit { wal_deletions: Some(u64::MAX), ..sound.clone() },
             file(FileEntry { number: 3, size: u64::MAX, ..FileEntry::default() }),
-            file(FileEntry { pieces: vec![TableFile { number: 2, size: u64::MAX }], ..FileEntry::default() }),
+            file(FileEntry { pieces: vec![TablePiece { number: 2, size: u64::MAX, live: 0 }], ..FileEntry::default() }),
+            file(FileEntry { size: TABLE_LEN_MAX, pieces: vec![piece], ..FileEntry::default() }),
             file(FileEntry { number: 3, largest_seqno: u64::MAX, ..FileEntry::default() }),
         ] {
             let Err(e) = recover(&[sound.clone(), bad.clone()]) else { panic!("{bad:?}") };

@@ -6,7 +6,9 @@ mod level;
 mod log_source;
 mod manifest;
 mod manifest_tail;
+mod pieces;
 mod purge;
+mod table_files;
 mod table_source;
 
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use rockmill_format::properties::TableProperties;
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use crate::table::{KeyOrder, Table};
+use crate::table::{KeyOrder, Table, TphTable};
 
 pub use builder::VersionBuilder;
 pub use level::{ExtraRun, Level, SortedRun, first_reaching, key_order, search, touched};
@@ -27,8 +29,11 @@ pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, manifest_mark,
     recover_manifest, retry_while_files_vanish,
 };
+pub use pieces::PieceUses;
 use purge::HeldFiles;
 pub use purge::{PurgeQueue, TableFile, each_file};
+pub(crate) use table_files::open_file;
+pub use table_files::{open_table, table_of_files, table_path};
 pub use table_source::TableSource;
 
 /// What estimates need of a table's properties.
@@ -95,6 +100,8 @@ pub struct FileMeta {
     pub tombstone_weight: OnceLock<u64>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
+    /// What [`Self::size`] is: there may be a thousand pieces to add up.
+    size: u64,
     /// The files themselves, which several of these may stand for: see [`renewed`](Self::renewed).
     files: Arc<HeldFiles>,
 }
@@ -104,6 +111,7 @@ impl FileMeta {
     pub fn new(entry: FileEntry, purge: Arc<PurgeQueue>) -> Self {
         let files = Arc::new(HeldFiles::new(entry.files().collect(), &purge));
         Self {
+            size: entry.table_size(),
             entry,
             being_compacted: AtomicBool::new(false),
             rewrite_useless: AtomicBool::new(false),
@@ -122,6 +130,7 @@ impl FileMeta {
     #[must_use]
     pub fn renewed(&self, entry: FileEntry) -> Self {
         Self {
+            size: entry.table_size(),
             entry,
             being_compacted: AtomicBool::new(false),
             rewrite_useless: AtomicBool::new(self.rewrite_useless.load(Ordering::Relaxed)),
@@ -165,8 +174,15 @@ impl FileMeta {
         self.entry.number
     }
 
-    /// Bytes that the table counts for: those of its own file.
+    /// Bytes that the table counts for: those of its own file, and what it refers to of its pieces. What concerns the
+    /// shape of the tree and the work of jobs goes by it.
+    #[inline]
     pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of its own file, which is the whole table where it has no pieces.
+    pub fn own_size(&self) -> u64 {
         self.entry.size
     }
 
@@ -195,24 +211,38 @@ impl FileMeta {
 
 impl std::fmt::Debug for FileMeta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:06}.sst({} bytes)", self.entry.number, self.entry.size)
+        write!(f, "{:06}.sst({} bytes)", self.entry.number, self.size)
     }
 }
 
 /// The tables of one column family at one moment. For one user key, everything in a shallower place is newer than
 /// anything in a deeper one: L0 newest to oldest, then of each level its extra runs, newest first, and its base run.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Version {
     /// From L0 down.
     pub levels: Vec<Level>,
     /// Order of keys.
     pub cmp: InternalKeyComparator,
+    /// Gathered when somebody asks.
+    pieces: OnceLock<PieceUses>,
+}
+
+impl Clone for Version {
+    /// Copies are made to be changed: they gather anew.
+    fn clone(&self) -> Self {
+        Self::new(self.levels.clone(), self.cmp.clone())
+    }
 }
 
 impl Version {
+    /// Of these levels, from L0 down.
+    pub fn new(levels: Vec<Level>, cmp: InternalKeyComparator) -> Self {
+        Self { levels, cmp, pieces: OnceLock::new() }
+    }
+
     /// No tables.
     pub fn empty(num_levels: usize, cmp: InternalKeyComparator) -> Self {
-        Self { levels: vec![Level::default(); num_levels], cmp }
+        Self::new(vec![Level::default(); num_levels], cmp)
     }
 
     /// Weighs the tombstones of tables whose numbers are known and that were not weighed before (RocksDB's
@@ -256,6 +286,28 @@ impl Version {
     /// Every table, level by level.
     pub fn files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
         self.levels.iter().flatten()
+    }
+
+    /// The pieces of its tables, as they were when this was first asked. No table has pieces of another column family.
+    pub fn pieces(&self) -> &PieceUses {
+        self.pieces.get_or_init(|| PieceUses::of(&self.levels))
+    }
+
+    /// See [`PieceUses::live`].
+    pub fn piece_live(&self, number: u64) -> (u64, u64) {
+        self.pieces().live(number)
+    }
+
+    /// Live user keys of the TPH tables that are open, and bytes of memory in which they are found.
+    pub fn tph_index(&self) -> (u64, u64) {
+        let open = self.files().filter_map(|f| f.table.load_full());
+        let each = open.filter_map(|table| table.as_tph().map(TphTable::index_memory));
+        each.fold((0, 0), |(keys, bytes), (k, b)| (keys + k, bytes + b))
+    }
+
+    /// True when some table has pieces.
+    pub fn has_pieces(&self) -> bool {
+        self.files().any(|f| !f.entry.pieces.is_empty())
     }
 
     /// True when some level has an extra run.

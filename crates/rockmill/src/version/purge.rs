@@ -202,13 +202,13 @@ impl Drop for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rockmill_format::edit::FileEntry;
+    use rockmill_format::edit::{FileEntry, TablePiece};
 
     use super::*;
 
     /// A table of the file `number` and of those of `shared`.
     fn table(number: u64, shared: &[u64], purge: &Arc<PurgeQueue>) -> FileMeta {
-        let pieces = shared.iter().map(|&number| TableFile { number, size: 10 }).collect();
+        let pieces = shared.iter().map(|&number| TablePiece { number, size: 10, live: 7 }).collect();
         FileMeta::new(FileEntry { number, size: 100, pieces, ..FileEntry::default() }, Arc::clone(purge))
     }
 

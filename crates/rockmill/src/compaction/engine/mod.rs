@@ -16,11 +16,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rockmill_format::key::user_key;
 use rockmill_io::Clock;
 use rockmill_io::ring::BatchIo;
 
 use super::merge::feed::BlockFeed;
 use super::merge::run::TableRun;
+use super::merge::scan_run::ScanRun;
 use super::merge::{KeyPrefixes, MergeStream, Merger};
 use super::output::{Created, Outputs, Tables};
 use super::plan::{JobPlan, Part};
@@ -166,6 +168,11 @@ impl Destination<'_> {
         let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io);
         outputs.set_help(help);
         let mut resolver = Resolver::new(merged, &plan.rules, tombstones, stop)?;
+        if plan.is_sharing() {
+            resolver.share()?;
+            outputs.share(plan);
+            return drain_sharing(resolver, outputs, help);
+        }
         loop {
             while resolver.next_survivor()? {
                 outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
@@ -178,6 +185,56 @@ impl Destination<'_> {
         let tables = outputs.finish()?;
         Ok(PartOutput { tables, stats, cpu_micros: help.map_or(0, Help::micros) })
     }
+}
+
+/// The same where the outputs may go on using files of the inputs.
+fn drain_sharing(
+    mut resolver: Resolver<'_, impl MergeStream>,
+    mut outputs: Outputs<'_>,
+    help: Option<&Help>,
+) -> Result<PartOutput> {
+    let mut before = Vec::new();
+    loop {
+        let more = resolver.next_survivor()?;
+        while let Some((user_key, leaves)) = resolver.next_gone(!more, &before) {
+            outputs.gone(&user_key, leaves);
+        }
+        if !more {
+            break;
+        }
+        let (key, value, new) = (resolver.key(), resolver.value(), resolver.is_new_user_key());
+        match resolver.origin() {
+            Some(origin) => outputs.keep(key, value, new, origin)?,
+            None => outputs.add(key, value, new)?,
+        }
+        before.clear();
+        before.extend_from_slice(user_key(key));
+    }
+    let stats = resolver.stats();
+    let tables = outputs.finish()?;
+    Ok(PartOutput { tables, stats, cpu_micros: help.map_or(0, Help::micros) })
+}
+
+/// Does a part of a job whose inputs are not all block-based tables, or whose outputs go on using some of them: entry
+/// by entry, with plain reads. Outputs go through a ring where there is one.
+pub(super) fn run_scans(
+    output: Destination<'_>,
+    heads: KeyPrefixes,
+    range: Option<(&[u8], &[u8])>,
+    stop: Stop<'_>,
+) -> Result<PartOutput> {
+    let (plan, part, host) = (output.plan, output.part, output.host());
+    let runs = plan.runs.iter().map(|run| ScanRun::new(run, plan, part, host)).collect::<Result<Vec<_>>>()?;
+    let merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
+    let ring = if plan.output.page_cache { None } else { ring(host, 0) };
+    let stats = &host.means().engines.stats;
+    let done = output.drain(merger, ring.as_deref(), stop)?;
+    if host.means().db.merge_engine == MergeEngine::Kernel {
+        let reason = "TPH tables are merged entry by entry".to_owned();
+        stats.hand_over(MergeEngine::Kernel, reason, &host.means().log);
+    }
+    stats.count(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
+    Ok(done)
 }
 
 /// What the jobs of a database share.

@@ -727,6 +727,20 @@ fn a_panic_is_an_error() {
     assert!(e.message().contains("a bug"), "{e}");
 }
 
+/// Whoever made the spec: see `JobSpec::check_bases`.
+#[test]
+fn a_job_that_keeps_files_of_a_newer_run_does_not_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = Arc::new(PosixFileSystem::default());
+    let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 100);
+    let mut spec = tree.spec(&c);
+    let base = crate::compaction::spec::SpecRun { level: spec.output.level, files: spec.runs[0].files.clone() };
+    spec.keep = vec![base.files[0].number()];
+    spec.runs.insert(0, base);
+    let e = JobPlan::new(&spec, &tree.host()).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains("files to keep"), "{e}");
+}
+
 #[test]
 fn records_that_go_missing_are_noticed() {
     let dir = tempfile::tempdir().unwrap();

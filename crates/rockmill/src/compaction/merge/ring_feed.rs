@@ -76,7 +76,7 @@ pub(crate) fn feeds<'a>(
         for f in &run.files {
             let table = blocks_of(host, &f.file)?;
             let path = table.path();
-            let direct = !page_cache::has_input(&means.db, table.table(), f.file.size());
+            let direct = !page_cache::has_input(&means.db, table.table(), f.file.entry.size);
             let number = plan.add_file(host.input_bytes(&f.file, direct)?, path);
             let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
             let ranges: std::result::Result<Vec<_>, _> =

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rockmill_format::block::BlockEntries;
-use rockmill_format::key::InternalKey;
+use rockmill_format::key::{InternalKey, user_key};
 use rockmill_format::{FormatError, InternalKeyComparator};
 
 use super::feed::BlockFeed;
@@ -94,8 +94,8 @@ impl<F: BlockFeed> Run for TableRun<F> {
     }
 
     #[inline]
-    fn head(&self, _: KeyPrefixes) -> u64 {
-        self.entries.head(self.at)
+    fn head(&self, heads: KeyPrefixes) -> u64 {
+        if heads.are_hashed() { heads.of(user_key(self.key())) } else { self.entries.head(self.at) }
     }
 
     fn waits(&self) -> bool {

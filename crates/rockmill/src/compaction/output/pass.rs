@@ -1,6 +1,6 @@
 //! Whole input blocks on their way into a table.
 
-use super::{Grandparents, Outputs};
+use super::{Grandparents, Outputs, subtree_of};
 use crate::error::Result;
 use crate::table::{Census, WholeBlock};
 use rockmill_format::key::user_key;
@@ -10,7 +10,8 @@ impl Outputs<'_> {
     /// happens, and it is false.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
         let last = block.entries.key(block.entries.len().saturating_sub(1));
-        let splits = self.splits_at(last);
+        let bits = self.plan.subtree_bits;
+        let splits = self.splits_at(last) || (bits > 0 && subtree_of(user_key(last), bits) != self.subtree);
         let Some(open) = &mut self.open else { return Ok(false) };
         if self.plan.level > 0 {
             if splits || self.grandparents.may_cross(user_key(last)) {

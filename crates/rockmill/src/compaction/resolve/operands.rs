@@ -118,7 +118,7 @@ impl<S: MergeStream> Resolver<'_, S> {
                 self.advance()?;
             }
             self.set_tag(seq, ValueType::Value);
-            self.zero_sequence(seq, ValueType::Value);
+            self.zero_sequence(seq, ValueType::Value, false);
             return Ok(true);
         }
         let merged = if operands.len() > 1 { partial_merge(operator, user_key, &operands)? } else { None };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rockmill_format::InternalKey;
 use rockmill_format::checksum::ChecksumType;
+use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::MAX_FILE_NUMBER;
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
@@ -12,12 +13,14 @@ use rockmill_format::key::TAG_LEN;
 use super::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
 use crate::compaction::file_ranges::{FileRange, FileRanges};
 use crate::compaction::plan::{OutputPlan, Part};
+use crate::compaction::subtrees::SUBTREE_BITS_MAX;
 use crate::compaction::table_format::{TableFormat, TableOwner};
 use crate::compaction::wire::{self, Coded, Coder, Message};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
+use crate::table::TphSettings;
 
 /// File numbers that are set aside for one job, at most.
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
@@ -50,6 +53,8 @@ pub(super) mod tag {
     pub const GRANDPARENTS: u32 = 20;
     /// One for each part.
     pub const PART: u32 = 21;
+    pub const TPH_TABLE: u32 = 22;
+    pub const SUBTREES: u32 = 23;
 }
 
 impl JobSpec {
@@ -74,7 +79,7 @@ impl Message for JobSpec {
     const NAME: &'static str = "job spec";
     const MAGIC: &'static [u8; 8] = b"RMILLJOB";
     const VERSION: u32 = 1;
-    const TAG_MAX: u32 = tag::PART;
+    const TAG_MAX: u32 = tag::SUBTREES;
     const REQUIRED: &'static [u32] = &[
         tag::JOB,
         tag::REASON,
@@ -98,6 +103,7 @@ impl Message for JobSpec {
             bytes_expected: 0,
             grandparents: FileRanges::default(),
             grandparent_overlap_max: 0,
+            subtree_bits: 0,
             split_key: None,
             compression: CompressionType::None,
             compression_opts: CompressionOptions::default(),
@@ -123,6 +129,7 @@ impl Message for JobSpec {
             parts_max: 1,
             parts: Vec::new(),
             numbers: Vec::new(),
+            keep: Vec::new(),
             space: Vec::new(),
         }
     }
@@ -180,6 +187,11 @@ impl Message for JobSpec {
             },
             tag::GRANDPARENTS => c.field(!o.grandparents.is_empty(), |c| ranges(c, &mut o.grandparents)),
             tag::PART => c.each(&mut self.parts, part),
+            tag::TPH_TABLE => c.field(o.format.tph.is_some(), |c| {
+                tph_table(c, o.format.tph.get_or_insert_default())?;
+                c.list("files to keep", 1, &mut self.keep, |c, number| c.number("file to keep", number))
+            }),
+            tag::SUBTREES => c.field(o.subtree_bits > 0, |c| c.number32("bits of subtrees", &mut o.subtree_bits)),
             _ => Ok(()),
         }
     }
@@ -189,9 +201,17 @@ impl Message for JobSpec {
         if bytes > FILE_BYTES_MAX {
             return Err(format!("input tables of {bytes} bytes, more than there can be"));
         }
+        if self.output.format.tph.is_none() && !self.keep.is_empty() {
+            return Err("files to keep, and tables that have no others".to_owned());
+        }
+        let bits = self.output.subtree_bits;
+        if bits > SUBTREE_BITS_MAX || (bits > 0 && self.comparator != HASH_RANGE_NAME) {
+            return Err(format!("subtrees by {bits} bits of search keys, in the order of {}", self.comparator));
+        }
         if (is_compaction && !self.memtables.is_empty()) || (!is_compaction && !self.runs.is_empty()) {
             return Err("the other's inputs: a compaction reads tables and a flush memtables".to_owned());
         }
+        self.check_bases()?;
         match are_adjacent(&self.parts) {
             true => Ok(()),
             false => {
@@ -272,6 +292,11 @@ fn table_format<C: Coder>(c: &mut C, format: &mut TableFormat) -> Coded {
     c.double("Bloom bits per key", &mut f.bloom_bits_per_key)?;
     c.if_there(has_hash_index, &mut f.hash_index_util_ratio, |c, ratio| c.double("ratio of the hash index", ratio))?;
     c.text("prefix extractor's name", &mut format.prefix_extractor)
+}
+
+fn tph_table<C: Coder>(c: &mut C, t: &mut TphSettings) -> Coded {
+    c.number32("piece_limit", &mut t.piece_limit)?;
+    c.number32("garbage_percent", &mut t.garbage_percent)
 }
 
 fn numbers<C: Coder>(c: &mut C, ranges: &mut Vec<NumberRange>) -> Coded {

@@ -4,8 +4,9 @@ use rockmill_format::InternalKey;
 use rockmill_format::ValueType;
 use rockmill_format::checksum::{ChecksumType, crc32c, mask};
 use rockmill_format::coding::{Decoder, put_fixed32, put_length_prefixed, put_varint32, put_varint64};
+use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::compression::CompressionType;
-use rockmill_format::edit::TableFile;
+use rockmill_format::edit::TablePiece;
 use rockmill_format::footer::BlockHandle;
 
 use super::encoding::{NUMBERS_MAX, tag};
@@ -13,7 +14,7 @@ use super::*;
 use crate::compaction::file_ranges::FileRange;
 use crate::compaction::wire::{CHECKSUM_LEN, LISTED_MAX, Message, SAFE_TO_IGNORE, TEXT_BYTES_MAX};
 use crate::error::ErrorKind;
-use crate::table::BlockBasedSettings;
+use crate::table::{BlockBasedSettings, TphSettings};
 
 type Rng = fastrand::Rng;
 
@@ -73,8 +74,13 @@ pub(crate) fn entry(rng: &mut Rng) -> FileEntry {
         max_timestamp: bytes(rng, 4),
         file_open_metadata: bytes(rng, 4),
         extra_run: number(rng),
-        pieces: (1..rng.u64(1..5)).map(|n| TableFile { number: (1 << 62) - n, size: number(rng) >> 10 }).collect(),
+        pieces: (1..rng.u64(1..5)).map(|n| piece(rng, (1 << 62) - n)).collect(),
     }
+}
+
+fn piece(rng: &mut Rng, number_of_file: u64) -> TablePiece {
+    let size = number(rng) >> 10;
+    TablePiece { number: number_of_file, size, live: size >> rng.u8(0..3) }
 }
 
 fn extent(rng: &mut Rng) -> Extent {
@@ -173,6 +179,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
                     hash_index_util_ratio: some(rng, Rng::f64),
                 },
                 prefix_extractor: text(rng),
+                tph: some(rng, |rng| TphSettings { piece_limit: rng.u32(..), garbage_percent: rng.u32(..) }),
             },
             level: rng.usize(0..256),
             extra_run: number(rng),
@@ -181,6 +188,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
             bytes_expected: number(rng),
             grandparents: ranges(rng),
             grandparent_overlap_max: number(rng),
+            subtree_bits: 0,
             split_key: some(rng, key),
             compression: *rng.choice(&CompressionType::ALL).unwrap(),
             compression_opts: CompressionOptions {
@@ -205,6 +213,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
         },
         parts_max: number(rng) as usize,
         parts: if flush { Vec::new() } else { parts(rng) },
+        keep: Vec::new(),
         numbers: list(rng, 3, |rng| NumberRange { first: rng.u64(0..1 << 40), count: rng.u64(1..1000) }),
         space: list(rng, 3, extent),
     }
@@ -251,6 +260,81 @@ fn specs_go_there_and_back() {
         assert_eq!(decoded.encode().unwrap(), encoded, "seed {seed}");
         assert_eq!(of_fields::<JobSpec>(1, &fields(&encoded)), encoded, "seed {seed}");
     }
+}
+
+/// A reader that does not know TPH tables refuses jobs that write them, and takes all others as before.
+#[test]
+fn only_jobs_of_tph_tables_say_so() {
+    let mut spec = random_spec(&mut Rng::with_seed(1));
+    (spec.output.format.tph, spec.keep) = (None, Vec::new());
+    let plain = fields(&spec.encode().unwrap());
+    assert!(plain.iter().all(|(tag, _)| *tag != tag::TPH_TABLE));
+    spec.output.format.tph = Some(TphSettings { piece_limit: 300, garbage_percent: 7 });
+    spec.keep = vec![40, 12];
+    let encoded = spec.encode().unwrap();
+    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::TPH_TABLE, varints(&[300, 7, 2, 40, 12]))]].concat());
+    assert_eq!(tag::TPH_TABLE & SAFE_TO_IGNORE, 0);
+    assert_eq!(JobSpec::decode(&encoded), Ok(spec));
+    for (body, what) in [(varints(&[300]), "garbage_percent"), (varints(&[1 << 32, 7, 0]), "too large")] {
+        let all = [plain.as_slice(), &[(tag::TPH_TABLE, body)]].concat();
+        let e = JobSpec::decode(&of_fields::<JobSpec>(1, &all)).unwrap_err();
+        assert!(e.kind() == ErrorKind::Corruption && e.message().contains(what), "{e}");
+    }
+}
+
+/// So it is with jobs in the order by search key.
+#[test]
+fn only_jobs_with_subtrees_say_so() {
+    let mut spec = random_spec(&mut Rng::with_seed(1));
+    spec.comparator = HASH_RANGE_NAME.to_owned();
+    let plain = fields(&spec.encode().unwrap());
+    spec.output.subtree_bits = 5;
+    let encoded = spec.encode().unwrap();
+    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::SUBTREES, varints(&[5]))]].concat());
+    assert_eq!(tag::SUBTREES & SAFE_TO_IGNORE, 0);
+    assert_eq!(JobSpec::decode(&encoded), Ok(spec.clone()));
+    let all = [plain.as_slice(), &[(tag::SUBTREES, varints(&[33]))]].concat();
+    let e = JobSpec::decode(&of_fields::<JobSpec>(1, &all)).unwrap_err();
+    assert!(e.message().contains("subtrees by 33 bits"), "{e}");
+    spec.comparator = "another".to_owned();
+    assert!(spec.encode().unwrap_err().message().contains("in the order of another"));
+}
+
+/// In an output, what is older would hide what is newer.
+#[test]
+fn files_are_kept_of_the_oldest_run_alone() {
+    let table = |number: u64, extra_run: u64| {
+        let entry = FileEntry { number, extra_run, ..entry(&mut Rng::with_seed(number)) };
+        Arc::new(SpecFile::new(FileEntry { size: 1000, pieces: Vec::new(), ..entry }))
+    };
+    let mut spec = JobSpec { memtables: Vec::new(), ..random_spec(&mut Rng::with_seed(1)) };
+    (spec.reason, spec.output.level, spec.output.extra_run) = (TableFileCreationReason::Compaction, 5, 7);
+    spec.output.format.tph = Some(TphSettings::default());
+    let run = |level, files| SpecRun { level, files };
+    let sound = vec![run(0, vec![table(9, 0)]), run(4, vec![table(8, 0)]), run(5, vec![table(5, 9), table(6, 9)])];
+    let base = run(5, vec![table(3, 7), table(4, 7)]);
+    spec.runs = [sound.clone(), vec![base.clone()]].concat();
+    spec.keep = vec![3];
+    assert_eq!(JobSpec::decode(&spec.encode().unwrap()).as_ref(), Ok(&spec));
+    for (older, named) in [(run(5, vec![table(2, 0)]), "table 2 of level 5"), (run(6, vec![table(1, 7)]), "table 1 of")]
+    {
+        spec.runs = [sound.clone(), vec![base.clone(), older]].concat();
+        let e = spec.encode().unwrap_err();
+        assert!(e.message().contains("files to keep") && e.message().contains(named), "{e}");
+        // As somebody else may write it.
+        let keep = std::mem::take(&mut spec.keep);
+        let mut fields = fields(&spec.encode().unwrap());
+        let settings = TphSettings::default();
+        let body = varints(&[u64::from(settings.piece_limit), u64::from(settings.garbage_percent), 1, 3]);
+        fields.retain(|(tag, _)| *tag != tag::TPH_TABLE);
+        fields.push((tag::TPH_TABLE, body));
+        let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fields)).unwrap_err();
+        assert!(e.kind() == ErrorKind::Corruption && e.message().contains(named), "{e}");
+        spec.keep = keep;
+    }
+    // One that keeps nothing reads what it likes.
+    spec.keep.clear();
+    spec.encode().unwrap();
 }
 
 #[test]
@@ -351,7 +435,7 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
         JobSpec::decode(&of_fields::<JobSpec>(1, &all))
     };
     assert_eq!(with(SAFE_TO_IGNORE + 5), Ok(spec));
-    for unknown in [tag::PART + 1, 1 << 12, (1 << 14) + 3] {
+    for unknown in [tag::SUBTREES + 1, 1 << 12, (1 << 14) + 3] {
         let e = with(unknown).unwrap_err();
         assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
     }

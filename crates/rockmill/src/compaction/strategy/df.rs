@@ -256,13 +256,15 @@ impl Picker<'_> {
     }
 
     /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their
-    /// keys, nor has any newer one. With `new`, a run may be made for them.
+    /// keys, nor has any newer one. With `new`, a run may be made for them. Where the option is off, they go into the
+    /// base run alone: an extra run that is there may be gone before they come, and they would be a new one.
     fn sink(&self, reason: CompactionReason, inputs: &Inputs, level: usize, new: bool) -> Option<Compaction> {
         let [(from, files)] = inputs.as_slice() else { return None };
         if (*from == 0 && files.len() > 1) || self.compression(*from) != self.compression(level) {
             return None;
         }
         let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id);
+        let extras = extras.filter(|_| self.options.compaction_downforce);
         let another = (new && self.has_room(inputs, level)).then(|| self.new_run(level));
         // Not where it would have to wait for another job to commit.
         let run = [0].into_iter().chain(extras).chain(another).find(|run| {

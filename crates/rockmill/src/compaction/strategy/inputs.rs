@@ -381,6 +381,7 @@ impl<'a> Picker<'a> {
             subcompactions_max: 0,
             next_cursor: None,
             split_key,
+            keep_pieces: true,
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
             inputs,
         }

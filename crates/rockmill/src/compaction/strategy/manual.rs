@@ -15,7 +15,7 @@ use super::extra_runs::{MergeDown, merge_down};
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::score::level_scores;
 use super::tiered;
-use super::{RunningCompactions, fifo};
+use super::{RunningCompactions, fifo, whole_tables};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::options::{BottommostLevelCompaction, CfOptions, CompactionStyle};
@@ -28,7 +28,7 @@ pub enum ManualPick {
     None,
     /// A running job holds files that this one needs: try again when one has ended.
     Conflict,
-    /// A job that must be done before the step can go on from where it is: it merges an extra run.
+    /// A job that must be done before the step can go on from where it is: it merges an extra run, or rewrites tables.
     First(Box<Compaction>),
     /// A job, and the user key where the rest of the range begins (`None`: it covers the whole range).
     Pick(Box<Compaction>, Option<Vec<u8>>),
@@ -152,6 +152,8 @@ pub enum StepKind {
     Fifo,
     /// Extra runs of the range into the base runs of their levels.
     ExtraRuns,
+    /// Tables of several files into tables of one, of all levels.
+    WholeTables,
 }
 
 /// One step of a manual compaction: all of the range in `level` goes to `output_level`.
@@ -180,6 +182,11 @@ impl ManualStep {
         Self { kind: StepKind::ExtraRuns, ..Self::new(0, 0) }
     }
 
+    /// All tables of several files into tables of one.
+    pub(crate) fn whole_tables() -> Self {
+        Self { kind: StepKind::WholeTables, ..Self::new(0, 0) }
+    }
+
     /// The step's next job, over user keys [`begin`, `end`]; see [`pick`].
     pub fn pick(
         &self,
@@ -203,6 +210,7 @@ impl ManualStep {
                 let (levels, limit) = (1..version.levels.len(), self.file_number_limit);
                 first_merge(&picker, levels, begin, end, limit).unwrap_or(ManualPick::None)
             }
+            StepKind::WholeTables => whole_tables::pick(&Picker::new(version, options, cursors)),
             StepKind::Range => {
                 let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);
                 pick(version, options, cursors, level, to, begin, end, limit)

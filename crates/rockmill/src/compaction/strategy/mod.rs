@@ -26,6 +26,7 @@ pub mod refit;
 pub mod score;
 pub mod tiered;
 mod tree_index;
+mod whole_tables;
 
 #[cfg(test)]
 pub(crate) mod testing;

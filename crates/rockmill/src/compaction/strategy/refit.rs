@@ -51,6 +51,7 @@ pub fn pick(
         subcompactions_max: 1,
         next_cursor: None,
         split_key: None,
+        keep_pieces: true,
         score: 0.0,
     }))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
+use rockmill_format::edit::{FileEntry, TablePiece};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ValueType};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
@@ -89,13 +89,24 @@ impl TreeSpec {
         self
     }
 
+    /// Gives the file added last a further file, of as many bytes as it refers to.
+    pub(crate) fn with_piece(mut self, piece: u64, live: u64) -> Self {
+        let number = self.next - 1;
+        for f in self.levels.iter_mut().flat_map(Level::iter_mut).filter(|f| f.number() == number) {
+            let mut entry = f.entry.clone();
+            entry.pieces.push(TablePiece { number: piece, size: live, live });
+            *f = Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)));
+        }
+        self
+    }
+
     pub(crate) fn build(mut self) -> Arc<Version> {
         let cmp = InternalKeyComparator::default();
         self.levels[0].base.reverse();
         for (level, files) in self.levels.iter_mut().enumerate().skip(1) {
             files.sort(level, &cmp);
         }
-        Arc::new(Version { levels: self.levels, cmp })
+        Arc::new(Version::new(self.levels, cmp))
     }
 }
 

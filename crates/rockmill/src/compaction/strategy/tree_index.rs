@@ -674,7 +674,7 @@ mod tests {
             version.levels[level].push(table(rng, *number, run, at..end));
             at = end + rng.u32(0..10);
         }
-        let Version { levels, cmp } = version;
+        let Version { levels, cmp, .. } = version;
         levels[level].sort(level, cmp);
     }
 

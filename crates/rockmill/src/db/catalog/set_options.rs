@@ -22,8 +22,9 @@ use crate::sync::has_ended;
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
-    /// "64M")]`; those of its tables as `("block_based_table_factory", "{block_size=16K}")`, which tables written from
-    /// then on have. `merge_engine`, which is the database's, may be among them.
+    /// "64M")]`; those of its tables as `("block_based_table_factory", "{block_size=16K}")`, with TPH tables as
+    /// `("tph_table_factory", "{piece_limit=8;block_size=16K}")`, and with both as `("table_factory.block_size", "16K")`.
+    /// Tables written from then on have them. `merge_engine`, which is the database's, may be among them.
     ///
     /// An option that is not known, or that cannot change in an open database, or a value that does not fit is
     /// `InvalidArgument`, and then none of the options changes. The changes are in the database's OPTIONS file when

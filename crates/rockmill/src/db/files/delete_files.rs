@@ -9,6 +9,7 @@ use crate::compaction::strategy::files_within;
 use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
 use crate::panics::guarded;
+use crate::range_del::refuse_hashed_range;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, SortedRun};
 
@@ -42,6 +43,9 @@ impl Db {
         db.check_writable()?;
         let cf = &cf.as_cf().data;
         db.check_family(cf)?;
+        if ranges.iter().any(|(from, to)| from.is_some() || to.is_some()) {
+            refuse_hashed_range(&cf.cmp, "delete_files_in_ranges")?;
+        }
         for (from, to) in ranges {
             if let (Some(from), Some(to)) = (from, to)
                 && cf.cmp.compare_user(from, to).is_gt()

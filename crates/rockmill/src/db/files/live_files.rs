@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rockmill_format::edit::TablePiece;
 use rockmill_format::properties::TableProperties;
 
 use crate::db::catalog::column_family::CfData;
@@ -24,8 +25,10 @@ pub struct LiveFile {
     pub name: String,
     /// File number.
     pub number: u64,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: usize,
+    /// Further files that the table consists of, and what it refers to of each; other tables may have them, too.
+    pub pieces: Vec<TablePiece>,
     /// Level.
     pub level: i32,
     /// Smallest user key.
@@ -50,7 +53,7 @@ pub struct LiveFile {
 pub struct LevelMetaData {
     /// Its number.
     pub level: i32,
-    /// Bytes of its tables.
+    /// Bytes of its tables; of files that a table shares with others, those that it refers to.
     pub size: u64,
     /// Its tables: those of L0 newest first, others by key.
     pub files: Vec<LiveFile>,
@@ -122,7 +125,8 @@ impl LiveFile {
             column_family_name: cf.name.clone(),
             name: format!("/{}", rockmill_format::filename::table(f.number())),
             number: f.number(),
-            size: f.size() as usize,
+            size: f.own_size() as usize,
+            pieces: f.entry.pieces.clone(),
             level: level as i32,
             start_key: Some(f.smallest_user_key().to_vec()),
             end_key: Some(f.largest_user_key().to_vec()),

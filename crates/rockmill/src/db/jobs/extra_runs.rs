@@ -71,6 +71,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         subcompactions_max: 0,
         next_cursor: None,
         split_key: None,
+        keep_pieces: true,
         score: 0.0,
         inputs,
     })

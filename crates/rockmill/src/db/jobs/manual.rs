@@ -155,6 +155,19 @@ impl Db {
         self.inner.merge_extra_runs(&cf.as_cf().data)
     }
 
+    /// Rewrites the tables of a column family that consist of several files, so that each is one file. Extra runs are
+    /// merged on the way if there is such a table. Compactions that begin by themselves may make new ones:
+    /// [`Self::pause_background_work`] keeps them away. RocksDB opens a database without extra runs and tables of
+    /// several files.
+    ///
+    /// # Errors
+    /// Those of compactions.
+    pub fn make_tables_whole_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.check_family(&cf.as_cf().data)?;
+        self.inner.make_tables_whole(&cf.as_cf().data)
+    }
+
     /// Tables with numbers from `since` on are what the call, or what runs beside it, has written.
     fn compact_range_since<S: AsRef<[u8]>, E: AsRef<[u8]>>(
         &self,
@@ -390,6 +403,11 @@ impl DbInner {
         self.compact_level(cf, &ManualStep::extra_runs(), None, None, &options)
     }
 
+    /// Rewrites the tables of several files, of all levels, as tables of one.
+    pub fn make_tables_whole(self: &Arc<Self>, cf: &Arc<CfData>) -> Result<()> {
+        self.compact_level(cf, &ManualStep::whole_tables(), None, None, &CompactOptions::default())
+    }
+
     /// Does one step of the walk, in as many jobs as the size limit asks for.
     fn compact_level(
         self: &Arc<Self>,
@@ -417,7 +435,8 @@ impl DbInner {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
                             match step.kind {
-                                StepKind::ExtraRuns => patience.renew(&mut state), // they run out
+                                // These run out.
+                                StepKind::ExtraRuns | StepKind::WholeTables => patience.renew(&mut state),
                                 _ => patience.wears_out(&mut state),
                             }
                             let Some(ticket) = begin_compaction(&mut state, cf, &compaction) else { return Ok(()) };

@@ -7,7 +7,7 @@ use rockmill_format::filename::{self, FileType};
 
 use crate::db::DbInner;
 use crate::info_log::{InfoLog, log_header, log_warn};
-use crate::options::{BlockBasedOptions, CfOptions, DbOptions};
+use crate::options::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
 
 /// File names of one kind that a line shows at most.
 const NAMES_MAX: usize = 9;
@@ -31,11 +31,15 @@ pub(crate) fn begin(log: &InfoLog, o: &DbOptions, cfs: &BTreeMap<String, CfOptio
                 log_header!(log, "{:>50}: {value}", format_args!("Options.{}", option.name).to_string());
             }
         }
-        for option in BlockBasedOptions::TEXT {
-            if let Some(value) = (option.write)(&cf.table) {
-                log_header!(log, "{:>50}: {value}", format_args!("table_factory options: {}", option.name).to_string());
+        let of_table = |name, value: Option<String>| {
+            if let Some(value) = value {
+                log_header!(log, "{:>50}: {value}", format_args!("table_factory options: {name}").to_string());
             }
+        };
+        if cf.table_factory == TableKind::Tph {
+            TphTableOptions::TEXT.iter().for_each(|o| of_table(o.name, (o.write)(&cf.tph)));
         }
+        BlockBasedOptions::TEXT.iter().for_each(|o| of_table(o.name, (o.write)(&cf.table)));
     }
 }
 

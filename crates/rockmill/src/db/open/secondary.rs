@@ -30,7 +30,7 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::open::start::{OpenMode, assemble, comparator_named, recover, taken_options};
+use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
 use crate::db::open::wal_owner;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{CfState, Db, DbInner};
@@ -265,7 +265,7 @@ impl Secondary {
             let mut order = |name: &str, stored: &str| {
                 let (cmp, levels) = match self.wanted.get(name) {
                     Some(o) => (Arc::clone(&o.comparator), o.num_levels.max(1) as usize),
-                    None => (comparator_named(stored), LEVELS_MAX),
+                    None => (comparator_to_name(stored), LEVELS_MAX),
                 };
                 Ok((InternalKeyComparator::new(cmp), levels))
             };

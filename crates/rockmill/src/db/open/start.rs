@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::comparator::{BytewiseComparator, Comparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator};
+use rockmill_format::comparator::{BytewiseComparator, Comparator, comparator_named};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
@@ -451,7 +451,7 @@ pub(crate) fn recover(
     let mut order = |name: &str, stored: &str| -> Result<(InternalKeyComparator, usize)> {
         let Some(o) = wanted.get(name) else {
             // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
-            return Ok((InternalKeyComparator::new(comparator_named(stored)), LEVELS_MAX));
+            return Ok((InternalKeyComparator::new(comparator_to_name(stored)), LEVELS_MAX));
         };
         if stored.ends_with(".u64ts") {
             return Err(Error::not_supported(format!(
@@ -486,8 +486,8 @@ pub(crate) fn recover(
 }
 
 /// A comparator that only has to carry its name (for column families that are not opened).
-pub(crate) fn comparator_named(name: &str) -> Arc<dyn Comparator> {
-    if name == REVERSE_BYTEWISE_NAME { Arc::new(ReverseBytewiseComparator) } else { Arc::new(BytewiseComparator) }
+pub(crate) fn comparator_to_name(name: &str) -> Arc<dyn Comparator> {
+    comparator_named(name).unwrap_or_else(|| Arc::new(BytewiseComparator))
 }
 
 pub(crate) fn assemble(

@@ -1,26 +1,26 @@
 //! The table cache: opens table files when they are first needed and keeps them open.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use rockmill_format::edit::FileEntry;
-use rockmill_format::{InternalKeyComparator, SliceTransform, filename};
+use rockmill_format::{InternalKeyComparator, SliceTransform};
 use rockmill_io::AccessPattern;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::merge_names::ExpectedOperator;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
-use crate::options::CfOptions;
+use crate::error::{ErrorKind, Result};
+use crate::options::{CfOptions, TableKind};
 use crate::panics::guarded;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, OpenFile, Table, TableOpenOptions};
-use crate::version::{FileMeta, TableFile, TableNumbers, TableSource, Version};
+use crate::version::{self, FileMeta, TableFile, TableNumbers, TableSource, Version};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
@@ -36,12 +36,56 @@ pub(crate) struct TableCache {
     default_cache: Option<Arc<BlockCache>>,
     /// Oldest first, when `max_open_files` bounds them. A leaf lock.
     open: Mutex<VecDeque<Weak<FileMeta>>>,
+    /// Files that tables share, as they are open. A leaf lock.
+    pieces: Mutex<OpenPieces>,
+}
+
+/// The open pieces by number; those that nobody uses any more stay listed for a while.
+#[derive(Debug, Default)]
+struct OpenPieces {
+    open: HashMap<u64, Weak<Table>>,
+    /// Listed pieces at which the dead ones are removed.
+    clean_at: usize,
+}
+
+/// Pieces that are listed before anything is removed.
+const LISTED_PIECES_MIN: usize = 64;
+
+impl OpenPieces {
+    fn get(&self, number: u64) -> Option<Arc<Table>> {
+        self.open.get(&number)?.upgrade()
+    }
+
+    /// Lists a piece that was opened, unless it is open already: the one that all share from now on.
+    fn share(&mut self, number: u64, opened: &Arc<Table>) -> Arc<Table> {
+        if let Some(shared) = self.get(number) {
+            return shared;
+        }
+        self.open.insert(number, Arc::downgrade(opened));
+        if self.open.len() >= self.clean_at.max(LISTED_PIECES_MIN) {
+            self.open.retain(|_, piece| piece.strong_count() > 0);
+            // Each removal has as many insertions before it as it looks at pieces.
+            self.clean_at = 2 * self.open.len();
+        }
+        Arc::clone(opened)
+    }
 }
 
 impl TableCache {
     /// No table is open.
     pub fn new(default_cache: Option<Arc<BlockCache>>) -> Self {
-        Self { default_cache, open: Mutex::default() }
+        Self { default_cache, open: Mutex::default(), pieces: Mutex::default() }
+    }
+
+    /// The open piece with this number, which all tables share that have it; `open` opens it if nobody has it open. No
+    /// lock is held meanwhile: of several that open it at once, the first to be done gives it to all.
+    pub fn piece(&self, number: u64, open: impl FnOnce() -> Result<Arc<Table>>) -> Result<Arc<Table>> {
+        if let Some(piece) = self.pieces.lock().get(number) {
+            return Ok(piece);
+        }
+        let opened = open()?;
+        let shared = self.pieces.lock().share(number, &opened);
+        Ok(shared)
     }
 }
 
@@ -54,6 +98,8 @@ pub(crate) struct TableSettings {
     operator: Option<ExpectedOperator>,
     auto_readahead: AutoReadahead,
     caching: MetaCaching,
+    /// What finds the entries of TPH tables counts in the block cache.
+    charged: bool,
     /// What tells the tables of L0, where it matters and is not known.
     level0: Option<Arc<SuperVersion>>,
 }
@@ -104,69 +150,66 @@ impl DbInner {
     }
 
     pub fn table_path(&self, number: u64) -> PathBuf {
-        let path = self.path.join(filename::table(number));
-        // LevelDB and old RocksDB wrote `.ldb`.
-        if !self.opts.fs.exists(&path).unwrap_or(true) {
-            let old = path.with_extension("ldb");
-            if self.opts.fs.exists(&old).unwrap_or(false) {
-                return old;
-            }
-        }
-        path
-    }
-
-    /// A file of a table, which must have the size that the MANIFEST says.
-    fn open_file(&self, file: TableFile, direct: bool) -> Result<OpenFile> {
-        let mut path = self.path.join(filename::table(file.number));
-        let mut opened = self.opts.fs.open_random(&path, direct);
-        if opened.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-            path = self.table_path(file.number);
-            opened = self.opts.fs.open_random(&path, direct);
-        }
-        let opened = opened.map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
-        if opened.size() != file.size {
-            return Err(Error::corruption(format!(
-                "{}: the file has {} bytes, the MANIFEST says {}",
-                path.display(),
-                opened.size(),
-                file.size
-            )));
-        }
-        Ok(OpenFile { path, file: opened })
+        version::table_path(&*self.opts.fs, &self.path, number)
     }
 
     fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<Table>> {
-        let own = TableFile { number: file.number(), size: file.size() };
-        let OpenFile { path, file: f } = self.open_file(own, direct)?;
-        let shared = file.entry.pieces.iter().map(|f| self.open_file(*f, direct)).collect::<Result<Vec<_>>>()?;
-        let options = TableOpenOptions {
-            path,
-            cmp: settings.cmp.clone(),
-            cache: settings.cache.clone(),
-            largest_seqno: Some(file.entry.largest_seqno),
-            statistics: self.opts.statistics.clone(),
-            read_protection: Some(Arc::clone(self.pacing.read_protection())),
-            prefix_extractor: settings.prefix_extractor.clone(),
-        };
-        if !self.opts.advise_random_on_open {
-            [&f].into_iter().chain(shared.iter().map(|s| &s.file)).for_each(|f| f.advise(AccessPattern::Normal));
-        }
+        let own = TableFile { number: file.number(), size: file.own_size() };
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
         let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
         let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
         let caching = MetaCaching { pin, ..settings.caching };
-        let table = Table::open_of_version(f, shared, options, cache_id, settings.auto_readahead, caching)?;
+        let open_own = || self.open_one(own, Some(file.entry.largest_seqno), cache_id, settings, caching, direct);
+        // It may become a piece of another table, or be one.
+        let own = if caching.on_demand { self.tables.piece(file.number(), open_own)? } else { open_own()? };
+        let mut pieces = Vec::with_capacity(file.entry.pieces.len());
+        for piece in &file.entry.pieces {
+            pieces.push(
+                self.tables.piece(piece.number, || {
+                    self.open_one(piece.file(), None, None, settings, settings.caching, direct)
+                })?,
+            );
+        }
+        let table = Table::with_pieces(own, &pieces, settings.charged)?;
         if let Some(operator) = &settings.operator {
             operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
         }
         Ok(table)
     }
 
+    /// Opens one file of a table.
+    fn open_one(
+        &self,
+        file: TableFile,
+        largest_seqno: Option<u64>,
+        cache_id: Option<u64>,
+        settings: &TableSettings,
+        caching: MetaCaching,
+        direct: bool,
+    ) -> Result<Arc<Table>> {
+        let OpenFile { path, file } = version::open_file(&*self.opts.fs, &self.path, file, direct)?;
+        if !self.opts.advise_random_on_open {
+            file.advise(AccessPattern::Normal);
+        }
+        let options = TableOpenOptions {
+            path,
+            cmp: settings.cmp.clone(),
+            cache: settings.cache.clone(),
+            largest_seqno,
+            statistics: self.opts.statistics.clone(),
+            read_protection: Some(Arc::clone(self.pacing.read_protection())),
+            prefix_extractor: settings.prefix_extractor.clone(),
+        };
+        Table::open_file(file, options, cache_id, settings.auto_readahead, caching)
+    }
+
     /// What the tables of a column family are opened with.
     pub fn tables_of(&self, cf: &CfData) -> TableSettings {
         let options = cf.options.load();
         let caching = MetaCaching::new(&options.table, true);
-        let caching = MetaCaching { pin: caching.pin && caching.in_cache, ..caching };
+        let on_demand = options.table_factory == TableKind::Tph;
+        let pin = caching.pin && caching.in_cache && !on_demand;
+        let caching = MetaCaching { pin, in_cache: caching.in_cache || on_demand, on_demand, ..caching };
         TableSettings {
             cmp: cf.cmp.clone(),
             cache: self.cache_for(&options),
@@ -174,6 +217,7 @@ impl DbInner {
             operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
             auto_readahead: AutoReadahead::new(&options.table),
             caching,
+            charged: options.table.cache_index_and_filter_blocks,
             level0: caching.pin.then(|| cf.current.load_full()),
         }
     }
@@ -322,5 +366,57 @@ fn is_open(file: &Weak<FileMeta>) -> bool {
 impl TableSource for CfTables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         self.settings.table(&self.db, file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::{Db, Error, Options};
+
+    #[test]
+    fn a_piece_is_open_once_as_long_as_somebody_uses_it() {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_file_system(Arc::new(MemFileSystem::new()));
+        let db = Db::open(&options, "/db").unwrap();
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        let (cf, version) = {
+            let state = db.inner.state.lock();
+            (Arc::clone(&state.cfs[&0].cf), Arc::clone(&state.cfs[&0].version))
+        };
+        let file = version.files().next().unwrap();
+        let settings = db.inner.tables_of(&cf);
+        let open = || db.inner.open_table(file, &settings, false);
+        let never = || panic!("it is open");
+
+        let cache = TableCache::new(None);
+        let listed = || cache.pieces.lock().open.len();
+        assert!(cache.piece(7, || Err(Error::corruption("damaged"))).is_err());
+        let piece = cache.piece(7, open).unwrap();
+        assert!(Arc::ptr_eq(&piece, &cache.piece(7, never).unwrap()));
+        // Somebody else is quicker; the lock is free meanwhile.
+        let mut quicker = None;
+        let other = cache.piece(8, || {
+            quicker = Some(cache.piece(8, open)?);
+            open()
+        });
+        assert!(Arc::ptr_eq(&other.unwrap(), quicker.as_ref().unwrap()));
+        assert!(!Arc::ptr_eq(&piece, quicker.as_ref().unwrap()));
+
+        // Nobody has it any more: it is opened again. What is dead does not pile up.
+        drop(piece);
+        let piece = cache.piece(7, open).unwrap();
+        assert_eq!(listed(), 2);
+        let alive: Vec<_> = (100..150).map(|number| cache.piece(number, open).unwrap()).collect();
+        for number in 1000..2000 {
+            cache.piece(number, open).unwrap();
+            assert!(listed() < 2 * (alive.len() + 2) + LISTED_PIECES_MIN, "{} are listed", listed());
+        }
+        assert!(Arc::ptr_eq(&piece, &cache.piece(7, never).unwrap()));
+        assert!(alive.iter().zip(100..).all(|(piece, n)| Arc::ptr_eq(piece, &cache.piece(n, never).unwrap())));
     }
 }

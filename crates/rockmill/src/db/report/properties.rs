@@ -121,6 +121,8 @@ impl DbInner {
         let version = &current.version;
         let files = || version.levels.iter().flatten();
         let bytes = || each_file(files()).map(|f| f.size).sum();
+        let pieces = || version.pieces().totals();
+        let tph_index = || version.tph_index();
         let cache = || self.cache_of(cf);
         Some(match name {
             names::ESTIMATE_NUM_KEYS => {
@@ -138,6 +140,12 @@ impl DbInner {
             | names::TOTAL_BLOB_FILE_SIZE
             | names::LIVE_BLOB_FILE_SIZE
             | names::LIVE_BLOB_FILE_GARBAGE_SIZE => 0,
+            names::TABLES_WITH_PIECES => pieces().tables as u64,
+            names::PIECE_FILES => pieces().files as u64,
+            names::PIECE_FILES_SIZE => pieces().bytes,
+            names::PIECE_FILES_LIVE_SIZE => pieces().live_bytes,
+            names::TPH_KEYS => tph_index().0,
+            names::TPH_INDEX_MEMORY => tph_index().1,
             names::IO_MEMORY => self.engines.memory_bytes() as u64,
             names::KERNEL_MEMORY => self.engines.kernel.memory_bytes() as u64,
             names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
@@ -214,7 +222,7 @@ impl DbInner {
 
     /// Bytes of keys and values over bytes of tables; -1 without tables.
     fn compression_ratio(&self, cf: &CfData, files: &Level) -> f64 {
-        let version = Version { levels: vec![files.clone()], cmp: cf.cmp.clone() };
+        let version = Version::new(vec![files.clone()], cf.cmp.clone());
         let raw: u64 = self.sampled_numbers(cf, &version).iter().map(|n| n.raw_bytes).sum();
         let stored: u64 = files.iter().filter(|f| f.numbers.get().is_some()).map(|f| f.size()).sum();
         if stored == 0 { -1.0 } else { raw as f64 / stored as f64 }

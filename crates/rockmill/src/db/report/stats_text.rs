@@ -1,6 +1,7 @@
 //! `rocksdb.stats` and its parts, in the form of RocksDB's texts, which people and their scripts read.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use rockmill_format::printable;
 
@@ -72,9 +73,9 @@ impl DbInner {
         if begin_interval {
             c.job_stats.reported = (now, sum(c));
         }
-        let name = c.cf.name.clone();
+        let (name, version) = (c.cf.name.clone(), Arc::clone(&c.version));
         drop(state);
-        Some(text + &self.running_text(&name))
+        Some(text + &index_text(&version) + &self.running_text(&name))
     }
 
     /// `rocksdb.stats` of every column family, for the info log.
@@ -96,7 +97,12 @@ impl DbInner {
                 let (e, key) = (&f.entry, crate::table::describe_internal_key);
                 let (smallest, largest) = (key(e.smallest.as_bytes()), key(e.largest.as_bytes()));
                 let (from, to) = (e.smallest_seqno, e.largest_seqno);
-                let _ = writeln!(s, " {}:{}[{from} .. {to}][{smallest} .. {largest}]", e.number, e.size);
+                let _ = write!(s, " {}:{}[{from} .. {to}][{smallest} .. {largest}]", e.number, e.size);
+                // Each with its size and what the table refers to of it.
+                for piece in &e.pieces {
+                    let _ = write!(s, " +{}:{}({} live)", piece.number, piece.size, piece.live);
+                }
+                s.push('\n');
             }
         }
         s
@@ -197,7 +203,29 @@ fn cf_text(c: &CfState, now: u64) -> String {
         );
     }
     let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.scores.pending_bytes);
+    let pieces = c.version.pieces().totals();
+    if pieces.tables > 0 {
+        let _ = writeln!(
+            s,
+            "Pieces: {} tables have {} further files of {:.2} GB, {:.1} percent live",
+            pieces.tables,
+            pieces.files,
+            pieces.bytes as f64 / GB,
+            pieces.live_percent()
+        );
+    }
     s
+}
+
+/// What finding the keys of TPH tables takes.
+fn index_text(version: &Version) -> String {
+    match version.tph_index() {
+        (0, _) => String::new(),
+        (keys, bytes) => {
+            let each = bytes as f64 / keys as f64;
+            format!("TPH index: {bytes} bytes of memory for {keys} keys of open tables, {each:.2} bytes per key\n")
+        }
+    }
 }
 
 fn level_line(

@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::block::ENTRY_LEN_MAX;
-use rockmill_format::{MAX_SEQUENCE, SequenceNumber, ValueType};
+use rockmill_format::{InternalKeyComparator, MAX_SEQUENCE, SequenceNumber, ValueType};
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
@@ -38,6 +38,7 @@ use crate::front::{BufferLimit, entry_of};
 use crate::options::WriteOptions;
 use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
+use crate::range_del::refuse_hashed_range;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
@@ -406,6 +407,15 @@ fn check_write_options(options: &WriteOptions) -> Result<()> {
     Ok(())
 }
 
+/// A range of keys to delete, in the column family's order.
+fn check_range(cmp: &InternalKeyComparator, begin: &[u8], end: &[u8]) -> Result<()> {
+    refuse_hashed_range(cmp, "delete_range")?;
+    match cmp.compare_user(begin, end).is_gt() {
+        true => Err(Error::invalid_argument("delete_range: the end comes before the start")),
+        false => Ok(()),
+    }
+}
+
 #[inline]
 fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
     let len = key.len().saturating_add(value.len());
@@ -537,9 +547,7 @@ impl Db {
     ) -> Result<()> {
         let id = self.live(cf)?;
         let (begin, end) = (from.as_ref(), to.as_ref());
-        if cf.as_cf().data.cmp.compare_user(begin, end).is_gt() {
-            return Err(Error::invalid_argument("delete_range: the end comes before the start"));
-        }
+        check_range(&cf.as_cf().data.cmp, begin, end)?;
         self.write_one(BatchRecord::DeleteRange { cf: id, begin, end }, &WriteOptions::default())
     }
 
@@ -581,8 +589,8 @@ impl Db {
                 )));
             };
             check_length(key, value)?;
-            if t == ValueType::RangeDeletion && cf.data.cmp.compare_user(key, value).is_gt() {
-                return Err(Error::invalid_argument("delete_range: the end comes before the start"));
+            if t == ValueType::RangeDeletion {
+                check_range(&cf.data.cmp, key, value)?;
             }
         }
         drop(families);

@@ -38,13 +38,21 @@ impl BlockAccess {
     }
 }
 
+impl std::fmt::Debug for BlockAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Deref for BlockAccess {
     type Target = BlockBasedTable;
 
     #[inline]
     fn deref(&self) -> &BlockBasedTable {
-        let Table::BlockBased(table) = &*self.0;
-        table
+        match &*self.0 {
+            Table::BlockBased(table) => table,
+            Table::Tph(_) => unreachable!("access is given to block-based tables alone"),
+        }
     }
 }
 

@@ -270,6 +270,10 @@ pub struct BlockBasedBuilder {
     properties: TableProperties,
     boundaries: Boundaries,
     points: u64,
+    /// Data blocks that ended so far, wherever they are.
+    blocks_ended: u64,
+    /// All entries of a user key go into one block.
+    whole_user_keys: bool,
     /// First and last point key.
     first_key: Vec<u8>,
     last_key: KeyBuffer,
@@ -348,6 +352,8 @@ impl BlockBasedBuilder {
             properties: options.properties.clone(),
             boundaries: Boundaries { smallest_seqno: SequenceNumber::MAX, ..Boundaries::default() },
             points: 0,
+            blocks_ended: 0,
+            whole_user_keys: false,
             first_key: Vec::new(),
             last_key: KeyBuffer::new(),
             options,
@@ -375,7 +381,7 @@ impl BlockBasedBuilder {
             if !self.rises(ikey, common) {
                 return self.refuse(ikey, "is not after the one before");
             }
-            if self.policy.ends_before(&self.data_block, ikey.len(), value.len()) {
+            if self.policy.ends_before(&self.data_block, ikey.len(), value.len()) && !self.stays_whole(ikey, value) {
                 self.flush_block(Some(ikey))?;
             }
         } else {
@@ -396,12 +402,31 @@ impl BlockBasedBuilder {
             ValueType::Deletion | ValueType::SingleDeletion | ValueType::DeletionWithTimestamp => p.num_deletions += 1,
             ValueType::Merge => p.num_merge_operands += 1,
             ValueType::BlobIndex | ValueType::WideColumnEntity | ValueType::ValuePreferredSeqno => {}
+            ValueType::Placeholder if self.whole_user_keys => {}
             _ => return self.refuse(ikey, "has a type that no table holds"),
         }
         let seq = tag >> 8;
         self.boundaries.smallest_seqno = self.boundaries.smallest_seqno.min(seq);
         self.boundaries.largest_seqno = self.boundaries.largest_seqno.max(seq);
         Ok(())
+    }
+
+    /// All entries of a user key go into one block, as far as that can hold them. Before the first entry.
+    pub(in crate::table) fn keep_user_keys_whole(&mut self) {
+        self.whole_user_keys = true;
+    }
+
+    /// True where the current block goes on with this entry, however long it is already.
+    #[cold]
+    fn stays_whole(&self, ikey: &[u8], value: &[u8]) -> bool {
+        let size = self.data_block.current_size_estimate().saturating_add(ikey.len() + value.len());
+        self.whole_user_keys && size <= ENTRY_LEN_MAX && key::user_key(ikey) == key::user_key(&self.last_key)
+    }
+
+    /// The number of the data block that the last entry went into.
+    #[inline]
+    pub(in crate::table) fn block_number(&self) -> u64 {
+        self.blocks_ended
     }
 
     /// True when a key that shares `common` bytes with the last one, and no more, comes behind it.
@@ -447,6 +472,7 @@ impl BlockBasedBuilder {
         if self.data_block.is_empty() {
             return Ok(());
         }
+        self.blocks_ended += 1;
         let contents = self.data_block.finish();
         if let Some(held) = &mut self.held {
             held.bytes += contents.len() as u64;
@@ -575,11 +601,21 @@ impl BlockBasedBuilder {
     }
 
     /// Writes the rest and begins to sync the file: the table is not durable before `SyncingTable::wait` returns.
-    pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
+    pub fn finish_without_waiting(self) -> Result<(TableSummary, SyncingTable)> {
+        self.finish_with(|_| None)
+    }
+
+    /// The same, with a meta block of this name and contents where `more` gives one. It is told how many data blocks
+    /// there are.
+    pub(in crate::table) fn finish_with(
+        mut self,
+        more: impl FnOnce(u64) -> Option<(&'static str, Vec<u8>)>,
+    ) -> Result<(TableSummary, SyncingTable)> {
         self.catch_up(None)?;
         self.flush_block(None)?;
         self.write_held()?;
         self.settle()?;
+        let more = more(self.blocks_ended);
         let tail_start = self.writer.offset;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 
@@ -616,6 +652,10 @@ impl BlockBasedBuilder {
             metaindex.push((names::RANGE_DEL.into(), self.write_plain(&contents)?));
         }
 
+        if let Some((name, contents)) = more {
+            metaindex.push((name.into(), self.write_plain(&contents)?));
+        }
+
         self.complete_properties(tail_start);
         let contents = self.properties.encode_block();
         metaindex.push((names::PROPERTIES.into(), self.write_plain(&contents)?));
@@ -647,6 +687,7 @@ impl BlockBasedBuilder {
             largest_seqno: self.boundaries.largest_seqno,
             properties: self.properties,
             tail_size: self.writer.offset - tail_start,
+            pieces: Vec::new(),
         };
         Ok((summary, file))
     }

@@ -3,7 +3,7 @@
 //! Single-block, hash, two-level and first-key indexes all become the same array of entries beside the separators'
 //! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight
 //! bytes of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
-//! integers, and whole separators are compared only among equals.
+//! integers, and whole separators are compared only among equals. For the order by search key it holds those.
 //!
 //! Invariants: separators do not fall; blocks rise and do not overlap; each block with its trailer lies in the file.
 //! Separator `i` is at or after every key of block `i` and before every key of block `i + 1`.
@@ -11,6 +11,7 @@
 use std::cmp::Ordering;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::comparator::search_key;
 use rockmill_format::footer::BlockHandle;
 use rockmill_format::{FormatError, InternalKeyComparator, key};
 
@@ -23,9 +24,11 @@ pub struct TableIndex {
     user_keys: bool,
     /// Length of the prefix that the user keys of all separators share; byte order only.
     common: usize,
-    /// Eight bytes of each user key behind the common prefix, big-endian, zeros where it is shorter. Empty for other
-    /// orders.
+    /// Eight bytes of each user key behind the common prefix, big-endian, zeros where it is shorter; or its search key.
+    /// Empty for other orders.
     heads: Vec<u64>,
+    /// Heads are search keys.
+    hashed: bool,
 }
 
 /// All that a lookup needs of an entry, on one cache line.
@@ -124,6 +127,9 @@ impl TableIndex {
             let (first, last) = (self.user_key(0), self.user_key(self.len() - 1));
             self.common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
             self.heads = (0..self.len()).map(|i| head(&self.user_key(i)[self.common..])).collect();
+        } else if cmp.is_hash_range() {
+            self.hashed = true;
+            self.heads = (0..self.len()).map(|i| search_key(self.user_key(i)).into()).collect();
         }
         self.separators.shrink_to_fit();
         self.entries.shrink_to_fit();
@@ -182,7 +188,7 @@ impl TableIndex {
             Ordering::Greater => return self.len(),
             Ordering::Equal => {}
         }
-        let wanted = head(rest);
+        let wanted = if self.hashed { search_key(user).into() } else { head(rest) };
         let from = self.heads.partition_point(|h| *h < wanted);
         match self.heads.get(from) {
             Some(h) if *h == wanted => {

@@ -160,7 +160,7 @@ impl BlockBasedTable {
 
     /// Moves index and filter, which opening has read, to the cache, where the table has one and its options want it.
     pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
-        if !how.in_cache || self.cache.is_none() {
+        if !how.in_cache || (self.cache.is_none() && !how.on_demand) {
             return Ok(());
         }
         let priority = if how.high_priority { Priority::High } else { Priority::Low };

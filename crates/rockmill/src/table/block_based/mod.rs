@@ -27,6 +27,8 @@ pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub(super) use iter::TableIter;
 pub(crate) use iter::{BlockStream, Source};
 pub(super) use meta::TableMeta;
+pub(super) use names::TPH as TPH_BLOCK;
 pub use open::properties_of;
+pub(super) use open::properties_with_block;
 pub use reader::BlockBasedTable;
 pub use settings::BlockBasedSettings;

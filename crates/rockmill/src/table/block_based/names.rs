@@ -18,3 +18,6 @@ pub(super) const PARTITIONED_FILTER: &str = "partitionedfilter.rocksdb.BuiltinBl
 pub(super) const BLOOM_POLICY: &str = "bloomfilter";
 /// In tables with user-defined timestamps.
 pub(super) const TIMESTAMP_MIN: &str = "rocksdb.timestamp_min";
+
+/// What makes the file the head of a TPH table. Readers of block-based tables alone go past it.
+pub(in crate::table) const TPH: &str = "rockmill.tph";

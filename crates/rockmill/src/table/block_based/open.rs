@@ -197,6 +197,15 @@ pub(super) fn load_meta(table: &BlockBasedTable) -> Result<TableMeta> {
 
 /// The properties of a table, and nothing else of it: neither its comparator nor its features are looked at.
 pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<TableProperties> {
+    properties_with_block(file, path, None).map(|(properties, _)| properties)
+}
+
+/// The same, and a block outside of the data by its name, if the table has it. The end of the file is read once.
+pub(in crate::table) fn properties_with_block(
+    file: Arc<dyn RandomAccessFile>,
+    path: &Path,
+    name: Option<&str>,
+) -> Result<(TableProperties, Option<Vec<u8>>)> {
     let tail = Tail::read(&*file, path)?;
     let footer = Footer::decode(&tail.bytes, file.size()).map_err(|e| Error::format(path, &e))?;
     let blocks = BlockFile {
@@ -208,10 +217,13 @@ pub fn properties_of(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<Tab
         statistics: None,
         read_protection: None,
     };
-    match find(&read_metaindex(&tail, &blocks)?, names::PROPERTIES) {
-        Some(handle) => read_properties(&tail, &blocks, handle),
-        None => Err(Error::corruption(format!("{}: no properties block", path.display()))),
-    }
+    let metaindex = read_metaindex(&tail, &blocks)?;
+    let Some(handle) = find(&metaindex, names::PROPERTIES) else {
+        return Err(Error::corruption(format!("{}: no properties block", path.display())));
+    };
+    let properties = read_properties(&tail, &blocks, handle)?;
+    let block = name.and_then(|name| find(&metaindex, name)).map(|handle| tail.block(&blocks, handle)).transpose()?;
+    Ok((properties, block))
 }
 
 fn find(metaindex: &[(String, BlockHandle)], name: &str) -> Option<BlockHandle> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::footer::{BlockHandle, Footer};
-use rockmill_format::key::{self, ParsedInternalKey};
+use rockmill_format::key::{self, ParsedInternalKey, ValueType};
 use rockmill_format::properties::{IndexType, TableProperties};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
@@ -26,7 +26,7 @@ use crate::iter::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
-use crate::table::cache::{BlockCache, CachedBlock};
+use crate::table::cache::{BlockCache, CachedBlock, Reservation};
 use crate::table::options::{AutoReadahead, MetaCaching, TableOpenOptions, TableReadOptions};
 
 /// An open table. Index and filter stay in memory; data blocks come from the cache or the file.
@@ -143,7 +143,7 @@ impl BlockBasedTable {
 
     /// Where this table's reads are counted.
     #[inline]
-    pub(super) fn statistics(&self) -> Option<&Statistics> {
+    pub(in crate::table) fn statistics(&self) -> Option<&Statistics> {
         self.blocks.statistics.as_deref()
     }
 
@@ -172,39 +172,12 @@ impl BlockBasedTable {
         ctx: &mut GetContext<'_>,
         cursor: &mut Option<Box<BlockCursor>>,
     ) -> Result<()> {
-        let user_key = key::user_key(ikey);
         loop {
-            let handle = index.handle(at);
-            let block = if ctx.waiting.is_none() {
-                self.block(handle, ro)?
-            } else {
-                match self.block_or_wait(handle, ro, at, ctx)? {
-                    Some(block) => block,
-                    None => return Ok(()),
-                }
-            };
-            let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
-            let data = block.data();
-            let wrap = |e| self.blocks.error(handle, &e);
-            // In a later block all entries are behind `ikey`, so that this finds the first.
-            if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(wrap)? {
+            if !self.get_in_block(index.handle(at), at, ikey, ro, ctx, cursor)? {
                 return Ok(());
             }
-            while cursor.valid() {
-                let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
-                if self.cmp.compare_user(key.user_key, user_key).is_ne() {
-                    return Ok(());
-                }
-                if !ctx.offer(key, ValueSource::Block(&block, cursor.value_range())) {
-                    if let GetState::Failed(e) = &mut ctx.state {
-                        *e = e.clone().context(self.blocks.path.display());
-                    }
-                    return Ok(());
-                }
-                cursor.next(data).map_err(wrap)?;
-            }
             // Further versions are in the next block only if this one's separator is the same user key.
-            if index.has_user_keys() || self.cmp.compare_user(index.user_key(at), user_key).is_gt() {
+            if index.has_user_keys() || self.cmp.compare_user(index.user_key(at), key::user_key(ikey)).is_gt() {
                 return Ok(());
             }
             at += 1;
@@ -212,6 +185,83 @@ impl BlockBasedTable {
                 return Ok(());
             }
         }
+    }
+
+    /// Offers the entries of a block at or behind `ikey` that have its user key. True where the block's end left the
+    /// lookup undecided. `at` is where a lookup that has to wait goes on.
+    #[inline]
+    fn get_in_block(
+        &self,
+        handle: BlockHandle,
+        at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+        cursor: &mut Option<Box<BlockCursor>>,
+    ) -> Result<bool> {
+        let block = if ctx.waiting.is_none() {
+            self.block(handle, ro)?
+        } else {
+            match self.block_or_wait(handle, ro, at, ctx)? {
+                Some(block) => block,
+                None => return Ok(false),
+            }
+        };
+        let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
+        let data = block.data();
+        let wrap = |e| self.blocks.error(handle, &e);
+        // In a later block all entries are behind `ikey`, so that this finds the first.
+        if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(wrap)? {
+            return Ok(false);
+        }
+        while cursor.valid() {
+            let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
+            if self.cmp.compare_user(key.user_key, key::user_key(ikey)).is_ne()
+                || key.value_type == ValueType::Placeholder
+            {
+                return Ok(false);
+            }
+            if !ctx.offer(key, ValueSource::Block(&block, cursor.value_range())) {
+                if let GetState::Failed(e) = &mut ctx.state {
+                    *e = e.clone().context(self.blocks.path.display());
+                }
+                return Ok(false);
+            }
+            cursor.next(data).map_err(wrap)?;
+        }
+        Ok(true)
+    }
+
+    /// [`Self::get`] where the block is known that has the key's entries, by a table that has this one as a piece. True
+    /// where the block's end left the lookup undecided.
+    pub(in crate::table) fn get_at(
+        &self,
+        handle: BlockHandle,
+        at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+    ) -> Result<bool> {
+        let mut cursor = CURSOR.take();
+        let result = self.get_in_block(handle, at, ikey, ro, ctx, &mut cursor);
+        CURSOR.set(cursor);
+        result
+    }
+
+    /// The data blocks, in order.
+    pub(in crate::table) fn data_handles(&self) -> Result<Vec<BlockHandle>> {
+        self.blocks_between(None, None)
+    }
+
+    /// True where no user key has entries in two data blocks.
+    pub(in crate::table) fn has_whole_user_keys(&self) -> bool {
+        self.properties.index_key_is_user_key != 0
+    }
+
+    /// A block outside of the data by its name in the metaindex, checked; `None` where the file has none of that name.
+    pub(in crate::table) fn meta_block(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let handle = self.metaindex.iter().find(|(n, _)| n == name).map(|(_, handle)| *handle);
+        handle.map(|handle| self.read_meta_block(handle)).transpose()
     }
 
     /// A data block from the cache or the file.
@@ -361,8 +411,18 @@ impl BlockBasedTable {
         self.blocks.dictionary.is_some()
     }
 
+    /// Charges memory to the cache that data blocks go to, if there is one and it has room.
+    pub(in crate::table) fn reserve(&self, bytes: usize) -> Option<Reservation> {
+        self.cache.as_ref().and_then(|(cache, _)| cache.reserve(bytes))
+    }
+
+    /// Size of the file in bytes.
+    pub(in crate::table) fn file_size(&self) -> u64 {
+        self.blocks.file.size()
+    }
+
     /// Where the data blocks end.
-    pub(super) fn data_end(&self) -> u64 {
+    pub(in crate::table) fn data_end(&self) -> u64 {
         self.data_end
     }
 

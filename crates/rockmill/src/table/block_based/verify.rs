@@ -194,6 +194,7 @@ impl BlockBasedTable {
             ValueType::Deletion | ValueType::SingleDeletion | ValueType::DeletionWithTimestamp => counts.deletions += 1,
             ValueType::Merge => counts.merges += 1,
             ValueType::Value | ValueType::BlobIndex | ValueType::WideColumnEntity | ValueType::ValuePreferredSeqno => {}
+            ValueType::Placeholder if self.metaindex.iter().any(|(name, _)| name == names::TPH) => {}
             other => return Err(self.bad_entry(handle, ikey, format_args!("type {other:?} is none of a table's"))),
         }
         Ok(())

@@ -22,6 +22,7 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::spec::{Extent, NumberRange};
 use crate::compaction::{JobProgress, JobStats};
+use crate::table::TphSettings;
 
 /// Says that this process is a worker.
 const WORKER: &str = "ROCKMILL_TEST_JOB_WORKER";
@@ -473,7 +474,7 @@ fn distort(spec: &mut JobSpec, rng: &mut fastrand::Rng) {
     let i = rng.usize(..spec.runs.len());
     let entry = spec.runs[i].files.first_mut().map(|f| &mut Arc::make_mut(f).entry).unwrap();
     let o = &mut spec.output;
-    match rng.u8(0..24) {
+    match rng.u8(0..25) {
         0 => entry.size = number,
         1 => std::mem::swap(&mut entry.smallest, &mut entry.largest),
         2 => entry.smallest = InternalKey::new(&key(rng), number, ValueType::Value),
@@ -502,6 +503,7 @@ fn distort(spec: &mut JobSpec, rng: &mut fastrand::Rng) {
         21 => spec.numbers = vec![NumberRange { first: 40, count: 2 }, NumberRange { first: 41, count: number.min(9) }],
         22 => spec.numbers = vec![NumberRange { first: entry.number, count: 3 }],
         20 => (o.epoch_number, o.oldest_ancestor_time) = (number, number),
+        23 => o.format.tph = Some(TphSettings { piece_limit: number as u32, garbage_percent: rng.u32(0..2000) }),
         _ => {
             // Blocks that are not there, or not all that are.
             for blocks in spec.parts.iter_mut().filter_map(|p| p.blocks.as_mut()).flat_map(|b| b.values_mut()) {

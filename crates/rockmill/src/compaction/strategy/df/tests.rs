@@ -60,6 +60,12 @@ fn what_has_nothing_older_beside_it_moves_into_the_oldest_run_with_room() {
     // Table 1 finds room in extra run 3 of level 2, above what it overlaps in the base run.
     assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.output_run), (vec![1], 2, 3));
     assert!(c.trivial_move && c.inputs.len() == 1);
+    // With the option off, no table goes into an extra run, which may be gone before it comes.
+    let off = CfOptions { compaction_downforce: false, ..o.clone() };
+    cursors = RunningCompactions::new();
+    while let Some((c, _)) = next(&v, &off, &mut cursors) {
+        assert_eq!(c.output_run, 0, "{c:?}");
+    }
     let v = TreeSpec::new(4).file(1, "e", "g", 180 * MB).file(2, "a", "b", MB).build();
     let (c, _) = next(&v, &o, &mut RunningCompactions::new()).unwrap();
     assert_eq!((c.output_level, c.output_run, c.trivial_move), (2, 0, true));

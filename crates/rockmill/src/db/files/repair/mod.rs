@@ -19,7 +19,7 @@
 //! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
 //! are newer than all that it did are taken in on top in that case.
 //!
-//! A table with pieces is sound if all of them are there. A piece stays as long as a table that stays has it; it is
+//! A table with pieces is opened and read with all of them. A piece stays as long as a table that stays has it; it is
 //! looked at as a table of its own only if the MANIFEST names it as one.
 //!
 //! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
@@ -41,10 +41,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::comparator::{
-    BYTEWISE_NAME, BytewiseComparator, REVERSE_BYTEWISE_NAME, ReverseBytewiseComparator,
-};
-use rockmill_format::edit::{FileEntry, VersionEdit};
+use rockmill_format::comparator::comparator_named;
+use rockmill_format::edit::{FileEntry, TablePiece, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
@@ -368,6 +366,12 @@ impl Repair<'_> {
                 Err(e) => self.damaged_table(*number, path, e)?,
             }
         }
+        // The same where no MANIFEST says so, but the newer file that goes on using them does, and has all of them.
+        let sizes: BTreeMap<u64, u64> = found.iter().map(|f| (f.number, f.size)).collect();
+        let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
+        let whole = found.iter().filter(|f| f.pieces.iter().all(there));
+        let listed: BTreeSet<u64> = whole.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
+        found.retain(|f| !listed.contains(&f.number) || self.hints.file(f.number).is_some());
         let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
         let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
         self.orders = stated.chain(hinted).collect();
@@ -536,9 +540,8 @@ impl Repair<'_> {
         let given = options.comparator.name();
         match stored {
             Some(stored) if stored != given => {
-                options.comparator = match stored {
-                    BYTEWISE_NAME if described.is_none() => Arc::new(BytewiseComparator),
-                    REVERSE_BYTEWISE_NAME if described.is_none() => Arc::new(ReverseBytewiseComparator),
+                options.comparator = match comparator_named(stored) {
+                    Some(comparator) if described.is_none() => comparator,
                     _ => {
                         return Err(Error::invalid_argument(format!(
                             "column family {name:?} was written with comparator {stored} and is given {given}: describe \
@@ -558,9 +561,14 @@ impl Repair<'_> {
         Ok(options)
     }
 
+    /// What the MANIFEST says of a table, if it can be that one.
+    fn hint_of(&self, f: &Found) -> Option<&FileEntry> {
+        self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size)
+    }
+
     /// Reads all tables, by column family. Tables of column families that are no more come too.
     fn scan_all(&mut self, found: &[Found], families: &BTreeMap<u32, Family>) -> Result<BTreeMap<u32, Vec<Scanned>>> {
-        let total: u64 = found.iter().map(|f| f.size).sum();
+        let total: u64 = found.iter().map(|f| self.hint_of(f).map_or(f.size, FileEntry::table_size)).sum();
         let mut done = 0;
         let bytewise = InternalKeyComparator::default();
         let mut out: BTreeMap<u32, Vec<Scanned>> = BTreeMap::new();
@@ -572,7 +580,7 @@ impl Repair<'_> {
                 continue;
             }
             let family = families.get(&id);
-            let hint = self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size);
+            let hint = self.hint_of(f);
             if let Some(family) = family
                 && f.column_family() == Some(id)
                 && !f.properties.column_family_name.is_empty()
@@ -690,7 +698,7 @@ impl Repair<'_> {
             number_epochs(&mut placed);
         }
         for (_, e) in &placed {
-            self.report.bytes += e.size;
+            self.report.bytes += e.table_size();
             self.report.last_sequence = self.report.last_sequence.max(e.largest_seqno);
             match entries_of.get(&e.number) {
                 Some(entries) => {

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
-use rockmill_format::filename;
+use rockmill_format::edit::{FileEntry, TablePiece};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey};
 use rockmill_format::properties::{TableProperties, UNKNOWN_COLUMN_FAMILY};
 use rockmill_format::{InternalKeyComparator, ValueType};
@@ -12,8 +11,8 @@ use rockmill_io::FileSystem;
 
 use crate::compaction::internal_unique_id;
 use crate::error::{Error, Result};
-use crate::table::{Table, TableOpenOptions, properties_of};
-use crate::version::{FileMeta, TableSource};
+use crate::table::{Table, told_by_own_file};
+use crate::version::{FileMeta, TableSource, open_table};
 
 /// Bytes read at a time.
 const READAHEAD_BYTES: usize = 1 << 20;
@@ -24,6 +23,8 @@ pub(super) struct Found {
     pub path: PathBuf,
     pub size: u64,
     pub properties: TableProperties,
+    /// The further files that it lists as the head of a table, with what it refers to of them.
+    pub pieces: Vec<TablePiece>,
 }
 
 impl Found {
@@ -31,8 +32,9 @@ impl Found {
     pub fn read(fs: &dyn FileSystem, number: u64, path: &Path) -> Result<Self> {
         let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
         let size = file.size();
-        let properties = properties_of(file, path)?;
-        Ok(Self { number, path: path.to_owned(), size, properties })
+        let (properties, pieces) = told_by_own_file(file, path)?;
+        let pieces = pieces.into_iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect();
+        Ok(Self { number, path: path.to_owned(), size, properties, pieces })
     }
 
     /// Its column family, if the table says so; tables that an `SstFileWriter` made do not.
@@ -57,30 +59,13 @@ pub(super) struct Tables {
 
 impl TableSource for Tables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        let path = self.dir.join(filename::table(file.number()));
-        let old = path.with_extension("ldb");
-        let path = if self.fs.exists(&path).unwrap_or(true) { path } else { old };
-        open(&*self.fs, &path, &self.cmp, Some(file.entry.largest_seqno))
+        open_table(&*self.fs, &self.dir, &file.entry, &self.cmp, Some(file.entry.largest_seqno))
     }
 }
 
-pub(super) fn open(
-    fs: &dyn FileSystem,
-    path: &Path,
-    cmp: &InternalKeyComparator,
-    largest_seqno: Option<u64>,
-) -> Result<Arc<Table>> {
-    let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
-    let options = TableOpenOptions {
-        path: path.to_owned(),
-        cmp: cmp.clone(),
-        cache: None,
-        largest_seqno,
-        statistics: None,
-        read_protection: None,
-        prefix_extractor: None,
-    };
-    Table::open(file, options)
+/// The further files of a table: what the MANIFEST said of it, or what it says itself.
+fn pieces_of(found: &Found, hint: Option<&FileEntry>) -> Vec<TablePiece> {
+    hint.map_or_else(|| found.pieces.clone(), |h| h.pieces.clone())
 }
 
 /// A table that was read to its end and is sound.
@@ -99,15 +84,10 @@ pub(super) fn scan(
     hint: Option<&FileEntry>,
     mut progress: impl FnMut(u64),
 ) -> Result<Scanned> {
-    for piece in hint.iter().flat_map(|h| &h.pieces) {
-        let path = found.path.with_file_name(filename::table(piece.number));
-        let size = fs.file_size(&path).map_err(|e| Error::io(path.display(), &e))?;
-        if size != piece.size {
-            let (path, said) = (path.display(), piece.size);
-            return Err(Error::corruption(format!("{path}: the file has {size} bytes, the MANIFEST says {said}")));
-        }
-    }
-    let table = open(fs, &found.path, cmp, hint.map(|h| h.largest_seqno))?;
+    let pieces = pieces_of(found, hint);
+    let entry = FileEntry { number: found.number, size: found.size, pieces, ..FileEntry::default() };
+    let dir = found.path.parent().unwrap_or(Path::new("."));
+    let table = open_table(fs, dir, &entry, cmp, hint.map(|h| h.largest_seqno))?;
     let mut range = Range { cmp, ends: None, seqs: None };
     let mut entries = 0u64;
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -141,7 +121,7 @@ pub(super) fn scan(
     if entries > 0 {
         range.ends = Some((InternalKey::from_encoded(first), InternalKey::from_encoded(last)));
     }
-    progress(found.size.saturating_sub(read));
+    progress(entry.table_size().saturating_sub(read));
     let p = &found.properties;
     if let Some(count) = table.point_entries().filter(|count| !count.contains(&entries)) {
         return Err(Error::corruption(format!(
@@ -161,8 +141,6 @@ pub(super) fn scan(
     };
     let unique_id = internal_unique_id(&p.db_id, &p.db_session_id, p.orig_file_number);
     let mut entry = FileEntry {
-        number: found.number,
-        size: found.size,
         smallest,
         largest,
         smallest_seqno,
@@ -172,12 +150,11 @@ pub(super) fn scan(
         unique_id,
         tail_size: if p.tail_start_offset == 0 { 0 } else { found.size.saturating_sub(p.tail_start_offset) },
         user_defined_timestamps_persisted: true,
-        ..FileEntry::default()
+        ..entry
     };
     if let Some(h) = hint {
         entry.file_checksum.clone_from(&h.file_checksum);
         entry.file_checksum_func_name.clone_from(&h.file_checksum_func_name);
-        entry.pieces.clone_from(&h.pieces);
         // Where a level was cut, tombstones reach to there and no further.
         entry.smallest.clone_from(&h.smallest);
         entry.largest.clone_from(&h.largest);

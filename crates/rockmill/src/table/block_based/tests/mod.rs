@@ -24,6 +24,8 @@ type Tombstones = Vec<(Vec<u8>, Vec<u8>, SequenceNumber)>;
 fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
     TableBuilderOptions {
         cmp,
+        tph: Option::None,
+        pieces: Arc::new([]),
         block_based: BlockBasedSettings::default(),
         compression: CompressionType::None,
         compression_opts: crate::CompressionOptions::default(),

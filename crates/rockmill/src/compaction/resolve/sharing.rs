@@ -1,0 +1,144 @@
+//! What a compaction has to know where its outputs go on using files of its inputs (TPH tables): which survivors may
+//! stay where they are, and which user keys are gone although those files have entries of them.
+
+use std::collections::VecDeque;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::key::{ValueType, tag, user_key};
+
+use super::{MergeStream, Resolver};
+use crate::error::Result;
+use crate::table::{Leaves, Origin};
+
+/// User keys that leave something, in order.
+type Keys = VecDeque<(Vec<u8>, Leaves)>;
+
+/// See the module's text.
+pub(super) struct Sharing {
+    /// The user key whose entries are being left, and what it leaves.
+    group: (Vec<u8>, Leaves),
+    /// The user key of the last survivor.
+    survived: Vec<u8>,
+    any_survived: bool,
+    /// User keys of which no entry survived.
+    gone: Keys,
+    /// User keys that have a placeholder, whatever became of their other entries.
+    placeholders: Keys,
+}
+
+impl Sharing {
+    pub fn new() -> Self {
+        Self {
+            group: (Vec::new(), Leaves::Nothing),
+            survived: Vec::new(),
+            any_survived: false,
+            gone: Keys::new(),
+            placeholders: Keys::new(),
+        }
+    }
+
+    /// An entry of `key` is left.
+    fn left(&mut self, key: &[u8], leaves: Leaves) {
+        if self.group.0 != key {
+            self.end_group();
+            self.group.0.clear();
+            self.group.0.extend_from_slice(key);
+        }
+        if leaves != Leaves::Nothing {
+            self.group.1 = leaves;
+        }
+    }
+
+    fn end_group(&mut self) {
+        let leaves = std::mem::replace(&mut self.group.1, Leaves::Nothing);
+        if leaves != Leaves::Nothing && !self.is_survivor(&self.group.0) {
+            self.gone.push_back((self.group.0.clone(), leaves));
+        }
+    }
+
+    fn is_survivor(&self, key: &[u8]) -> bool {
+        self.any_survived && self.survived == key
+    }
+
+    /// An entry of `key` survives.
+    pub fn survives(&mut self, key: &[u8]) {
+        if self.group.0 != key {
+            self.end_group();
+        }
+        self.survived.clear();
+        self.survived.extend_from_slice(key);
+        self.any_survived = true;
+    }
+
+    /// The next user key that is gone, before the last survivor, or all that are left at the end.
+    fn next_gone(&mut self, at_end: bool, before: &[u8], cmp: &InternalKeyComparator) -> Option<(Vec<u8>, Leaves)> {
+        if at_end {
+            self.end_group();
+        }
+        loop {
+            let (gone, placeholder) = (self.gone.front(), self.placeholders.front());
+            let of_gone = match (gone, placeholder) {
+                (None, None) => return None,
+                (Some(a), Some(b)) => cmp.compare_user(&a.0, &b.0).is_le(),
+                (a, _) => a.is_some(),
+            };
+            let first = if of_gone { gone } else { placeholder }?;
+            let order = cmp.compare_user(&first.0, &self.survived);
+            // What came before the survivor before this one was taken then.
+            let survived = self.any_survived && (order.is_eq() || first.0 == before);
+            if !at_end && !survived && order.is_gt() {
+                return None;
+            }
+            let first = if of_gone { self.gone.pop_front() } else { self.placeholders.pop_front() };
+            if !survived {
+                return first;
+            }
+        }
+    }
+}
+
+impl<S: MergeStream> Resolver<'_, S> {
+    /// Before the first survivor: outputs may go on using files of the inputs.
+    pub fn share(&mut self) -> Result<()> {
+        self.sharing = Some(Sharing::new());
+        self.pass_placeholders()
+    }
+
+    /// Notes what the current entry leaves, before it is left.
+    #[inline(never)]
+    pub(super) fn note_left(&mut self) {
+        if let Some(sharing) = &mut self.sharing
+            && self.input.valid()
+        {
+            sharing.left(user_key(self.input.key()), self.input.leaves());
+        }
+    }
+
+    /// Goes over placeholders.
+    #[inline(never)]
+    pub(super) fn pass_placeholders(&mut self) -> Result<()> {
+        let Some(sharing) = &mut self.sharing else { return Ok(()) };
+        while self.input.valid() && tag(self.input.key()) as u8 == ValueType::Placeholder as u8 {
+            sharing.placeholders.push_back((user_key(self.input.key()).to_vec(), self.input.leaves()));
+            self.input.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Where the current survivor is, if it may stay there: nothing of it has changed, and no newer version of its user
+    /// key survives, which a new file would have without it.
+    pub fn origin(&self) -> Option<Origin> {
+        if !self.on_current || !self.new_user_key || self.replaced.is_some() {
+            return None;
+        }
+        let origin = self.input.origin()?;
+        (origin.alone && *self.key == *self.input.key()).then_some(origin)
+    }
+
+    /// The user keys that are gone, up to the current survivor, or all that are left behind the last one. `before` is
+    /// the user key of the survivor before.
+    pub fn next_gone(&mut self, at_end: bool, before: &[u8]) -> Option<(Vec<u8>, Leaves)> {
+        let cmp = &self.rules.cmp;
+        self.sharing.as_mut()?.next_gone(at_end, before, cmp)
+    }
+}

@@ -1,0 +1,376 @@
+//! Writes the head of a TPH table: a block-based file of what is new, and a function over all live user keys.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
+use rockmill_format::{InternalKey, SequenceNumber};
+use rockmill_io::WritableFile;
+use rockmill_phash::BuildError;
+
+use super::PIECES_MAX;
+use super::layout::{self, Head, LOCATOR_BITS_MAX, PieceUse, Totals};
+use crate::error::{Error, Result};
+use crate::helpers::Help;
+use crate::table::block_based::{BlockBasedBuilder, TPH_BLOCK};
+use crate::table::options::{TableBuilderOptions, TableSummary};
+use crate::table::syncing::SyncingTable;
+
+/// A file whose entries a new table may go on using where they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeptPiece {
+    /// Its number.
+    pub number: u64,
+    /// The table that it is a file of now; several may have it.
+    pub table: u64,
+    /// First and last user key for which it counts there; `None` all of it.
+    pub bounds: Option<(Vec<u8>, Vec<u8>)>,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its data blocks.
+    pub blocks: u64,
+    /// Bytes of its file for each byte of its keys and values.
+    pub stored_per_byte: f64,
+}
+
+/// Where an entry is that a compaction has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Place in [`TableBuilderOptions::pieces`].
+    pub piece: u32,
+    /// Number of its data block in that file.
+    pub block: u64,
+    /// It is the only entry of its user key in the table that it was read of, so that it may stay where it is.
+    pub alone: bool,
+}
+
+/// Bits of a packed place for the block; the piece stands above them, 0 for the own file.
+const BLOCK_BITS: u32 = LOCATOR_BITS_MAX;
+/// A key that is gone.
+const GONE: u64 = u64::MAX;
+/// Different keys that have one hash.
+const SHARED: u64 = u64::MAX - 1;
+
+/// Builds a table. See `docs/tph.md` for why each guarantee holds.
+pub struct TphBuilder {
+    blocks: BlockBasedBuilder,
+    options: TableBuilderOptions,
+    /// Hash and place of each user key.
+    keys: Vec<(u64, u64)>,
+    seed: u64,
+    /// No function can be made: user keys span blocks, or equal ones may have different bytes.
+    without_function: bool,
+    totals: Totals,
+    /// Bytes of keys and values that stay in each piece, and whether the table needs it.
+    kept: Vec<(u64, bool)>,
+    kept_bytes: u64,
+    /// How many of them it needs.
+    used: usize,
+    /// The own file has placeholders.
+    placeholders: bool,
+    /// User keys that are gone, behind the last entry, and which piece has placeholders of them.
+    gone: Vec<(Vec<u8>, Option<u32>)>,
+    /// First and last entry; placeholders are none.
+    last_key: Vec<u8>,
+    last_block: u64,
+    first_key: Vec<u8>,
+    seqnos: (SequenceNumber, SequenceNumber),
+    /// Of range tombstones.
+    tombstone_bounds: Option<(InternalKey, InternalKey)>,
+}
+
+impl TphBuilder {
+    /// A builder that appends to `file`.
+    pub fn new(options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
+        let mut blocks = BlockBasedBuilder::new(options.clone(), file);
+        blocks.keep_user_keys_whole();
+        let p = &options.properties;
+        Self {
+            blocks,
+            keys: Vec::new(),
+            seed: rockmill_phash::hash_key(p.db_id.as_bytes(), p.orig_file_number),
+            without_function: !options.cmp.finds_by_bytes(),
+            totals: Totals::default(),
+            kept: vec![(0, false); options.pieces.len()],
+            kept_bytes: 0,
+            used: 0,
+            placeholders: false,
+            gone: Vec::new(),
+            last_key: Vec::new(),
+            last_block: 0,
+            first_key: Vec::new(),
+            seqnos: (SequenceNumber::MAX, 0),
+            tombstone_bounds: None,
+            options,
+        }
+    }
+
+    /// See [`TableBuilder`](crate::table::TableBuilder).
+    pub(crate) fn set_help(&mut self, help: Option<&Help>) {
+        self.blocks.set_help(help);
+    }
+
+    /// Adds a point entry, whose value is written to the own file.
+    pub fn add(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
+        if !self.gone.is_empty() {
+            self.write_gone()?;
+        }
+        let new_user_key = self.begins_user_key(ikey);
+        self.blocks.add(ikey, value)?;
+        let block = self.blocks.block_number();
+        if new_user_key {
+            self.note_key(ikey, block);
+        } else {
+            // One that is longer than a block can be.
+            self.without_function |= block != self.last_block;
+        }
+        self.last_block = block;
+        self.note(ikey, value.len());
+        Ok(())
+    }
+
+    /// Adds a point entry that stays where it is. It is the only one of its user key.
+    pub fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+        let place = origin.piece as usize;
+        if !self.may_use(place) {
+            return self.add(ikey, value);
+        }
+        if !self.gone.is_empty() {
+            self.write_gone()?;
+        }
+        let value_len = value.len();
+        let known = self.kept.get_mut(place).zip(self.options.pieces.get(place));
+        let Some((kept, piece)) = known.filter(|(_, piece)| origin.block < piece.blocks) else {
+            return Err(self.bad(ikey, "stays in a file that the table does not have"));
+        };
+        let bytes = (ikey.len() + value_len) as u64;
+        kept.0 += bytes;
+        self.used += usize::from(!std::mem::replace(&mut kept.1, true));
+        self.kept_bytes += (bytes as f64 * piece.stored_per_byte) as u64;
+        if !self.begins_user_key(ikey) {
+            return Err(self.bad(ikey, "stays where it is, and has other versions"));
+        }
+        if !self.last_key.is_empty() && self.options.cmp.compare(&self.last_key, ikey) != Ordering::Less {
+            return Err(self.bad(ikey, "is not after the one before"));
+        }
+        self.note_key(ikey, (u64::from(origin.piece) + 1) << BLOCK_BITS | origin.block);
+        self.note(ikey, value_len);
+        Ok(())
+    }
+
+    /// False where the table has the file already, for other keys, as it is listed once, and where it has enough files.
+    fn may_use(&self, place: usize) -> bool {
+        let pieces = &self.options.pieces;
+        // One that does not exist is refused by whoever uses it.
+        let Some(number) = pieces.get(place).map(|p| p.number) else { return true };
+        if self.kept[place].1 {
+            return true;
+        }
+        let limit = self.options.tph.map_or(PIECES_MAX, |tph| PIECES_MAX.min(tph.piece_limit as usize));
+        if self.used + 1 >= limit {
+            return false;
+        }
+        // They stand in falling order.
+        let same = |&i: &usize| pieces.get(i).is_some_and(|p| p.number == number);
+        let behind = (place + 1..).take_while(same);
+        let before = (0..place).rev().take_while(same);
+        before.chain(behind).all(|i| !self.kept[i].1)
+    }
+
+    /// Says that a user key has no entry any more although files that the table goes on using may have some. Where no
+    /// file of them holds a placeholder (`held_by`), one is written to the own file. It comes behind the last entry.
+    ///
+    /// Behind the table's last entry nobody looks for it, and a placeholder there would do harm: entries of that user
+    /// key may come into an older file of a table beside this one, and both files into one table.
+    pub fn gone(&mut self, user_key: &[u8], held_by: Option<u32>) {
+        self.gone.push((user_key.to_vec(), held_by));
+    }
+
+    #[cold]
+    fn write_gone(&mut self) -> Result<()> {
+        for (user_key, held_by) in std::mem::take(&mut self.gone) {
+            let held_by = held_by.filter(|&place| self.may_use(place as usize));
+            match held_by.and_then(|piece| self.kept.get_mut(piece as usize)) {
+                Some(kept) => self.used += usize::from(!std::mem::replace(&mut kept.1, true)),
+                None => {
+                    let placeholder = InternalKey::new(&user_key, 0, ValueType::Placeholder);
+                    self.blocks.add(placeholder.as_bytes(), &[])?;
+                    self.placeholders = true;
+                }
+            }
+            self.keys.push((rockmill_phash::hash_key(&user_key, self.seed), GONE));
+        }
+        Ok(())
+    }
+
+    fn begins_user_key(&self, ikey: &[u8]) -> bool {
+        self.last_key.is_empty() || key::user_key(ikey) != key::user_key(&self.last_key)
+    }
+
+    fn note_key(&mut self, ikey: &[u8], place: u64) {
+        self.totals.user_keys += 1;
+        self.keys.push((rockmill_phash::hash_key(key::user_key(ikey), self.seed), place));
+    }
+
+    fn note(&mut self, ikey: &[u8], value_len: usize) {
+        if self.first_key.is_empty() {
+            self.first_key.extend_from_slice(ikey);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(ikey);
+        let (tag, t) = (key::tag(ikey), &mut self.totals);
+        t.entries += 1;
+        t.key_bytes += ikey.len() as u64;
+        t.value_bytes += value_len as u64;
+        match ValueType::from_u8(tag as u8) {
+            Some(ValueType::Deletion | ValueType::SingleDeletion) => t.tombstones += 1,
+            Some(ValueType::Merge) => t.merge_operands += 1,
+            _ => {}
+        }
+        let seq = tag >> 8;
+        self.seqnos = (self.seqnos.0.min(seq), self.seqnos.1.max(seq));
+    }
+
+    #[cold]
+    fn bad(&self, ikey: &[u8], what: &str) -> Error {
+        let key: String = ikey.iter().map(|b| format!("{b:02x}")).collect();
+        Error::corruption(format!("{}: key {key} {what}", self.options.path.display()))
+    }
+
+    /// Adds a range tombstone; begins rise.
+    pub fn add_range_tombstone(&mut self, begin: &[u8], end: &[u8], seq: SequenceNumber) -> Result<()> {
+        self.blocks.add_range_tombstone(begin, end, seq)?;
+        let smallest = InternalKey::new(begin, seq, ValueType::RangeDeletion);
+        let largest = InternalKey::new(end, MAX_SEQUENCE, ValueType::RangeDeletion);
+        self.tombstone_bounds = Some(match self.tombstone_bounds.take() {
+            Some((s, l)) if self.options.cmp.compare(l.as_bytes(), largest.as_bytes()).is_gt() => (s, l),
+            Some((s, _)) => (s, largest),
+            None => (smallest, largest),
+        });
+        self.seqnos = (self.seqnos.0.min(seq), self.seqnos.1.max(seq));
+        Ok(())
+    }
+
+    /// Bytes that the table counts for, as far as they are known.
+    pub fn file_size_estimate(&self) -> u64 {
+        self.blocks.file_size_estimate() + self.kept_bytes
+    }
+
+    pub(crate) fn file_size_most(&self) -> u64 {
+        self.blocks.file_size_most() + self.kept_bytes
+    }
+
+    pub(crate) fn file_size_settled(&mut self) -> u64 {
+        self.blocks.file_size_settled() + self.kept_bytes
+    }
+
+    /// Writes the rest and begins to sync the file.
+    pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
+        let pieces: Arc<[KeptPiece]> = Arc::clone(&self.options.pieces);
+        if self.placeholders && self.kept.iter().all(|(_, needed)| !needed) {
+            // Whoever takes a table of one file for a block-based one must not meet placeholders.
+            self.kept.iter_mut().take(1).for_each(|(_, needed)| *needed = true);
+        }
+        let (first, last) = (key::user_key(&self.first_key), key::user_key(&self.last_key));
+        let cmp = &self.options.cmp;
+        let uses = |((piece, _), (bytes, _)): ((&KeptPiece, usize), &(u64, bool))| {
+            // What the file has outside of this table's keys, the table was not told of.
+            let (mut from, mut to) = (first, last);
+            if let Some((first, last)) = &piece.bounds {
+                from = if cmp.compare_user(first, from).is_gt() { first } else { from };
+                to = if cmp.compare_user(last, to).is_lt() { last } else { to };
+            }
+            PieceUse {
+                number: piece.number,
+                size: piece.size,
+                live: ((*bytes as f64 * piece.stored_per_byte) as u64).min(piece.size),
+                blocks: piece.blocks,
+                bounds: (from.to_vec(), to.to_vec()),
+            }
+        };
+        let used = || pieces.iter().zip(0..).zip(&self.kept).filter(|(_, (_, needed))| *needed);
+        let mut head = Head { own_blocks: 0, totals: self.totals, ..Head::default() };
+        head.pieces = used().map(uses).collect();
+        let summary_pieces = head.pieces.clone();
+        // The first block of each piece, counted over all files, behind the own ones.
+        let mut firsts = vec![0; pieces.len()];
+        let mut blocks = 0;
+        used().for_each(|((piece, i), _)| {
+            firsts[i] = blocks;
+            blocks += piece.blocks;
+        });
+        let (keys, seed, without) = (std::mem::take(&mut self.keys), self.seed, self.without_function);
+        let (mut summary, file) = self.blocks.finish_with(|own_blocks| {
+            head.own_blocks = own_blocks;
+            Some((TPH_BLOCK, tph_block(&head, keys, &firsts, seed, without)))
+        })?;
+
+        let cmp = &self.options.cmp;
+        let points = (!self.first_key.is_empty())
+            .then(|| (InternalKey::from_encoded(&self.first_key[..]), InternalKey::from_encoded(&self.last_key[..])));
+        let bounds = [points, self.tombstone_bounds].into_iter().flatten().reduce(|(s, l), (s2, l2)| {
+            let smallest = if cmp.compare(s.as_bytes(), s2.as_bytes()).is_le() { s } else { s2 };
+            let largest = if cmp.compare(l.as_bytes(), l2.as_bytes()).is_ge() { l } else { l2 };
+            (smallest, largest)
+        });
+        (summary.smallest, summary.largest) = bounds.unwrap_or_default();
+        summary.smallest_seqno = if self.seqnos.0 == SequenceNumber::MAX { 0 } else { self.seqnos.0 };
+        summary.largest_seqno = self.seqnos.1;
+        summary.pieces = summary_pieces;
+        if !summary.pieces.is_empty() {
+            self.totals.write_to(&mut summary.properties);
+        }
+        Ok((summary, file))
+    }
+
+    /// Gives up: closes the file, whose contents mean nothing.
+    pub fn abandon(self) {
+        self.blocks.abandon();
+    }
+}
+
+/// The meta block. Where no function can be made, the table goes without: lookups then search its files in turn.
+fn tph_block(head: &Head, mut keys: Vec<(u64, u64)>, firsts: &[u64], seed: u64, without_function: bool) -> Vec<u8> {
+    if !without_function && let Some(function) = function_of(&mut keys, seed) {
+        let blocks = head.blocks();
+        let shared = keys.iter().any(|&(_, packed)| packed == SHARED);
+        let bits = layout::locator_bits(blocks + u64::from(shared));
+        let place = |packed: u64| match packed >> BLOCK_BITS {
+            _ if packed == GONE => None,
+            _ if packed == SHARED => Some(blocks),
+            0 => Some(packed),
+            piece => {
+                let first = firsts.get(piece as usize - 1).copied().unwrap_or(0);
+                Some(head.own_blocks + first + (packed & ((1 << BLOCK_BITS) - 1)))
+            }
+        };
+        let keys: Vec<_> = keys.into_iter().map(|(hash, packed)| (hash, place(packed))).collect();
+        let mut out = head.encode(bits, true);
+        if bits <= LOCATOR_BITS_MAX && layout::append_finder(&mut out, &function, &keys, bits) {
+            return out;
+        }
+    }
+    head.encode(0, false)
+}
+
+/// The function of the keys' hashes. Different keys whose hashes are equal become one that several share: by chance
+/// that happens once in 37 million tables of a million keys. `None` for keys that somebody chose who knows the seed.
+fn function_of(keys: &mut Vec<(u64, u64)>, seed: u64) -> Option<Vec<u8>> {
+    let build = |keys: &[(u64, u64)]| {
+        let hashes: Vec<u64> = keys.iter().map(|k| k.0).collect();
+        rockmill_phash::Builder::new().seed(seed).build(&hashes)
+    };
+    match build(keys) {
+        Err(BuildError::Duplicate { .. }) => {}
+        built => return built.ok(),
+    }
+    keys.sort_unstable();
+    keys.dedup_by(|key, before| {
+        let equal = key.0 == before.0;
+        if equal {
+            before.1 = SHARED;
+        }
+        equal
+    });
+    build(keys).ok()
+}

@@ -1,0 +1,494 @@
+//! Entries of a table of several files, in order.
+//!
+//! Each file is a sorted run. Of the files that have a user key, the newest has all of its entries that count, or a
+//! placeholder where none does; what the others have of it is stale and goes unseen. So at each moment one file, the
+//! current one, gives the entries, and none of the others stands on its user key.
+//!
+//! A step compares the current file's key with that of the nearest of the others alone: they are looked at again only
+//! where it is passed.
+
+use std::path::Path;
+
+use rockmill_format::InternalKeyComparator;
+use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ValueType};
+
+use super::builder::Origin;
+use crate::error::{Error, Result};
+use crate::iter::InternalIterator;
+use crate::table::block_based::{BlockStream, Source, TableIter};
+use crate::table::{Leaves, TableScan};
+
+/// Files, newest first, with the first and last user key for which each counts; `None` for all.
+pub(super) type Files<S> = Vec<(TableIter<S>, Option<(Vec<u8>, Vec<u8>)>)>;
+
+/// A file within its bounds.
+struct File<S> {
+    iter: TableIter<S>,
+    bounds: Option<(Vec<u8>, Vec<u8>)>,
+    /// The iterator stands on an entry within them.
+    valid: bool,
+}
+
+impl<S: Source> File<S> {
+    #[inline]
+    fn note(&mut self, cmp: &InternalKeyComparator) {
+        self.valid = self.iter.valid()
+            && self.bounds.as_ref().is_none_or(|(first, last)| {
+                let user_key = key::user_key(self.iter.key());
+                cmp.compare_user(user_key, last).is_le() && cmp.compare_user(user_key, first).is_ge()
+            });
+    }
+
+    /// To the first entry at or behind `target`, or, with `backward`, the last at or before it.
+    fn seek(&mut self, target: &[u8], backward: bool, cmp: &InternalKeyComparator) {
+        let edge = self.bounds.as_ref().and_then(|(first, last)| match backward {
+            false => Some(around(first).0).filter(|first| cmp.compare(target, first.as_bytes()).is_lt()),
+            true => Some(around(last).1).filter(|last| cmp.compare(target, last.as_bytes()).is_gt()),
+        });
+        let target = edge.as_ref().map_or(target, |edge| edge.as_bytes());
+        if backward {
+            self.iter.seek_for_prev(target)
+        } else {
+            self.iter.seek(target)
+        }
+        self.note(cmp);
+    }
+
+    fn seek_to_end(&mut self, backward: bool, cmp: &InternalKeyComparator) {
+        match (&self.bounds, backward) {
+            (None, false) => self.iter.seek_to_first(),
+            (None, true) => self.iter.seek_to_last(),
+            (Some((first, _)), false) => self.iter.seek(around(first).0.as_bytes()),
+            (Some((_, last)), true) => self.iter.seek_for_prev(around(last).1.as_bytes()),
+        }
+        self.note(cmp);
+    }
+}
+
+/// See the module's text.
+pub(super) struct TphIter<S> {
+    files: Vec<File<S>>,
+    cmp: InternalKeyComparator,
+    current: Option<usize>,
+    /// Of the others that one whose key comes next.
+    nearest: Option<usize>,
+    backward: bool,
+    error: Option<Error>,
+}
+
+/// What a step forward went over.
+#[derive(Default)]
+struct Skipped {
+    /// Files whose stale entries of the current user key were skipped, as bits; the 64th stands for all behind.
+    stale: u64,
+}
+
+fn bit(file: usize) -> u64 {
+    1 << file.min(63)
+}
+
+impl<S: Source> TphIter<S> {
+    pub fn new(files: Files<S>, cmp: InternalKeyComparator) -> Self {
+        let files = files.into_iter().map(|(iter, bounds)| File { iter, bounds, valid: false }).collect();
+        Self { files, cmp, current: None, nearest: None, backward: false, error: None }
+    }
+
+    #[inline]
+    fn user_key(&self, file: usize) -> &[u8] {
+        key::user_key(self.files[file].iter.key())
+    }
+
+    fn is_same(&self, a: usize, b: usize) -> bool {
+        self.cmp.compare_user(self.user_key(a), self.user_key(b)).is_eq()
+    }
+
+    fn is_placeholder(&self, file: usize) -> bool {
+        key::tag(self.files[file].iter.key()) as u8 == ValueType::Placeholder as u8
+    }
+
+    /// Notes the failure of a file that has no entry; true if it failed.
+    fn failed(&mut self, file: usize) -> bool {
+        match self.files[file].iter.status() {
+            Ok(()) => false,
+            Err(e) => {
+                self.error = Some(e);
+                self.current = None;
+                true
+            }
+        }
+    }
+
+    /// Moves a file by one in the current direction; false on failure.
+    fn step(&mut self, file: usize) -> bool {
+        let at = &mut self.files[file];
+        if self.backward {
+            at.iter.prev()
+        } else {
+            at.iter.next()
+        }
+        at.note(&self.cmp);
+        at.valid || at.iter.valid() || !self.failed(file)
+    }
+
+    /// True where the key of `a` comes before that of `b` in the current direction.
+    #[inline]
+    fn comes_before(&self, a: usize, b: usize) -> bool {
+        let order = self.cmp.compare_user(self.user_key(a), self.user_key(b));
+        if self.backward { order.is_gt() } else { order.is_lt() }
+    }
+
+    /// Finds the file that has the next user key, and moves the others behind that key. A placeholder is passed where
+    /// `wanted` does not want it, which is told of the files that have stale entries of its key.
+    fn settle(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
+        loop {
+            self.current = None;
+            let mut best: Option<usize> = None;
+            for file in 0..self.files.len() {
+                if self.files[file].valid && best.is_none_or(|best| self.comes_before(file, best)) {
+                    best = Some(file);
+                }
+            }
+            let Some(best) = best else { return Skipped::default() };
+            let mut stale = 0;
+            for file in best + 1..self.files.len() {
+                while self.files[file].valid && self.is_same(file, best) {
+                    stale |= bit(file);
+                    if !self.step(file) {
+                        return Skipped::default();
+                    }
+                }
+            }
+            if self.is_placeholder(best) && !wanted(best, stale) {
+                if !self.step(best) {
+                    return Skipped::default();
+                }
+                continue;
+            }
+            self.current = Some(best);
+            self.find_nearest(best);
+            return Skipped { stale };
+        }
+    }
+
+    fn find_nearest(&mut self, current: usize) {
+        self.nearest = None;
+        for file in 0..self.files.len() {
+            if file != current
+                && self.files[file].valid
+                && self.nearest.is_none_or(|nearest| self.comes_before(file, nearest))
+            {
+                self.nearest = Some(file);
+            }
+        }
+    }
+
+    /// One step in the current direction. `None` where nothing was skipped.
+    #[inline]
+    fn go_on(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Option<Skipped> {
+        let current = self.current?;
+        if !self.step(current) {
+            return None;
+        }
+        let stays = self.files[current].valid
+            && self.nearest.is_none_or(|nearest| self.comes_before(current, nearest))
+            && !self.is_placeholder(current);
+        if stays { None } else { Some(self.settle(wanted)) }
+    }
+
+    /// All files to their first entry at or behind `target`; with `backward`, to their last at or before it.
+    fn seek_all(&mut self, target: &[u8], backward: bool) -> bool {
+        self.error = None;
+        self.current = None;
+        self.backward = backward;
+        (0..self.files.len()).all(|file| self.seek_file(file, target))
+    }
+
+    fn seek_file(&mut self, file: usize, target: &[u8]) -> bool {
+        let at = &mut self.files[file];
+        at.seek(target, self.backward, &self.cmp);
+        at.valid || at.iter.valid() || !self.failed(file)
+    }
+
+    /// All files to their first entry; with `backward`, to their last.
+    fn seek_all_to_end(&mut self, backward: bool) -> bool {
+        self.error = None;
+        self.current = None;
+        self.backward = backward;
+        (0..self.files.len()).all(|file| {
+            let at = &mut self.files[file];
+            at.seek_to_end(backward, &self.cmp);
+            at.valid || at.iter.valid() || !self.failed(file)
+        })
+    }
+
+    /// Lets the steps go in the other direction from here on. False on failure.
+    fn turn(&mut self, current: usize) -> bool {
+        let user_key = self.user_key(current).to_vec();
+        self.backward = !self.backward;
+        let (first, last) = around(&user_key);
+        let edge = if self.backward { &first } else { &last };
+        for file in (0..self.files.len()).filter(|&file| file != current) {
+            if !self.seek_file(file, edge.as_bytes()) {
+                return false;
+            }
+            while self.files[file].valid && self.cmp.compare_user(self.user_key(file), &user_key).is_eq() {
+                if !self.step(file) {
+                    return false;
+                }
+            }
+        }
+        self.find_nearest(current);
+        true
+    }
+}
+
+/// Keys before and behind all entries of a user key.
+fn around(user_key: &[u8]) -> (InternalKey, InternalKey) {
+    (InternalKey::new(user_key, MAX_SEQUENCE, ValueType::Max), InternalKey::new(user_key, 0, ValueType::Deletion))
+}
+
+/// Readers see no placeholder.
+fn unwanted(_: usize, _: u64) -> bool {
+    false
+}
+
+impl<S: Source> InternalIterator for TphIter<S> {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.current.is_some()
+    }
+
+    fn seek_to_first(&mut self) {
+        if self.seek_all_to_end(false) {
+            self.settle(unwanted);
+        }
+    }
+
+    fn seek_to_last(&mut self) {
+        if self.seek_all_to_end(true) {
+            self.settle(unwanted);
+        }
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        let user = key::user_key(target);
+        // From the user key's first entry on, as that decides which file has it.
+        if !self.seek_all(around(user).0.as_bytes(), false) {
+            return;
+        }
+        self.settle(unwanted);
+        if let Some(current) = self.current
+            && self.cmp.compare(self.files[current].iter.key(), target).is_lt()
+            && self.seek_file(current, target)
+        {
+            self.settle(unwanted);
+        }
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        let user = key::user_key(target);
+        if !self.seek_all(around(user).1.as_bytes(), true) {
+            return;
+        }
+        self.settle(unwanted);
+        if let Some(current) = self.current
+            && self.cmp.compare(self.files[current].iter.key(), target).is_gt()
+            && self.seek_file(current, target)
+        {
+            self.settle(unwanted);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        let Some(current) = self.current else { return };
+        if self.backward && !self.turn(current) {
+            return;
+        }
+        self.go_on(unwanted);
+    }
+
+    #[inline]
+    fn prev(&mut self) {
+        let Some(current) = self.current else { return };
+        if !self.backward && !self.turn(current) {
+            return;
+        }
+        self.go_on(unwanted);
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.current.map_or(&[], |current| self.files[current].iter.key())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.current.map_or(&[], |current| self.files[current].iter.value())
+    }
+
+    fn status(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.current.and_then(|current| self.files[current].iter.file())
+    }
+}
+
+/// The entries once, for a compaction: it also learns where each is, and which placeholders still count.
+pub(super) struct PieceScan {
+    iter: TphIter<BlockStream>,
+    /// The place of each file among the pieces that outputs may go on using.
+    places: Vec<Option<u32>>,
+    /// Files that outputs may go on using, as bits.
+    kept: u64,
+    /// There is one file.
+    single: bool,
+    leaves: Leaves,
+    /// The current entry is the first of its user key in its file, as far as that is known.
+    first: bool,
+}
+
+impl PieceScan {
+    pub fn new(files: Files<BlockStream>, cmp: InternalKeyComparator, places: Vec<Option<u32>>) -> Self {
+        let kept = places.iter().enumerate().filter(|(_, place)| place.is_some()).fold(0, |all, (i, _)| all | bit(i));
+        let single = files.len() == 1;
+        let iter = TphIter::new(files, cmp);
+        Self { iter, places, kept, single, leaves: Leaves::Nothing, first: true }
+    }
+
+    fn place(&self) -> Option<u32> {
+        self.places.get(self.iter.current?).copied().flatten()
+    }
+
+    /// After a step that may have skipped something: what the user key leaves if it goes.
+    fn note(&mut self, stale: u64) {
+        let stale = stale & self.kept != 0;
+        let placeholder = self.iter.current.is_some_and(|current| self.iter.is_placeholder(current));
+        self.leaves = match (self.place(), placeholder) {
+            (Some(place), true) if stale => Leaves::Placeholder(place),
+            (Some(_), false) => Leaves::Entries,
+            _ if stale => Leaves::Entries,
+            _ => Leaves::Nothing,
+        };
+    }
+
+    fn take_single(&mut self) {
+        self.iter.files[0].note(&self.iter.cmp);
+        let valid = self.iter.files[0].valid;
+        self.iter.current = valid.then_some(0);
+        if valid {
+            self.note(0);
+        } else {
+            self.iter.failed(0);
+        }
+    }
+
+    fn settle(&mut self) {
+        let kept = self.kept;
+        let skipped = self.iter.settle(|_, stale| stale & kept != 0);
+        self.note(skipped.stale);
+    }
+}
+
+impl InternalIterator for PieceScan {
+    fn valid(&self) -> bool {
+        self.iter.valid()
+    }
+
+    fn seek_to_first(&mut self) {
+        self.first = true;
+        if self.single {
+            self.iter.error = None;
+            self.iter.files[0].iter.seek_to_first();
+            self.take_single();
+        } else if self.iter.seek_all_to_end(false) {
+            self.settle();
+        }
+    }
+
+    fn seek_to_last(&mut self) {
+        self.iter.seek_to_last();
+    }
+
+    /// Only for keys before all entries of a user key.
+    fn seek(&mut self, target: &[u8]) {
+        self.first = true;
+        if self.single {
+            self.iter.error = None;
+            self.iter.files[0].iter.seek(target);
+            self.take_single();
+        } else if self.iter.seek_all(target, false) {
+            self.settle();
+        }
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.iter.seek_for_prev(target);
+    }
+
+    fn next(&mut self) {
+        let Some(current) = self.iter.current else { return };
+        let ends_user_key = self.iter.files[current].iter.is_last_of_user_key();
+        if self.single {
+            self.iter.files[0].iter.next();
+            self.first = ends_user_key;
+            self.take_single();
+            return;
+        }
+        let kept = self.kept;
+        match self.iter.go_on(|_, stale| stale & kept != 0) {
+            Some(skipped) => {
+                self.first = true;
+                self.note(skipped.stale);
+            }
+            None => {
+                self.first = ends_user_key;
+                // What hides entries is alone in its file.
+                if ends_user_key || matches!(self.leaves, Leaves::Placeholder(_)) {
+                    self.note(0);
+                }
+            }
+        }
+    }
+
+    fn prev(&mut self) {
+        self.iter.prev();
+    }
+
+    fn key(&self) -> &[u8] {
+        self.iter.key()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.iter.value()
+    }
+
+    fn status(&self) -> Result<()> {
+        self.iter.status()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.iter.file()
+    }
+}
+
+impl TableScan for PieceScan {
+    fn bytes_read(&self) -> u64 {
+        self.iter.files.iter().map(|f| f.iter.bytes_read()).sum()
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        let (piece, file) = (self.place()?, self.iter.files.get(self.iter.current?)?);
+        Some(Origin {
+            piece,
+            block: file.iter.block_number() as u64,
+            alone: self.first && file.iter.is_last_of_user_key(),
+        })
+    }
+
+    fn leaves(&self) -> Leaves {
+        self.leaves
+    }
+}

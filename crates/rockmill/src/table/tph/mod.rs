@@ -1,0 +1,68 @@
+//! TPH tables: block-based files under one perfect hash function (CompassDB, sections 3.2 to 3.5). `docs/tph.md` has
+//! the format byte by byte, and why each guarantee holds.
+//!
+//! 1. Each file of a table is a block-based table of its own: entries in key order, in blocks. The newest, the head,
+//!    has one meta block more: the list of the other files, and a function from live user keys to data blocks.
+//! 2. A compaction writes what has changed into a new head, and goes on using the files of the table that it replaces.
+//!    It has to tell the new head where everything is, nothing more.
+//! 3. Among the files of a table, the newest that has a user key has all of its entries that count. A placeholder there
+//!    says that there are none. Outside of the bounds that the head gives a file, what the file has means nothing.
+//!
+//! A block-based table can be a piece of a TPH table, and a TPH table that is one file is a block-based table to
+//! RocksDB.
+
+mod block_places;
+mod builder;
+mod iter;
+mod layout;
+mod reader;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill_format::properties::TableProperties;
+use rockmill_io::RandomAccessFile;
+
+use super::block_based::{BlockAccess, BlockBasedTable, TPH_BLOCK, TableIter, properties_with_block};
+use super::{Table, TableScan};
+use crate::error::{Error, Result};
+use iter::PieceScan;
+
+pub use builder::{KeptPiece, Origin, TphBuilder};
+pub use layout::PieceUse;
+pub use reader::TphTable;
+pub use settings::TphSettings;
+
+/// Files that a table has at most.
+pub(crate) const PIECES_MAX: usize = 1024;
+
+/// What a table's own file tells of the table: its properties, of which those that count entries are of all files of a
+/// TPH table, and the further files that it lists as the head of one.
+pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<(TableProperties, Vec<PieceUse>)> {
+    let (mut properties, block) = properties_with_block(file, path, Some(TPH_BLOCK))?;
+    let Some(block) = block else { return Ok((properties, Vec::new())) };
+    let (head, _) = layout::Head::decode(block)
+        .map_err(|what| Error::corruption(format!("{}: block {TPH_BLOCK:?} {what}", path.display())))?;
+    if !head.pieces.is_empty() {
+        head.totals.write_to(&mut properties);
+    }
+    Ok((properties, head.pieces))
+}
+
+/// A block-based table as what a new TPH table may go on using.
+pub(super) fn kept(table: &BlockBasedTable, number: u64) -> Vec<KeptPiece> {
+    table
+        .data_handles()
+        .map(|handles| vec![table.as_kept(number, number, handles.len() as u64, None)])
+        .unwrap_or_default()
+}
+
+/// The entries of a block-based table for a compaction whose outputs may go on using it.
+pub(super) fn scan_one(table: &Arc<Table>, readahead: usize, verify: bool, place: Option<u32>) -> Box<dyn TableScan> {
+    let file = TableIter::streaming(BlockAccess::of(table), readahead, verify);
+    Box::new(PieceScan::new(vec![(file, None)], table.comparator().clone(), vec![place]))
+}

@@ -1,0 +1,133 @@
+//! The files of tables, opened as the MANIFEST describes them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::edit::FileEntry;
+use rockmill_format::key::SequenceNumber;
+use rockmill_format::{InternalKeyComparator, filename};
+use rockmill_io::{FileSystem, RandomAccessFile};
+
+use super::TableFile;
+use crate::error::{Error, Result};
+use crate::table::{AutoReadahead, MetaCaching, OpenFile, Table, TableOpenOptions};
+
+/// Where a table's file is: LevelDB and old RocksDB wrote `.ldb`.
+pub fn table_path(fs: &dyn FileSystem, dir: &Path, number: u64) -> PathBuf {
+    let path = dir.join(filename::table(number));
+    if !fs.exists(&path).unwrap_or(true) {
+        let old = path.with_extension("ldb");
+        if fs.exists(&old).unwrap_or(false) {
+            return old;
+        }
+    }
+    path
+}
+
+/// A file of a table, which must have the size that the MANIFEST says.
+pub(crate) fn open_file(fs: &dyn FileSystem, dir: &Path, file: TableFile, direct: bool) -> Result<OpenFile> {
+    let mut path = dir.join(filename::table(file.number));
+    let mut opened = fs.open_random(&path, direct);
+    if opened.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        path = table_path(fs, dir, file.number);
+        opened = fs.open_random(&path, direct);
+    }
+    let opened = opened.map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
+    if opened.size() != file.size {
+        return Err(Error::corruption(format!(
+            "{}: the file has {} bytes, the MANIFEST says {}",
+            path.display(),
+            opened.size(),
+            file.size
+        )));
+    }
+    Ok(OpenFile { path, file: opened })
+}
+
+/// Opens a table with its pieces, for those who have no store: a check, a repair. `largest_seqno`: what the MANIFEST
+/// says of it, if one does.
+///
+/// # Errors
+/// A file that is not there or has another size, and whatever keeps the table from being read.
+pub fn open_table(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    entry: &FileEntry,
+    cmp: &InternalKeyComparator,
+    largest_seqno: Option<SequenceNumber>,
+) -> Result<Arc<Table>> {
+    let mut files = Vec::with_capacity(1 + entry.pieces.len());
+    for file in entry.files() {
+        let OpenFile { path, file } = open_file(fs, dir, file, false)?;
+        files.push((path, file));
+    }
+    table_of_files(files, cmp, largest_seqno)
+}
+
+/// The table of these open files, its own first, then its pieces in the order of the MANIFEST.
+///
+/// # Errors
+/// No file, and whatever keeps the table from being read.
+pub fn table_of_files(
+    files: Vec<(PathBuf, Arc<dyn RandomAccessFile>)>,
+    cmp: &InternalKeyComparator,
+    largest_seqno: Option<SequenceNumber>,
+) -> Result<Arc<Table>> {
+    let (readahead, caching) = (AutoReadahead::default(), MetaCaching::default());
+    let mut tables = Vec::with_capacity(files.len());
+    for (path, file) in files {
+        let options = TableOpenOptions {
+            path,
+            cmp: cmp.clone(),
+            cache: None,
+            largest_seqno: largest_seqno.filter(|_| tables.is_empty()),
+            statistics: None,
+            read_protection: None,
+            prefix_extractor: None,
+        };
+        tables.push(Table::open_file(file, options, None, readahead, caching)?);
+    }
+    match tables.split_first() {
+        Some((own, pieces)) => Table::with_pieces(Arc::clone(own), pieces, false),
+        None => Err(Error::invalid_argument("a table without files")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_format::edit::TablePiece;
+    use rockmill_io::{MemFileSystem, WriteOptions};
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn every_file_is_opened_with_its_size_whatever_its_name_ends_in() {
+        let fs = MemFileSystem::new();
+        let dir = Path::new("/db");
+        fs.create_dir(dir, true).unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let mut file = fs.create(&dir.join(name), WriteOptions::default()).unwrap();
+            file.append(bytes).unwrap();
+            file.close().unwrap();
+        };
+        let piece = |number, size| TablePiece { number, size, live: 0 };
+        let entry = FileEntry { number: 9, size: 4, pieces: vec![piece(7, 3), piece(5, 2)], ..FileEntry::default() };
+        let open = || open_table(&fs, dir, &entry, &InternalKeyComparator::default(), None).unwrap_err();
+        write("000009.sst", b"own!");
+        write("000007.ldb", b"old");
+        let missing = open();
+        assert!(missing.is_missing_file() && missing.message().contains("000005.sst"), "{missing}");
+        write("000005.sst", b"longer");
+        let e = open();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert!(e.message().contains("000005.sst: the file has 6 bytes, the MANIFEST says 2"), "{e}");
+        write("000005.sst", b"ok");
+        // All are there. No kind of table of several files has this end.
+        let e = open();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert!(e.message().contains("000009.sst"), "{e}");
+        assert_eq!(table_path(&fs, dir, 7), dir.join("000007.ldb"));
+        assert_eq!(table_path(&fs, dir, 4), dir.join("000004.sst"));
+    }
+}
