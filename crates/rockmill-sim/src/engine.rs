@@ -14,6 +14,7 @@ use rockmill::internals::simulation::{
 use rockmill::{CfOptions, CompactionStyle};
 
 use crate::keys::{Cuts, Extent, KeySpace};
+use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
 use crate::report::{Recorder, Report};
 use crate::settings::{Settings, SettingsError, Split, Workload};
@@ -36,7 +37,7 @@ const LOOK_EVERY: f64 = 60.0;
 struct Job {
     /// `None`: a flush of the oldest full memtable.
     compaction: Option<Compaction>,
-    outputs: Vec<Extent>,
+    outputs: Vec<Output>,
     cost: Cost,
     /// Of the whole, what is left to do.
     left: f64,
@@ -117,7 +118,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
     let s = &settings;
     let keys = KeySpace::new(s);
     let levels = s.options.num_levels.max(1) as usize;
-    let mut tree = Tree::new(levels, s.stored_entry_bytes());
+    let mut tree = Tree::new(levels, s.stored_entry_bytes(), Files::of(s));
     if s.workload == Workload::Overwrite && s.options.compaction_style != CompactionStyle::Fifo {
         let last = levels - 1;
         let table = s.options.target_file_size_base as f64
@@ -304,9 +305,9 @@ impl Engine<'_> {
         let flushing = self.jobs.iter().any(|j| j.compaction.is_none());
         if !flushing && let Some((extent, writes)) = self.full.front() {
             let cost = Cost {
-                cpu: writes * self.s.flush_ns_per_entry * 1e-9,
+                cpu: (writes * self.s.flush_ns_per_entry + self.function_ns(extent.entries())) * 1e-9,
                 read: 0.0,
-                write: extent.entries() * self.s.stored_entry_bytes(),
+                write: self.own_bytes(&Output::whole(extent.clone())),
             };
             self.pace.begin(self.now, *writes);
             self.add_job(None, Vec::new(), cost, 1, End::Flush);
@@ -367,36 +368,73 @@ impl Engine<'_> {
 
     fn add_compaction(&mut self, c: Compaction, end: End) {
         let inputs: Vec<&Extent> = c.input_files().filter_map(|f| self.tree.extent(f.number())).collect();
-        let entry = self.s.stored_entry_bytes();
-        let outputs = self.keys.merge(&inputs, &self.cuts(&c));
-        let entries: f64 = inputs.iter().map(|e| e.entries()).sum();
-        let read = c.input_bytes() as f64;
+        let kept = self.tree.files.as_ref().map_or_else(Kept::default, |f| f.kept(&c, |n| self.tree.extent(n)));
+        let merged = self.keys.merge(&inputs, &self.cuts(&c, &kept.bases));
+        let (entries, read) = match &self.tree.files {
+            None => (inputs.iter().map(|e| e.entries()).sum(), c.input_bytes() as f64),
+            Some(files) => {
+                let read = |f: &Arc<FileMeta>| Some(files.read_bytes(f.number(), self.tree.extent(f.number())?));
+                let read: f64 = c.input_files().filter_map(read).sum();
+                (read / self.s.stored_entry_bytes(), read)
+            }
+        };
+        let keys: f64 = merged.iter().map(Extent::entries).sum();
+        let outputs: Vec<Output> = match &self.tree.files {
+            Some(files) if !kept.is_empty() => {
+                let above = c.inputs.iter().flat_map(|(level, files)| files.iter().map(move |f| (*level, f)));
+                let above = above.filter(|(l, f)| (*l, f.entry.extra_run) != (c.output_level, c.output_run));
+                let above: Vec<&Extent> = above.filter_map(|(_, f)| self.tree.extent(f.number())).collect();
+                merged.into_iter().map(|e| files.share(e, &kept, &above, &self.keys)).collect()
+            }
+            _ => merged.into_iter().map(Output::whole).collect(),
+        };
+        let merge_ns = entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte;
         let cost = Cost {
-            cpu: (entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte) * 1e-9,
+            cpu: (merge_ns + self.function_ns(keys)) * 1e-9,
             read,
-            write: outputs.iter().map(|e| e.entries() * entry).sum(),
+            write: outputs.iter().map(|table| self.own_bytes(table)).sum(),
         };
         let parts = match c.output_level {
             0 => 1,
             _ => (read / c.output_file_size_target.max(1) as f64) as usize,
         };
-        self.record.picked(&c, entries, outputs.iter().map(Extent::entries).sum());
+        self.record.picked(&c, entries, keys);
         let most = self.s.subcompactions.max(c.subcompactions_max);
         self.add_job(Some(c), outputs, cost, parts.clamp(1, most), end);
     }
 
+    /// Bytes of the own file of a table to be written.
+    fn own_bytes(&self, table: &Output) -> f64 {
+        match &self.tree.files {
+            Some(files) => files.own_bytes(table),
+            None => table.extent.entries() * self.s.stored_entry_bytes(),
+        }
+    }
+
+    /// What the functions of tables of so many keys take.
+    fn function_ns(&self, keys: f64) -> f64 {
+        if self.tree.files.is_some() { keys * FUNCTION_NS } else { 0.0 }
+    }
+
     /// Where a job's tables end.
-    fn cuts(&self, c: &Compaction) -> Cuts {
+    fn cuts(&self, c: &Compaction, bases: &[Base]) -> Cuts {
         let entries = |bytes: u64| (bytes as f64 / self.s.stored_entry_bytes()).max(1.0);
         let below = c.grandparents.iter().filter_map(|f| self.tree.extent(f.number())).flat_map(|e| [e.begin, e.end]);
         let mut below: Vec<u64> = below.collect();
         below.sort_unstable();
         below.dedup();
-        let (entries, entries_max) = (entries(c.output_file_size_target), entries(c.output_file_size_max));
-        Cuts { entries, entries_max: entries_max.max(entries), below }
+        let target = c.output_file_size_target;
+        // As in the store (`compaction/output.rs`): a table that has become too large gives two halves.
+        let base = |b: &Base| match b.begin() {
+            (begin, size) if size > target.saturating_add(target / 2) => (begin, entries((size / 2).max(target))),
+            (begin, _) => (begin, entries(target.saturating_mul(2))),
+        };
+        let bases: Vec<_> = bases.iter().map(base).collect();
+        let most = if bases.is_empty() { c.output_file_size_max } else { target.saturating_mul(2) };
+        Cuts { entries: entries(target), entries_max: entries(most).max(entries(target)), below, bases }
     }
 
-    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Extent>, cost: Cost, parts: usize, end: End) {
+    fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Output>, cost: Cost, parts: usize, end: End) {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
         let cost = Cost { cpu: cost.cpu * jitter, ..cost };
         let s = self.s;
@@ -434,7 +472,7 @@ impl Engine<'_> {
     }
 
     /// A job's tables are durable.
-    fn finished(&mut self, ticket: Ticket, c: Compaction, outputs: Vec<Extent>) {
+    fn finished(&mut self, ticket: Ticket, c: Compaction, outputs: Vec<Output>) {
         let number = ticket.number();
         let tables = self.tree.write(&c, outputs, self.now);
         let known = self.commits.finished(ticket, Pending { jobs: vec![c], tables }).is_ok();

@@ -111,6 +111,11 @@ impl KeySpace {
         }
     }
 
+    /// How many keys of a class there are where an extent is.
+    pub fn in_range(&self, class: usize, extent: &Extent) -> f64 {
+        self.classes[class].keys * extent.width() / POSITIONS as f64
+    }
+
     /// Merges extents, of which those of a run do not overlap, into tables.
     pub fn merge(&self, inputs: &[&Extent], cuts: &Cuts) -> Vec<Extent> {
         let mut bounds: Vec<u64> = inputs.iter().flat_map(|e| [e.begin, e.end]).collect();
@@ -129,6 +134,7 @@ impl KeySpace {
             passed: 0,
         };
         let mut below = cuts.below.iter().peekable();
+        let mut bases = cuts.bases.iter().peekable();
         let (mut next, mut active): (usize, Vec<&Extent>) = (0, Vec::new());
         for pair in bounds.windows(2) {
             let (begin, end) = (pair[0], pair[1]);
@@ -139,6 +145,9 @@ impl KeySpace {
             active.retain(|e| e.end > begin);
             if active.is_empty() {
                 continue;
+            }
+            while let Some(&(_, entries_max)) = bases.next_if(|(at, _)| *at <= begin) {
+                out.base(cuts.entries, entries_max);
             }
             let width = (end - begin) as f64;
             let keys: Vec<f64> = (0..self.classes.len())
@@ -154,7 +163,7 @@ impl KeySpace {
                 .collect();
             out.add(begin, end, &keys);
             while below.next_if(|at| **at < end).is_some() {}
-            if below.next_if(|at| **at == end).is_some() {
+            if below.next_if(|at| **at == end).is_some() && cuts.bases.is_empty() {
                 out.boundary(cuts.entries);
             }
         }
@@ -172,12 +181,15 @@ pub struct Cuts {
     /// Boundaries of tables that the output will be merged with later, ascending: a table may end there once it is half
     /// full, as in the store (`compaction/output.rs`).
     pub below: Vec<u64>,
+    /// Beginnings of tables whose files outputs go on using, ascending, and the entries at which a table ends from
+    /// there on. A table ends at each if it is a quarter full, and at no boundary below.
+    pub bases: Vec<(u64, f64)>,
 }
 
 impl Cuts {
     /// At so many entries, wherever that is.
     pub fn at(entries: f64) -> Self {
-        Self { entries, entries_max: entries, below: Vec::new() }
+        Self { entries, entries_max: entries, ..Self::default() }
     }
 }
 
@@ -192,6 +204,14 @@ struct Cutter {
 }
 
 impl Cutter {
+    /// Here begins a table whose files go on being used.
+    fn base(&mut self, entries: f64, entries_max: f64) {
+        if self.open.as_ref().is_some_and(|open| open.entries() * 4.0 >= entries && open.end > open.begin) {
+            self.done.extend(self.open.take());
+        }
+        self.entries_max = entries_max;
+    }
+
     /// Here is a boundary of a table below.
     fn boundary(&mut self, entries: f64) {
         let Some(open) = &self.open else { return };

@@ -9,6 +9,7 @@
 //!    merged. A table is a key range with a number of entries; there is no data.
 //! 3. [`tree`] keeps the tree as the store's `Version`, so that its `pick` (`rockmill::internals::simulation`) is asked
 //!    as by the store.
+//!    [`pieces`] says what TPH tables share, and what jobs write of them.
 //! 4. [`share`] divides the device and the cores among the jobs that run.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.
@@ -26,6 +27,7 @@ pub mod engine;
 pub mod interleave;
 pub mod keys;
 pub mod page;
+pub mod pieces;
 pub mod reads;
 pub mod report;
 pub mod settings;

@@ -3,9 +3,11 @@
 //! A lookup asks, from the newest on, each table that may have its key; it is taken to ask all of them, as it must for
 //! a key that is in the last level or nowhere. Of those asked one has the key, whose block is read; of the others a
 //! block is read as often as their filter errs, or always where there are none. A seek stands at the beginning of every
-//! sorted run, and reads a block of each. Blocks are read one after the other. How many of them a cache has is in the
+//! sorted run, and reads a block of each: of TPH tables one of each file of the table where it stands. Their function
+//! errs once in 255 absent keys. Blocks are read one after the other. How many of them a cache has is in the
 //! bytes that a block takes from the device ([`Settings::read_bytes`]) and nowhere else.
 
+use crate::pieces::ABSENT_PER_READ;
 use crate::settings::Settings;
 use crate::share::Cost;
 use crate::tree::Tree;
@@ -17,7 +19,7 @@ pub struct Reads {
     pub tables: f64,
     /// Blocks that it reads.
     pub blocks: f64,
-    /// Sorted runs that a seek stands in, with a block of each.
+    /// Sorted runs that a seek stands in, or files where tables have several, with a block of each.
     pub runs: f64,
 }
 
@@ -26,8 +28,13 @@ impl Reads {
     pub fn of(tree: &Tree, s: &Settings, there: f64) -> Self {
         let tables = tree.cover() / there.max(1e-9);
         let bits = s.options.table.bloom_bits_per_key;
-        let errs = if bits > 0.0 { 0.6185f64.powf(bits) } else { 1.0 };
-        Self { tables, blocks: tables.min(1.0) + (tables - 1.0).max(0.0) * errs, runs: tree.runs() as f64 }
+        let errs = match bits {
+            _ if tree.files.is_some() => 1.0 / ABSENT_PER_READ,
+            bits if bits > 0.0 => 0.6185f64.powf(bits),
+            _ => 1.0,
+        };
+        let runs = (tree.runs() as f64).max(tree.file_cover() / there.max(1e-9));
+        Self { tables, blocks: tables.min(1.0) + (tables - 1.0).max(0.0) * errs, runs }
     }
 
     /// Of a lookup.

@@ -100,6 +100,8 @@ pub struct Report {
     pub runs: f64,
     /// Bytes of tables by bytes of live data on average over time.
     pub space: f64,
+    /// Of TPH tables at the end: files for each table, bytes of memory that finding a key takes.
+    pub tph: Option<(f64, f64)>,
     /// (tables, bytes) by level at the end.
     pub levels: Vec<(usize, u64)>,
     /// Writers stood still, and nothing ran that could have released them.
@@ -185,8 +187,17 @@ impl Report {
             "seek_micros": round(self.seek_seconds * 1e6),
             "samples": samples,
         });
-        if let (Value::Object(all), Value::Object(reads)) = (&mut all, reads) {
-            all.extend(reads);
+        let tph = self.tph.map(|(files, index)| {
+            json!({
+                "table_format": "tph", "piece_limit": s.options.tph.piece_limit,
+                "garbage_percent": s.options.tph.garbage_percent,
+                "files_per_table": round(files), "index_bytes_per_key": round(index),
+            })
+        });
+        for more in std::iter::once(reads).chain(tph) {
+            if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+                all.extend(more);
+            }
         }
         all
     }
@@ -217,7 +228,14 @@ impl Report {
                     self.lookup_blocks
                 ),
             ),
-            ("a seek", format!("{:.0} us: a block of each run", self.seek_seconds * 1e6)),
+            (
+                "a seek",
+                format!(
+                    "{:.0} us: a block of each {}",
+                    self.seek_seconds * 1e6,
+                    if self.tph.is_some() { "file of its tables" } else { "run" }
+                ),
+            ),
             ("space amplification", format!("{:.2} on average", self.space)),
             (
                 "stalls",
@@ -239,6 +257,10 @@ impl Report {
         ];
         for (name, value) in rows {
             let _ = writeln!(out, "{name:<20} {value}");
+        }
+        if let Some((files, index)) = self.tph {
+            let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");
+            let _ = writeln!(out, "{:<20} {what}", "TPH tables");
         }
         if s.reads_per_second > 0.0 {
             let _ = writeln!(out, "{:<20} {:.0}/s", "lookups", self.reads / self.seconds.max(1e-9));
@@ -380,6 +402,7 @@ impl Recorder {
             merged_bytes: 0.0,
             runs: 0.0,
             space: 0.0,
+            tph: None,
             levels: Vec::new(),
             wedged: false,
             samples: Vec::new(),
@@ -563,6 +586,7 @@ impl Recorder {
         r.jobs_at_once = self.jobs_time / all;
         [r.lookup_tables, r.lookup_blocks, r.lookup_seconds, r.seek_seconds] = self.reads_time.map(|sum| sum / all);
         (r.runs, r.space) = (self.runs_time / all, self.space_time / all);
+        r.tph = tree.files.as_ref().map(|files| (files.per_table(), files.index_per_key()));
         r.levels = tree.version.levels.iter().map(|f| (f.len(), f.iter().map(|f| f.size()).sum())).collect();
     }
 

@@ -9,6 +9,7 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
 use crate::keys::{Extent, POSITIONS};
+use crate::pieces::{Files, Output};
 
 /// Virtual time begins here, in seconds: 0 means an unknown time to the store.
 pub const EPOCH_SECONDS: f64 = 1e6;
@@ -27,11 +28,15 @@ pub struct Tree {
     next_epoch: u64,
     /// Bytes of an entry in a table.
     entry_bytes: f64,
+    /// Positions that the files of all tables reach over; see `cover`.
+    file_cover: u128,
+    /// Which files tables share; none where tables are block-based.
+    pub files: Option<Files>,
 }
 
 impl Tree {
     /// No tables in so many levels.
-    pub fn new(levels: usize, entry_bytes: f64) -> Self {
+    pub fn new(levels: usize, entry_bytes: f64, files: Option<Files>) -> Self {
         let version = Version::empty(levels, rockmill_format::InternalKeyComparator::default());
         let (extents, purge) = (HashMap::new(), Arc::default());
         Self {
@@ -43,6 +48,8 @@ impl Tree {
             next_number: 1,
             next_epoch: 1,
             entry_bytes,
+            file_cover: 0,
+            files,
         }
     }
 
@@ -51,9 +58,14 @@ impl Tree {
         self.extents.get(&number)
     }
 
-    /// Bytes of all tables.
+    /// Bytes of all tables, each file that several share counted once.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.files.as_ref().map_or(self.bytes, Files::bytes)
+    }
+
+    /// Files that a seek stands in, on average over the key space, where tables have several; 0 elsewhere.
+    pub fn file_cover(&self) -> f64 {
+        self.file_cover as f64 / POSITIONS as f64
     }
 
     /// Tables that reach over a key, on average over the key space.
@@ -71,14 +83,25 @@ impl Tree {
         self.version.sorted_runs().count()
     }
 
-    fn table(&mut self, extent: Extent, epoch: u64, run: u64, now: f64) -> Arc<FileMeta> {
+    /// The same, once for each file that it consists of.
+    fn file_width(&self, f: &FileMeta) -> u128 {
+        self.files.as_ref().map_or(0, |files| self.width(f) * files.count(f.number()) as u128)
+    }
+
+    fn table(&mut self, output: Output, epoch: u64, run: u64, now: f64) -> Arc<FileMeta> {
         let number = self.next_number;
         self.next_number += 1;
+        let (size, pieces) = match &mut self.files {
+            Some(files) => files.add(number, &output),
+            None => (((output.extent.entries() * self.entry_bytes) as u64).max(1), Vec::new()),
+        };
+        let extent = output.extent;
         let key = |at: u64| InternalKey::new(&at.to_be_bytes(), 1, ValueType::Value);
         let seconds = (EPOCH_SECONDS + now) as u64;
         let entry = FileEntry {
             number,
-            size: ((extent.entries() * self.entry_bytes) as u64).max(1),
+            size,
+            pieces,
             smallest: key(extent.begin),
             largest: key(extent.end - 1),
             smallest_seqno: 1,
@@ -99,23 +122,33 @@ impl Tree {
     pub fn flush(&mut self, extent: Extent, now: f64) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let table = self.table(extent, epoch, 0, now);
-        self.bytes += table.size();
-        self.cover += self.width(&table);
+        let table = self.table(Output::whole(extent), epoch, 0, now);
+        self.came(std::slice::from_ref(&table));
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
     /// Adds tables to a level that was empty there.
     pub fn fill(&mut self, level: usize, extents: Vec<Extent>) {
-        let tables: Vec<_> = extents.into_iter().map(|e| self.table(e, 1, 0, 0.0)).collect();
+        let tables: Vec<_> = extents.into_iter().map(|e| self.table(Output::whole(e), 1, 0, 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
-        self.bytes += tables.iter().map(|f| f.size()).sum::<u64>();
-        self.cover += tables.iter().map(|f| self.width(f)).sum::<u128>();
+        self.came(&tables);
         put(Arc::make_mut(&mut self.version), level, tables);
     }
 
+    /// Tables are live.
+    fn came(&mut self, tables: &[Arc<FileMeta>]) {
+        for f in tables {
+            self.bytes += f.size();
+            self.cover += self.width(f);
+            self.file_cover += self.file_width(f);
+            if let Some(files) = &mut self.files {
+                files.count_file(f.number());
+            }
+        }
+    }
+
     /// A job's tables, which are not live yet: its inputs where these move, none where they are deleted.
-    pub fn write(&mut self, job: &Compaction, outputs: Vec<Extent>, now: f64) -> Vec<Arc<FileMeta>> {
+    pub fn write(&mut self, job: &Compaction, outputs: Vec<Output>, now: f64) -> Vec<Arc<FileMeta>> {
         let epoch = job.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
         match (job.deletion, job.trivial_move) {
             (true, _) => Vec::new(),
@@ -127,15 +160,21 @@ impl Tree {
     /// Tables that are not live, and shall not be, are gone.
     pub fn remove<'f>(&mut self, tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) {
         for f in tables {
-            self.extents.remove(&f.number());
+            let gone = self.extents.remove(&f.number());
+            if let Some((files, gone)) = self.files.as_mut().zip(gone) {
+                files.remove(f.number(), gone.entries());
+            }
         }
     }
 
     /// Takes a job's inputs out and puts tables in.
     pub fn commit(&mut self, job: &Compaction, tables: Vec<Arc<FileMeta>>) {
-        let width = |files: &mut dyn Iterator<Item = &Arc<FileMeta>>| files.map(|f| self.width(f)).sum::<u128>();
-        let (came, went) = (width(&mut tables.iter()), width(&mut job.input_files()));
-        self.cover = (self.cover + came).saturating_sub(went);
+        self.came(&tables);
+        for f in job.input_files() {
+            self.bytes -= f.size();
+            self.cover = self.cover.saturating_sub(self.width(f));
+            self.file_cover = self.file_cover.saturating_sub(self.file_width(f));
+        }
         if !job.trivial_move {
             self.remove(job.input_files());
         }
@@ -144,8 +183,6 @@ impl Tree {
         for (level, files) in &job.inputs {
             take(version, *level, files);
         }
-        let added: u64 = tables.iter().map(|f| f.size()).sum();
-        self.bytes = self.bytes + added - job.input_bytes();
         put(version, job.output_level, tables);
     }
 }
@@ -165,7 +202,7 @@ fn place(cmp: &InternalKeyComparator, run: &[Arc<FileMeta>], f: &FileMeta) -> us
 
 /// Takes tables of a run out of a level. Most often they are neighbours.
 fn take(version: &mut Version, level: usize, files: &[Arc<FileMeta>]) {
-    let Version { levels, cmp } = version;
+    let Version { levels, cmp, .. } = version;
     let level_files = &mut levels[level];
     let Some(first) = files.first() else { return };
     if level == 0 {
@@ -191,7 +228,7 @@ fn take(version: &mut Version, level: usize, files: &[Arc<FileMeta>]) {
 
 /// Puts tables of one run into a level.
 fn put(version: &mut Version, level: usize, mut tables: Vec<Arc<FileMeta>>) {
-    let Version { levels, cmp } = version;
+    let Version { levels, cmp, .. } = version;
     let of = &mut levels[level];
     let run = match tables.first().map(|f| f.entry.extra_run) {
         Some(0) if level > 0 => Some(&mut of.base),
