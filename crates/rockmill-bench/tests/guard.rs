@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill::{Db, Env, MergeEngine, Options};
+use rockmill::{BlockBasedOptions, Db, Env, MergeEngine, Options, TphTableOptions, WriteOptions};
 use rockmill_bench::{KeyGenerator, Mersenne64, ValueGenerator};
 use rockmill_io::{CountingFileSystem, IoCounts, MemFileSystem, SystemClock};
 
@@ -90,6 +90,62 @@ fn measure() -> BTreeMap<&'static str, f64> {
     out
 }
 
+/// The same of TPH tables: a fill, overwrites that leave most of it where it is, lookups of keys that are there and of
+/// keys that are not.
+fn measure_tph() -> BTreeMap<&'static str, f64> {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let text = "create_if_missing=true;info_log_level=FATAL_LEVEL;disable_auto_compactions=true;\
+                compression=kNoCompression;max_background_jobs=1;target_file_size_base=262144";
+    let mut options = Options::from_string(&Options::default(), text).expect("good options");
+    let mut blocks = BlockBasedOptions::default();
+    blocks.disable_cache();
+    let mut tph = TphTableOptions::default();
+    tph.set_block_based_options(&blocks);
+    options.set_tph_table_factory(&tph);
+    options.set_merge_engine(MergeEngine::Pread);
+    options.set_env(&env);
+    let db = Db::open(&options, Path::new("/guard")).expect("a database");
+    let mut wal = WriteOptions::default();
+    wal.disable_wal(true);
+
+    let (keys, overwrites) = (ROUNDS * WRITES, WRITES / 5);
+    let mut random = Mersenne64::new(42);
+    let mut values = ValueGenerator::new(0.5, VALUE_BYTES);
+    let mut out = BTreeMap::new();
+    let mut write = |n: u64| db.put_opt(format!("{n:016}"), values.next_value(VALUE_BYTES), &wal).expect("a put");
+    let store = || {
+        db.flush().expect("a flush");
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+        settled(&fs)
+    };
+    let before = fs.counts();
+    (0..keys).for_each(&mut write);
+    let filled = store();
+    out.insert("tph_fill_bytes_written", (filled - before).write_bytes as f64 / keys as f64);
+    for _ in 0..ROUNDS {
+        (0..overwrites).for_each(|_| write(random.next_u64() % keys));
+        store();
+    }
+    let of = settled(&fs) - filled;
+    out.insert("tph_overwrite_bytes_written", of.write_bytes as f64 / (ROUNDS * overwrites) as f64);
+    out.insert("tph_overwrite_bytes_read", of.read_bytes as f64 / (ROUNDS * overwrites) as f64);
+    let shared = db.property_int_value("rockmill.piece-files").expect("a property");
+    assert!(shared.is_some_and(|files| files > 0), "every compaction wrote everything");
+
+    // Which of the absent keys pass depends on the database's id, so that more of them are looked up.
+    for (name, there, reads) in [("tph_get_there_reads", true, READS), ("tph_get_absent_reads", false, 20 * READS)] {
+        let before = fs.counts();
+        for _ in 0..reads {
+            // Keys that are not there lie between those that are.
+            let key = format!("{:016}{}", random.next_u64() % keys, if there { "" } else { "x" });
+            assert_eq!(db.get(key).expect("a get").is_some(), there);
+        }
+        out.insert(name, (fs.counts() - before).reads as f64 / reads as f64);
+    }
+    out
+}
+
 /// The counts once nothing has been counted for a while: a call to flush returns before the thread that flushed has
 /// removed the WAL, and whoever counts at once counts that with what comes next.
 fn settled(fs: &CountingFileSystem) -> IoCounts {
@@ -140,7 +196,8 @@ fn known() -> BTreeMap<&'static str, (f64, f64)> {
 
 #[test]
 fn bytes_and_calls_for_each_operation_are_as_stored() {
-    let (measured, known) = (measure(), known());
+    let (mut measured, known) = (measure(), known());
+    measured.extend(measure_tph());
     let mut wrong = Vec::new();
     for (name, value) in &measured {
         match known.get(name) {
