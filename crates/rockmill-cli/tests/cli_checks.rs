@@ -142,8 +142,11 @@ fn add_piece(dir: &Path, piece: TablePiece) {
             _ => None,
         })
         .collect();
+    // A table that a compaction moved to another level is named once more, with the same files.
+    let files = || edits.iter().flat_map(|e| &e.new_files).map(|(_, f)| f.number);
+    let table = files().find(|number| live.contains(number)).expect("a table");
     let files = edits.iter_mut().flat_map(|e| &mut e.new_files).map(|(_, f)| f);
-    files.filter(|f| live.contains(&f.number)).take(1).for_each(|f| f.pieces.push(piece));
+    files.filter(|f| f.number == table).for_each(|f| f.pieces.push(piece));
     let next = edits.iter().filter_map(|e| e.next_file_number).max().expect("a number");
     ManifestWriter::create(&fs, dir, next - 1, &edits).expect("written");
     std::fs::remove_file(old).expect("removed");
