@@ -302,7 +302,8 @@ fn read_contents(db: &Db, path: &Path) -> Result<HashMap<(String, usize), Conten
     for file in db.live_files()? {
         let table = path.join(filename::table(file.number));
         let Ok(own) = fs.open_random(&table, false) else { continue };
-        let Ok((p, _)) = told_by_own_file(own, &table) else { continue };
+        let Ok(own) = told_by_own_file(own, &table) else { continue };
+        let p = own.properties;
         let of_pieces: u64 = file.pieces.iter().map(|piece| piece.live).sum();
         let sum = all.entry((file.column_family_name, usize::try_from(file.level).unwrap_or(0))).or_default();
         sum.entries += p.num_entries;

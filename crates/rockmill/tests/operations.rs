@@ -14,6 +14,8 @@ mod handles;
 mod info_log;
 #[path = "operations/listener.rs"]
 mod listener;
+#[path = "operations/lost_manifest.rs"]
+mod lost_manifest;
 #[path = "operations/multi_get.rs"]
 mod multi_get;
 #[path = "operations/numbers.rs"]

@@ -189,6 +189,8 @@ pub struct JobPlan {
     pub by_entries: bool,
     /// Files of the inputs that outputs may go on using (TPH tables), newest first.
     pub pieces: Arc<[KeptPiece]>,
+    /// Numbers of the tables that the job replaces, where there are such files.
+    pub replaced: Arc<[u64]>,
     /// The tables that those are of: first user key, and bytes. Outputs keep to their bounds.
     pub bases: Vec<(Vec<u8>, u64)>,
 }
@@ -214,6 +216,7 @@ impl JobPlan {
             parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
             by_entries: false,
             pieces: Arc::new([]),
+            replaced: Arc::new([]),
             bases: Vec::new(),
         };
         plan.check_parts()?;
@@ -271,6 +274,9 @@ impl JobPlan {
         }
         if self.output.format.tph.is_some() {
             pieces.sort_by_key(|piece| std::cmp::Reverse(piece.number));
+            if !pieces.is_empty() {
+                self.replaced = self.runs.iter().flat_map(|run| &run.files).map(|f| f.number()).collect();
+            }
             self.pieces = pieces.into();
         }
         self.by_entries |= self.is_sharing();

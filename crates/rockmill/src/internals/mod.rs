@@ -19,7 +19,7 @@ pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::MemTable;
 pub use crate::table::{
-    BlockBasedSettings, BlockCache, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
+    BlockBasedSettings, BlockCache, OwnFile, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
     TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
 };
 pub use crate::version::{

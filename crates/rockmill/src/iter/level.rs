@@ -320,6 +320,7 @@ mod tests {
                 cmp: self.cmp.clone(),
                 tph: None,
                 pieces: Arc::new([]),
+                replaced: Arc::new([]),
                 block_based: BlockBasedSettings { block_size: 64, ..BlockBasedSettings::default() },
                 compression: CompressionType::None,
                 compression_opts: crate::CompressionOptions::default(),

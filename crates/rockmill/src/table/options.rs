@@ -88,6 +88,8 @@ pub struct TableBuilderOptions {
     pub tph: Option<TphSettings>,
     /// Files that a TPH table may go on using, newest first where their keys overlap.
     pub pieces: Arc<[KeptPiece]>,
+    /// Numbers of the tables that the job replaces, where there are such files.
+    pub replaced: Arc<[u64]>,
     /// Of the blocks, and what is for block-based tables alone.
     pub block_based: BlockBasedSettings,
     /// Of what the kind compresses.

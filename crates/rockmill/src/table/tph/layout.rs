@@ -10,6 +10,7 @@
 //! | 8 | data blocks of the own file |
 //! | 48 | of the table without range tombstones: user keys, entries, tombstones, operands, bytes of keys, of values |
 //! | each | of a further file: number, size, live bytes, data blocks; first and last user key for which it counts |
+//! | 4 and 8 each | numbers of the tables that the job replaced, where there are further files |
 //! | 8 and the bytes | the function |
 //! | slots | signatures |
 //! | slots * bits / 8, and 8 zeros | locators |
@@ -77,6 +78,8 @@ pub(super) struct Head {
     pub own_blocks: u64,
     pub totals: Totals,
     pub pieces: Vec<PieceUse>,
+    /// Numbers of the tables that the job replaced. As long as all of them are there, the job has not ended.
+    pub replaced: Vec<u64>,
 }
 
 /// A part of shared bytes.
@@ -211,6 +214,8 @@ impl Head {
                 out.extend_from_slice(key);
             }
         }
+        out.extend_from_slice(&(self.replaced.len() as u32).to_le_bytes());
+        self.replaced.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         out
     }
 
@@ -250,6 +255,9 @@ impl Head {
                 return Err(format!("says of file {} of {} bytes: {piece:?}", piece.number, piece.size));
             }
             head.pieces.push(piece);
+        }
+        for _ in 0..r.fixed32()? {
+            head.replaced.push(r.fixed64()?);
         }
         if flags & HAS_FUNCTION == 0 {
             return match r.at == bytes.len() {
@@ -311,7 +319,8 @@ mod tests {
         let totals =
             Totals { user_keys: 3, entries: 4, tombstones: 1, merge_operands: 2, key_bytes: 5, value_bytes: 6 };
         let own_blocks = rng.u64(1..1000);
-        Head { own_blocks, totals, pieces }
+        let replaced = (0..rng.u64(0..4)).collect();
+        Head { own_blocks, totals, pieces, replaced }
     }
 
     fn built(rng: &mut fastrand::Rng, head: &Head, keys: &[(u64, Option<u64>)]) -> Vec<u8> {

@@ -40,17 +40,27 @@ pub use settings::TphSettings;
 /// Files that a table has at most.
 pub(crate) const PIECES_MAX: usize = 1024;
 
-/// What a table's own file tells of the table: its properties, of which those that count entries are of all files of a
-/// TPH table, and the further files that it lists as the head of one.
-pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<(TableProperties, Vec<PieceUse>)> {
+/// What a table's own file tells of the table.
+#[derive(Debug, Default)]
+pub struct OwnFile {
+    /// Its properties, of which those that count entries are of all files of a TPH table.
+    pub properties: TableProperties,
+    /// The further files that it lists as the head of a TPH table.
+    pub pieces: Vec<PieceUse>,
+    /// Where it lists any: numbers of the tables that the job which wrote it replaced.
+    pub replaced: Vec<u64>,
+}
+
+/// Reads what a table's own file tells of the table.
+pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<OwnFile> {
     let (mut properties, block) = properties_with_block(file, path, Some(TPH_BLOCK))?;
-    let Some(block) = block else { return Ok((properties, Vec::new())) };
+    let Some(block) = block else { return Ok(OwnFile { properties, ..OwnFile::default() }) };
     let (head, _) = layout::Head::decode(block)
         .map_err(|what| Error::corruption(format!("{}: block {TPH_BLOCK:?} {what}", path.display())))?;
     if !head.pieces.is_empty() {
         head.totals.write_to(&mut properties);
     }
-    Ok((properties, head.pieces))
+    Ok(OwnFile { properties, pieces: head.pieces, replaced: head.replaced })
 }
 
 /// A block-based table as what a new TPH table may go on using.

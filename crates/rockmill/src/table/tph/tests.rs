@@ -86,6 +86,7 @@ impl World {
             cmp: self.cmp.clone(),
             tph: self.tph.then(TphSettings::default),
             pieces: pieces.into(),
+            replaced: Arc::new([]),
             block_based: self.settings.clone(),
             compression: self.compression,
             compression_opts: crate::CompressionOptions::default(),
@@ -645,7 +646,7 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     builder.finish().unwrap();
     let file = world.fs.open_random(&World::path(11), false).unwrap();
     let file = Arc::new(Counted(file, AtomicUsize::new(0)));
-    let (properties, pieces) = told_by_own_file(Arc::clone(&file) as _, &World::path(11)).unwrap();
+    let OwnFile { properties, pieces, .. } = told_by_own_file(Arc::clone(&file) as _, &World::path(11)).unwrap();
     assert_eq!(pieces.iter().map(|p| p.number).collect::<Vec<_>>(), [10]);
     assert_eq!(properties.num_entries, 200, "of all files");
     assert_eq!(file.1.load(Ordering::Relaxed), 1);

@@ -19,8 +19,8 @@
 //! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
 //! are newer than all that it did are taken in on top in that case.
 //!
-//! A table with pieces is opened and read with all of them. A piece stays as long as a table that stays has it; it is
-//! looked at as a table of its own only if the MANIFEST names it as one.
+//! A table with pieces is opened and read with all of them. A piece stays as long as a table that stays has it. It is a
+//! table of its own only if the MANIFEST names it as one and is believed.
 //!
 //! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
 //!
@@ -29,11 +29,13 @@
 //! | `hints.rs` | the old MANIFEST |
 //! | `scan.rs` | tables |
 //! | `logs.rs` | WALs |
+//! | `replaced.rs` | which tables jobs have replaced |
 //! | `place.rs` | levels |
 
 mod hints;
 mod logs;
 mod place;
+mod replaced;
 mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +69,7 @@ use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuild
 
 use crate::db::files::repair::hints::Hints;
 use crate::db::files::repair::logs::Target;
+use crate::db::files::repair::replaced::{Output, Superseded, superseded};
 use crate::db::files::repair::scan::{Found, Scanned, Tables};
 
 /// Directory for what is not part of the database any more.
@@ -210,6 +213,10 @@ struct Repair<'a> {
     hints: Hints,
     /// Comparators of column families, as far as the MANIFEST and tables say.
     orders: BTreeMap<u32, String>,
+    /// Tables that jobs have replaced, and files that other tables go on using. They count only where a MANIFEST that is
+    /// believed names them.
+    replaced: BTreeSet<u64>,
+    listed: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     /// Rings for the tables that are written, one after another.
     engines: Arc<crate::compaction::SharedEngines>,
@@ -261,6 +268,8 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         engines: Arc::default(),
         report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
         orders: BTreeMap::new(),
+        replaced: BTreeSet::new(),
+        listed: BTreeSet::new(),
         hints,
         fs,
     };
@@ -360,18 +369,20 @@ impl Repair<'_> {
         let mut found = Vec::new();
         // These go where the tables go that they are part of.
         let pieces = self.hints.pieces();
-        for (number, path) in dir.tables.iter().filter(|(number, _)| !pieces.contains(number)) {
+        let mut sizes = BTreeMap::new();
+        for (number, path) in &dir.tables {
             match Found::read(&*self.fs, *number, path) {
-                Ok(f) => found.push(f),
+                Ok(f) => {
+                    sizes.insert(*number, f.size);
+                    if !pieces.contains(number) {
+                        found.push(f);
+                    }
+                }
+                Err(_) if pieces.contains(number) => {} // whoever has it as a piece cannot be opened
                 Err(e) => self.damaged_table(*number, path, e)?,
             }
         }
-        // The same where no MANIFEST says so, but the newer file that goes on using them does, and has all of them.
-        let sizes: BTreeMap<u64, u64> = found.iter().map(|f| (f.number, f.size)).collect();
-        let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
-        let whole = found.iter().filter(|f| f.pieces.iter().all(there));
-        let listed: BTreeSet<u64> = whole.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
-        found.retain(|f| !listed.contains(&f.number) || self.hints.file(f.number).is_some());
+        self.leave_out_superseded(&mut found, &sizes, &dir);
         let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
         let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
         self.orders = stated.chain(hinted).collect();
@@ -430,6 +441,28 @@ impl Repair<'_> {
         lost.extend(dir.manifests.iter().map(|n| self.path.join(filename::manifest(*n))));
         lost.extend(dir.wals.into_iter().map(|(_, path)| path));
         self.archive(&lost, wal_dir)
+    }
+
+    /// Leaves out what newer tables show not to count, as far as no MANIFEST names it: files that they go on using, and
+    /// what `replaced.rs` says.
+    fn leave_out_superseded(&mut self, found: &mut Vec<Found>, sizes: &BTreeMap<u64, u64>, dir: &Directory) {
+        let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
+        let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
+        let named = |number: u64| self.hints.file(number).is_some();
+        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced });
+        let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
+        let Superseded { unfinished, unclear, replaced } =
+            superseded(outputs, exists, |n| sizes.contains_key(&n), named);
+        let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
+        let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
+        let counts = |f: &Found| {
+            named(f.number)
+                || !(unfinished.contains(&f.number) || replaced.contains(&f.number) || listed.contains(&f.number))
+        };
+        self.report.tables_left_over +=
+            found.iter().filter(|f| !counts(f) && !listed.contains(&f.number)).count() as u64;
+        found.retain(counts);
+        (self.replaced, self.listed) = (replaced, listed);
     }
 
     fn new_file_number(&self) -> u64 {
@@ -634,8 +667,10 @@ impl Repair<'_> {
             let all_sound = hinted.files.keys().all(|n| sound.contains(n));
             let unnamed = sound.iter().any(|n| !hinted.files.contains_key(n));
             let flushed_logs = wals.iter().any(|(n, _)| *n < hinted.log_number);
-            family.as_in_manifest = self.hints.whole && (all_sound || (!unnamed && !flushed_logs));
-            if outdated && all_sound {
+            // A job that ended replaced one: later edits are lost.
+            let replaced = hinted.files.keys().any(|n| self.replaced.contains(n));
+            family.as_in_manifest = self.hints.whole && !replaced && (all_sound || (!unnamed && !flushed_logs));
+            if outdated && all_sound && !replaced {
                 let all = tables.get(&family.id).into_iter().flatten().map(|t| &t.entry);
                 let unknown = all.filter(|e| self.hints.is_unknown(e.number));
                 let (later, mixed): (Vec<_>, Vec<_>) = unknown.partition(|e| e.smallest_seqno > hinted.newest);
@@ -657,7 +692,7 @@ impl Repair<'_> {
     fn arrange(
         &mut self,
         family: &Family,
-        own: Vec<Scanned>,
+        mut own: Vec<Scanned>,
         from_logs: Vec<FileEntry>,
         found: &[Found],
         created: &Arc<Mutex<Vec<u64>>>,
@@ -689,6 +724,8 @@ impl Repair<'_> {
         } else {
             let levels = family.options.num_levels.max(1) as usize;
             let last_level = family.options.usable_levels(levels).max(1) - 1;
+            let superseded = |n: &u64| self.replaced.contains(n) || self.listed.contains(n);
+            own.retain(|s| !superseded(&s.entry.number));
             let own_tables = own.len();
             let all: Vec<FileEntry> = own.into_iter().map(|s| s.entry).chain(from_logs).collect();
             placed = match place::place(all.clone(), last_level, &family.cmp) {
@@ -730,7 +767,9 @@ impl Repair<'_> {
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
         let mut tombstones = Vec::new();
         let options = TableReadOptions { fill_cache: false, ..TableReadOptions::default() };
-        for entry in files {
+        // Where two have one key at one sequence number, which bottommost entries lose, the newer table is right.
+        let (own, from_logs) = files.split_at(own_tables);
+        for entry in own.iter().rev().chain(from_logs) {
             let table = host.tables.table(&Arc::new(FileMeta::new(entry.clone(), Arc::default())))?;
             tombstones.extend(table.range_tombstones().cloned());
             children.push(table.iter(options));

@@ -25,6 +25,8 @@ pub(super) struct Found {
     pub properties: TableProperties,
     /// The further files that it lists as the head of a table, with what it refers to of them.
     pub pieces: Vec<TablePiece>,
+    /// Where it lists any: the tables that the job which wrote it replaced.
+    pub replaced: Vec<u64>,
 }
 
 impl Found {
@@ -32,9 +34,11 @@ impl Found {
     pub fn read(fs: &dyn FileSystem, number: u64, path: &Path) -> Result<Self> {
         let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
         let size = file.size();
-        let (properties, pieces) = told_by_own_file(file, path)?;
-        let pieces = pieces.into_iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect();
-        Ok(Self { number, path: path.to_owned(), size, properties, pieces })
+        let own = told_by_own_file(file, path)?;
+        let pieces =
+            own.pieces.into_iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect();
+        let path = path.to_owned();
+        Ok(Self { number, path, size, properties: own.properties, pieces, replaced: own.replaced })
     }
 
     /// Its column family, if the table says so; tables that an `SstFileWriter` made do not.

@@ -1,0 +1,101 @@
+//! Tables that no longer count because a job has replaced them, and outputs of jobs that did not end, told by the tables
+//! alone.
+//!
+//! The inputs of most jobs are gone once the job is in the MANIFEST. Those of a job that wrote TPH tables may stay, as
+//! files of its outputs. If such a file were taken for a table of its own, values that were overwritten and keys that
+//! were deleted would come back. So the head of such a table lists all inputs of its job:
+//!
+//! - *The job has ended* if one of its inputs is gone, or if the MANIFEST or a job that has ended knows an output of it.
+//!   Inputs are deleted no earlier. Its inputs do not count.
+//! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the inputs
+//!   lack, and do not count.
+//! - Where all are there and one is damaged, both count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a table says of the job that wrote it.
+pub(super) struct Output<'a> {
+    pub number: u64,
+    /// The tables that the job replaced; none where the table does not say.
+    pub replaced: &'a [u64],
+}
+
+/// See the module's text.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Superseded {
+    /// Outputs of jobs that did not end.
+    pub unfinished: BTreeSet<u64>,
+    /// Outputs of jobs that may have ended or not.
+    pub unclear: BTreeSet<u64>,
+    /// Inputs of jobs that did.
+    pub replaced: BTreeSet<u64>,
+}
+
+/// `there`, `sound`, `named`: whether a file has this number, whether it is a sound table, whether the MANIFEST names it
+/// as a table.
+pub(super) fn superseded<'a>(
+    outputs: impl Iterator<Item = Output<'a>>,
+    there: impl Fn(u64) -> bool,
+    sound: impl Fn(u64) -> bool,
+    named: impl Fn(u64) -> bool,
+) -> Superseded {
+    // The outputs of one job replace the same tables.
+    let mut jobs: BTreeMap<&[u64], Vec<u64>> = BTreeMap::new();
+    for output in outputs.filter(|o| !o.replaced.is_empty()) {
+        jobs.entry(output.replaced).or_default().push(output.number);
+    }
+    let mut jobs: Vec<_> = jobs.into_iter().collect();
+    // Those that read outputs of others have outputs with higher numbers.
+    jobs.sort_by_key(|(_, outputs)| std::cmp::Reverse(outputs.iter().copied().max()));
+    let mut all = Superseded::default();
+    for (replaced, outputs) in jobs {
+        let known = |n: &u64| named(*n) || all.replaced.contains(n);
+        if outputs.iter().any(known) || !replaced.iter().all(|n| there(*n)) {
+            all.replaced.extend(replaced);
+        } else if replaced.iter().all(|n| sound(*n)) {
+            all.unfinished.extend(outputs);
+        } else {
+            all.unclear.extend(outputs);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(outputs: &[(u64, &[u64])], there: &[u64], named: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let outputs = outputs.iter().map(|&(number, replaced)| Output { number, replaced });
+        let there = |n| there.contains(&n);
+        let all = superseded(outputs, there, there, |n| named.contains(&n));
+        assert!(all.unclear.is_empty());
+        (all.unfinished.into_iter().collect(), all.replaced.into_iter().collect())
+    }
+
+    #[test]
+    fn a_job_has_ended_when_an_input_is_gone() {
+        assert_eq!(of(&[(12, &[10, 11]), (13, &[10, 11])], &[10, 11, 12], &[]), (vec![12, 13], vec![]));
+        assert_eq!(of(&[(12, &[10, 11])], &[10, 12], &[]), (vec![], vec![10, 11]));
+        assert_eq!(of(&[(12, &[10, 11])], &[10, 11, 12], &[12]), (vec![], vec![10, 11]));
+        assert_eq!(of(&[(12, &[])], &[12], &[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn where_an_input_is_damaged_everything_counts() {
+        let outputs = || std::iter::once(Output { number: 12, replaced: &[10, 11] });
+        let all = superseded(outputs(), |_| true, |n| n != 11, |_| false);
+        assert_eq!(all, Superseded { unclear: [12].into(), ..Superseded::default() });
+        let all = superseded(outputs(), |_| true, |n| n != 11, |n| n == 12);
+        assert_eq!(all, Superseded { replaced: [10, 11].into(), ..Superseded::default() });
+    }
+
+    #[test]
+    fn what_a_job_that_has_ended_read_had_ended_before() {
+        // Somebody still reads 11, so that it is there; 14 is gone.
+        let outputs: &[(u64, &[u64])] = &[(12, &[10, 11]), (13, &[10, 11]), (15, &[12, 14])];
+        assert_eq!(of(outputs, &[10, 11, 12, 13, 15], &[]), (vec![], vec![10, 11, 12, 14]));
+        // The later job has not ended, and says nothing of the earlier one.
+        assert_eq!(of(outputs, &[10, 12, 13, 14, 15], &[]), (vec![15], vec![10, 11]));
+    }
+}

@@ -1,0 +1,130 @@
+//! Repair where the MANIFEST is lost, or its last records are, and TPH tables share files: what was overwritten or
+//! deleted stays so, and a job that was cut short loses nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use fastrand::Rng;
+use rockmill::{BlockBasedOptions, CompressionType, Db, IteratorMode, Options, TphTableOptions};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(rng: &mut Rng) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_disable_auto_compactions(true);
+    o.set_target_file_size_base(8 << 10);
+    o.set_compression_type(CompressionType::None);
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_size(512);
+    match rng.u8(0..5) {
+        0 => o.set_block_based_table_factory(&blocks),
+        n => {
+            let mut tph = TphTableOptions::default();
+            tph.set_block_based_options(&blocks);
+            tph.set_garbage_percent([20, 100, 1000][usize::from(n) % 3]);
+            o.set_tph_table_factory(&tph);
+        }
+    }
+    o
+}
+
+/// Writes and deletes a few keys, and flushes them.
+fn write(rng: &mut Rng, db: &Db, model: &mut Map) {
+    let keys = rng.usize(1..120);
+    for _ in 0..keys {
+        let key = format!("key{:04}", rng.u32(0..800)).into_bytes();
+        if rng.u8(0..4) == 0 {
+            db.delete(&key).unwrap();
+            model.remove(&key);
+        } else {
+            let len = rng.usize(10..90);
+            let value: Vec<u8> = std::iter::repeat_with(|| rng.alphanumeric() as u8).take(len).collect();
+            db.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+    }
+    db.flush().unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir(to).unwrap();
+    for file in files(from) {
+        std::fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+    }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<PathBuf> = entries.filter(|p| p.is_file()).collect();
+    all.sort();
+    all
+}
+
+fn manifest(dir: &Path) -> PathBuf {
+    let name = std::fs::read_to_string(dir.join("CURRENT")).unwrap();
+    dir.join(name.trim_end())
+}
+
+fn repaired(o: &Options, dir: &Path, model: &Map, what: &str) {
+    let report = Db::repair(o, dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let what = &format!("{what}: {report:?}");
+    let db = Db::open(o, dir).unwrap();
+    let found: Map =
+        db.iterator(IteratorMode::Start).map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect();
+    for key in model.keys().chain(found.keys()) {
+        assert_eq!(found.get(key), model.get(key), "{what}: {}", String::from_utf8_lossy(key));
+        assert_eq!(db.get(key).unwrap().as_ref(), model.get(key), "{what}");
+    }
+}
+
+#[test]
+fn what_files_of_tables_had_before_does_not_come_back() {
+    let (mut cut, mut lost, mut halves) = (0, 0, 0);
+    for seed in 0..16 {
+        let mut rng = Rng::with_seed(seed);
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, before, other) = (temp.path().join("db"), temp.path().join("before"), temp.path().join("other"));
+        let o = options(&mut rng);
+        let mut model = Map::new();
+        let db = Db::open(&o, &dir).unwrap();
+        let mut earlier = Vec::new();
+        for _ in 0..rng.usize(2..7) {
+            (0..rng.usize(1..4)).for_each(|_| write(&mut rng, &db, &mut model));
+            copy(&dir, &before);
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            earlier.push(std::fs::metadata(manifest(&before)).unwrap().len());
+        }
+        drop(db);
+
+        // The MANIFEST is gone.
+        copy(&dir, &other);
+        std::fs::remove_file(manifest(&other)).unwrap();
+        repaired(&o, &other, &model, &format!("seed {seed}, without a MANIFEST"));
+        lost += 1;
+
+        // Its last records are gone, from before some compaction on.
+        for len in earlier {
+            copy(&dir, &other);
+            let file = std::fs::OpenOptions::new().write(true).open(manifest(&other)).unwrap();
+            file.set_len(len).unwrap();
+            repaired(&o, &other, &model, &format!("seed {seed}, MANIFEST of {len} bytes"));
+            cut += 1;
+        }
+
+        // The process died in the last compaction, and the MANIFEST is gone: some outputs are there, and all inputs.
+        copy(&before, &other);
+        let outputs: Vec<PathBuf> = files(&dir)
+            .into_iter()
+            .filter(|p| p.extension().is_some_and(|e| e == "sst") && !before.join(p.file_name().unwrap()).exists())
+            .collect();
+        for output in &outputs[..outputs.len() / 2] {
+            std::fs::copy(output, other.join(output.file_name().unwrap())).unwrap();
+            halves += 1;
+        }
+        std::fs::remove_file(manifest(&other)).unwrap();
+        repaired(&o, &other, &model, &format!("seed {seed}, in the middle of a compaction"));
+    }
+    assert!(cut > 30 && lost == 16 && halves > 8, "{cut} cut, {lost} lost, {halves} outputs of half a job");
+}
