@@ -53,7 +53,8 @@ impl LocalHost {
         let (log, db) = (&self.means.log, &self.means.db);
         if let Ok(summary) = done {
             let numbers = TableNumbers::of(&summary.properties);
-            self.events.new_tables.lock().insert(number, NewTable { numbers, open: None });
+            let new = NewTable { numbers, files: 1 + pieces.len(), open: None };
+            self.events.new_tables.lock().insert(number, new);
         }
         if let Ok(summary) = done
             && log.wants(crate::info_log::LogLevel::Info)

@@ -36,7 +36,7 @@ use crate::pacing::flush_priority::FlushPriority;
 use crate::pacing::read_protection::DeviceShare;
 use crate::rate_limiter::{IoPriority, Limit};
 use crate::sync::atomic::AtomicBool;
-use crate::table::{Table, TableSummary};
+use crate::table::{StreamReads, Table, TableSummary};
 use crate::version::{FileMeta, TableSource};
 
 /// The host of one job. See the module.
@@ -158,6 +158,12 @@ impl JobMeans {
         let limiter = Arc::clone(self.db.rate_limiter.as_ref()?);
         let (writers_wait, stop) = (Arc::clone(&self.writers_wait), Arc::clone(&self.shutdown));
         Some(Limit { limiter, priority, writers_wait, stop, statistics: self.db.statistics.clone() })
+    }
+
+    /// How a job reads its inputs where no ring does, `readahead` bytes at a time.
+    pub(crate) fn reads(&self, readahead: usize) -> StreamReads {
+        let limit = self.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
+        StreamReads { readahead, verify: true, limit, device_share: self.device_share.clone() }
     }
 
     /// The help that a part of a job may have.

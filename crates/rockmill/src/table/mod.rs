@@ -43,7 +43,7 @@ pub use block_based::{
     BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
     describe_internal_key, properties_of,
 };
-pub(crate) use block_based::{BlockStream, Source};
+pub(crate) use block_based::{BlockStream, Source, StreamReads};
 pub use builder::TableBuilder;
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};
@@ -175,23 +175,20 @@ impl Table {
 
     /// Goes over the point entries once, past the cache, `readahead` bytes at a time (0: what is wanted, no more).
     pub fn scan(self: &Arc<Self>, readahead: usize, verify: bool) -> Box<dyn TableScan> {
-        self.scan_keeping(readahead, verify, &|_| None)
+        self.scan_keeping(&StreamReads::unpaced(readahead, verify), &|_| None)
     }
 
     /// The same for a compaction whose outputs may go on using some of the table's files: those of
     /// [`Self::kept_pieces`] for which `place` gives their place among the outputs' pieces.
     pub(crate) fn scan_keeping(
         self: &Arc<Self>,
-        readahead: usize,
-        verify: bool,
+        reads: &StreamReads,
         place: &dyn Fn(usize) -> Option<u32>,
     ) -> Box<dyn TableScan> {
         match &**self {
-            Self::BlockBased(_) if place(0).is_none() => {
-                Box::new(TableIter::streaming(BlockAccess::of(self), readahead, verify))
-            }
-            Self::BlockBased(_) => tph::scan_one(self, readahead, verify, place(0)),
-            Self::Tph(table) => table.scan_keeping(readahead, verify, place),
+            Self::BlockBased(_) if place(0).is_none() => Box::new(TableIter::streaming(BlockAccess::of(self), reads)),
+            Self::BlockBased(_) => tph::scan_one(self, reads, place(0)),
+            Self::Tph(table) => table.scan_keeping(reads, place),
         }
     }
 

@@ -56,6 +56,8 @@ pub struct TableNumbers {
 pub struct NewTable {
     /// What its properties say.
     pub numbers: TableNumbers,
+    /// Files that it consists of.
+    pub files: usize,
     /// The open table, if it is open.
     pub open: Option<OpenTable>,
 }

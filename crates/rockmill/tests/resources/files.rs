@@ -5,7 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rockmill::{BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, MergeEngine, Options, ReadOptions};
+use rockmill::{
+    BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, MergeEngine, Options, ReadOptions,
+    TphTableOptions,
+};
 use rockmill_io::{AccessPattern, CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
@@ -381,6 +384,36 @@ fn open_tables_stay_within_their_bound() {
     db.set_db_options(&[("max_open_files", "-1")]).unwrap();
     assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
     assert!(fs.seen.open().0 >= 20, "{}", fs.seen.open().0);
+}
+
+#[test]
+fn files_of_tables_stay_within_their_bound() {
+    let (fs, mut o) = watched();
+    o.set_max_open_files(22); // ten of them for others
+    o.set_target_file_size_base(64 << 10);
+    o.set_num_levels(3);
+    let mut tph = TphTableOptions::default();
+    tph.set_garbage_percent(1000);
+    o.set_tph_table_factory(&tph);
+    let db = Db::open(&o, "/db").unwrap();
+    for part in 0..4 {
+        (part..2000).step_by(if part == 0 { 1 } else { 97 }).for_each(|n| fill(&db, n..n + 1, 1000));
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    }
+    let (tables, files) = (db.live_files().unwrap().len(), tables(&*fs, Path::new("/db")).len());
+    assert!(tables <= 12 && files > 12, "{tables} tables of {files} files");
+    for n in (0..2000).chain(0..2000) {
+        assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
+        // The new ones are open before the oldest are closed.
+        assert!(fs.seen.open().0 <= 12, "{} files are open", fs.seen.open().0);
+    }
+    // One table may have more files than there may be.
+    db.set_db_options(&[("max_open_files", "11")]).unwrap();
+    for n in 0..2000 {
+        assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
+        assert!(fs.seen.open().0 <= 4, "{} files are open", fs.seen.open().0);
+    }
 }
 
 #[test]

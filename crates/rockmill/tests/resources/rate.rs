@@ -10,6 +10,7 @@ use rockmill::event_listener::FlushJobInfo;
 use rockmill::properties::{COMPACTIONS_GAVE_WAY, COMPACTIONS_WAITED_FOR_READS};
 use rockmill::{
     BlockBasedOptions, Cache, Db, EventListener, FlushOptions, IoPriority, Options, RateLimiter, RateLimiterMode,
+    TphTableOptions,
 };
 use rockmill_io::{Clock, FileSystem, ManualClock};
 
@@ -57,13 +58,17 @@ fn flushes_ask_with_high_and_compactions_with_low_priority() {
 
 #[test]
 fn reads_of_compactions_are_limited_when_asked() {
-    for mode in [RateLimiterMode::KReadsOnly, RateLimiterMode::KAllIo] {
+    let modes = [RateLimiterMode::KReadsOnly, RateLimiterMode::KAllIo];
+    for (mode, tph) in modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let fs = memory();
         let dir = Path::new("/db");
         let (limiter, _) = limiter(mode);
         let mut o = options(&fs);
         o.set_shared_ratelimiter(&limiter);
         o.set_compaction_readahead_size(64 << 10);
+        if tph {
+            o.set_tph_table_factory(&TphTableOptions::default());
+        }
         let db = Db::open(&o, dir).unwrap();
         fill(&db, 0..500, 1000);
         db.flush().unwrap();
@@ -77,7 +82,7 @@ fn reads_of_compactions_are_limited_when_asked() {
         let written = if mode == RateLimiterMode::KAllIo { table_bytes(&*fs, dir) } else { 0 };
         let read = low - written;
         // Data blocks are read; index and properties were when the tables were opened.
-        assert!(read > inputs * 9 / 10 && read < inputs * 12 / 10, "{mode:?}: {read} of {inputs}");
+        assert!(read > inputs * 9 / 10 && read < inputs * 12 / 10, "{mode:?}, TPH {tph}: {read} of {inputs}");
     }
 }
 

@@ -15,7 +15,6 @@ use crate::compaction::sst_map::{MapFile, MapRun, SstMap, blocks_of};
 use crate::compaction::{JobHost, JobProgress};
 use crate::error::{Error, Result};
 use crate::helpers::Help;
-use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
 use crate::table::{BlockAccess, BlockStream, Source, StoredBlock};
 
@@ -64,9 +63,7 @@ impl<'a> PreadFeed<'a> {
     /// The blocks of `run`, which is one of `runs`.
     fn new(run: &'a MapRun, host: &'a dyn JobHost, help: Option<&Help>, runs: usize) -> Self {
         let means = host.means();
-        let limit = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
-        let mut stream = BlockStream::new(means.db.compaction_readahead_size, limit);
-        stream.set_device_share(means.device_share.clone());
+        let stream = BlockStream::new(&means.reads(means.db.compaction_readahead_size));
         Self {
             host,
             files: run.files.iter(),

@@ -57,7 +57,7 @@ impl<'a> ScanRun<'a> {
             // Together, runs and their files have no more in memory than a few of other jobs.
             let readahead = (db.compaction_readahead_size / self.plan.runs.len().max(1)).max(READAHEAD_MIN);
             let readahead = readahead.min(db.compaction_readahead_size);
-            let mut scan = table.scan_keeping(readahead, true, &place);
+            let mut scan = table.scan_keeping(&self.host.means().reads(readahead), &place);
             match &self.begin {
                 Some(begin) => scan.seek(begin.as_bytes()),
                 None => scan.seek_to_first(),

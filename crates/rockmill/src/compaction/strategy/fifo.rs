@@ -10,10 +10,12 @@
 //!
 //! One job at a time: they are short, and the oldest must be known.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::aging;
 use super::inputs::{Files, Picker, total_bytes};
+use super::score::bytes_on_disk;
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::sync::atomic::Ordering as Atomic;
@@ -25,7 +27,8 @@ pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
         return None;
     }
     // What something else is deleting (`delete_files_in_ranges`) is as good as gone.
-    let all: u64 = picker.version.files().filter(|f| !is_busy(f)).map(|f| f.size()).sum();
+    // By files: a tree of another strategy may have some that several tables share.
+    let all = bytes_on_disk(picker.version);
     by_age(picker, all).or_else(|| by_size(picker, all)).or_else(|| by_count(picker, all))
 }
 
@@ -39,7 +42,7 @@ fn size_max(picker: &Picker<'_>) -> u64 {
 
 fn by_age(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     let files = aging::fifo_expired(picker.version, picker.options, picker.moment.now);
-    let rest = all - total_bytes(&files);
+    let rest = all.saturating_sub(total_bytes(&files));
     (!files.is_empty() && rest <= size_max(picker)).then(|| deletion(picker, 0, files, CompactionReason::FIFOTtl))
 }
 
@@ -50,12 +53,21 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
         // The oldest run of several. Nothing newer before all of it is gone: what is being deleted may yet stay.
         level => picker.version.levels[level].runs().next_back().unwrap_or_default().iter().collect(),
     };
+    // A file goes with the last table that has it.
+    let mut users: HashMap<u64, usize> = HashMap::new();
+    for file in picker.version.files().filter(|f| !is_busy(f)).flat_map(|f| f.files()) {
+        *users.entry(file.number).or_default() += 1;
+    }
     let (mut rest, mut files) = (all, Files::new());
     for f in oldest_first.into_iter().filter(|f| !is_busy(f)) {
         if rest <= size_max(picker) {
             break;
         }
-        rest -= f.size();
+        for file in f.files() {
+            let users = users.entry(file.number).or_default();
+            *users = users.saturating_sub(1);
+            rest -= if *users == 0 { file.size } else { 0 };
+        }
         files.push(Arc::clone(f));
     }
     (!files.is_empty()).then(|| deletion(picker, deepest, files, CompactionReason::FIFOMaxSize))
@@ -150,6 +162,16 @@ mod tests {
         assert!(picked(&v, &options(40, true), 0).is_none());
         assert_eq!(shape(&picked(&v, &options(30, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3], true));
         assert_eq!(shape(&picked(&v, &options(5, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3, 4], true));
+    }
+
+    #[test]
+    fn a_file_that_tables_share_goes_with_the_last_of_them() {
+        let tree = TreeSpec::new(7).file(5, "a", "b", 10).with_piece(10, 50);
+        let v = tree.file(5, "c", "d", 10).with_piece(10, 50).file(5, "e", "f", 10).build();
+        assert!(picked(&v, &options(80, true), 0).is_none());
+        assert_eq!(shape(&picked(&v, &options(70, true), 0).unwrap()), (FIFOMaxSize, 5, vec![1], true));
+        assert_eq!(shape(&picked(&v, &options(60, true), 0).unwrap()), (FIFOMaxSize, 5, vec![1, 2], true));
+        assert!(level_scores(&v, &options(70, true)).scores[0] > 1.0);
     }
 
     #[test]

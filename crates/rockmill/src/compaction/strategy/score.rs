@@ -8,7 +8,7 @@
 use crate::options::{CfOptions, CompactionStyle};
 use crate::pacing::write_control::TreeLoad;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, Level, Version};
+use crate::version::{FileMeta, Level, Version, each_file};
 
 use super::tree_index::LevelSums;
 
@@ -85,7 +85,7 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
             (universal_scores(version, options), 0, l0_files + below)
         }
         // Whatever there is too much of is deleted: nobody has to wait.
-        CompactionStyle::Fifo => (fifo_scores(options, sums), 0, 0),
+        CompactionStyle::Fifo => (fifo_scores(version, options, sums), 0, 0),
         CompactionStyle::Level => {
             debts = debts_of(version, options, &sizes, &base);
             let pending = debts.iter().copied().fold(0, u64::saturating_add);
@@ -176,9 +176,18 @@ fn df_tiered_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) 
 }
 
 /// All bytes by what may stay, as the score of L0; or its files by the trigger, where they may be merged.
-fn fifo_scores(options: &CfOptions, sums: &[LevelSums]) -> Vec<f64> {
+/// Bytes of all files of tables that nobody is deleting: several tables may have one, and not need all of it.
+pub(super) fn bytes_on_disk(version: &Version) -> u64 {
+    let files = version.files().filter(|f| !f.being_compacted.load(Ordering::Acquire));
+    each_file(files).map(|file| file.size).sum()
+}
+
+fn fifo_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> Vec<f64> {
     let mut scores = vec![0.0; sums.len()];
-    let bytes: u64 = sums.iter().map(LevelSums::free_bytes).sum();
+    let bytes: u64 = match version.has_pieces() {
+        false => sums.iter().map(LevelSums::free_bytes).sum(),
+        true => bytes_on_disk(version),
+    };
     let mut score = bytes as f64 / options.compaction_options_fifo.max_table_files_size.max(1) as f64;
     if score < 1.0 && options.compaction_options_fifo.allow_compaction {
         let files = sums.first().map_or(0, |l0| l0.tables() - l0.busy());

@@ -34,10 +34,42 @@ const WEIGHED_MAX: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct TableCache {
     default_cache: Option<Arc<BlockCache>>,
-    /// Oldest first, when `max_open_files` bounds them. A leaf lock.
-    open: Mutex<VecDeque<Weak<FileMeta>>>,
+    /// Those that `max_open_files` bounds. A leaf lock.
+    open: Mutex<OpenTables>,
     /// Files that tables share, as they are open. A leaf lock.
     pieces: Mutex<OpenPieces>,
+}
+
+/// Open tables, oldest first, and their files; one that several tables have counts for each of them.
+#[derive(Debug, Default)]
+struct OpenTables {
+    tables: VecDeque<(Weak<FileMeta>, usize)>,
+    files: usize,
+}
+
+impl OpenTables {
+    fn push(&mut self, table: Weak<FileMeta>, files: usize) {
+        self.tables.push_back((table, files));
+        self.files += files;
+    }
+
+    fn pop(&mut self) -> Option<(Weak<FileMeta>, usize)> {
+        let (table, files) = self.tables.pop_front()?;
+        self.files -= files;
+        Some((table, files))
+    }
+
+    /// Forgets tables that are gone, and those that another call closed.
+    fn clean(&mut self) {
+        let is_open = |file: &Weak<FileMeta>| file.upgrade().is_some_and(|f| f.table.load().is_some());
+        self.tables.retain(|(file, _)| is_open(file));
+        self.files = self.tables.iter().map(|(_, files)| files).sum();
+    }
+}
+
+/// Files of a table.
+fn files_of(entry: &FileEntry) -> usize {
+    1 + entry.pieces.len()
 }
 
 /// The open pieces by number; those that nobody uses any more stay listed for a while.
@@ -272,7 +304,7 @@ impl DbInner {
     pub fn note_open(&self, file: &Arc<FileMeta>) {
         if self.live().max_open_files >= 0 {
             let mut open = self.tables.open.lock();
-            open.push_back(Arc::downgrade(file));
+            open.push(Arc::downgrade(file), files_of(&file.entry));
             self.close_tables_above_limit(&mut open);
         }
     }
@@ -285,7 +317,7 @@ impl DbInner {
             settings.caching.pin &= level == 0;
             settings.level0 = None;
             for entry in files {
-                if !self.may_open_one_more() {
+                if !self.may_open_more(files_of(entry)) {
                     break;
                 }
                 let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
@@ -298,15 +330,16 @@ impl DbInner {
         });
     }
 
-    /// True when a table may be opened and no other has to be closed for it.
-    fn may_open_one_more(&self) -> bool {
-        let Some(max) = self.open_tables_max() else { return true };
-        let new = self.new_tables.lock().values().filter(|new| new.open.is_some()).count();
+    /// True when so many files more may be open and none has to be closed for them.
+    fn may_open_more(&self, files: usize) -> bool {
+        let Some(max) = self.open_files_max() else { return true };
+        let new = self.new_tables.lock();
+        let new = files + new.values().filter(|new| new.open.is_some()).map(|new| new.files).sum::<usize>();
         let mut open = self.tables.open.lock();
-        if open.len() + new >= max {
-            open.retain(is_open);
+        if open.files + new > max {
+            open.clean();
         }
-        open.len() + new < max
+        open.files + new <= max
     }
 
     /// Opens a table, counted and timed.
@@ -321,46 +354,42 @@ impl DbInner {
     /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
     pub fn count_open_tables(&self, state: &State) {
         let mut open = self.tables.open.lock();
-        open.clear();
+        *open = OpenTables::default();
         if self.live().max_open_files < 0 {
             return;
         }
         let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
-        open.extend(files.filter(|f| f.table.load().is_some()).map(Arc::downgrade));
+        let files = files.filter(|f| f.table.load().is_some());
+        files.for_each(|f| open.push(Arc::downgrade(f), files_of(&f.entry)));
         self.close_tables_above_limit(&mut open);
     }
 
-    /// Tables that may be open at once; `None` without a limit.
-    fn open_tables_max(&self) -> Option<usize> {
+    /// Files of tables that may be open at once; `None` without a limit.
+    fn open_files_max(&self) -> Option<usize> {
         let max = usize::try_from(self.live().max_open_files).ok()?;
         Some(max.saturating_sub(RESERVED_FILES).max(1))
     }
 
-    /// Closes tables where more are open than `max_open_files` allows: of those that were not used since they were last
-    /// looked at, the oldest.
-    fn close_tables_above_limit(&self, open: &mut VecDeque<Weak<FileMeta>>) {
-        let Some(limit) = self.open_tables_max() else { return };
-        if open.len() > limit {
-            open.retain(is_open);
+    /// Closes tables where more files are open than `max_open_files` allows: of those that were not used since they were
+    /// last looked at, the oldest. One table may be open in any case.
+    fn close_tables_above_limit(&self, open: &mut OpenTables) {
+        let Some(limit) = self.open_files_max() else { return };
+        if open.files > limit {
+            open.clean();
         }
-        let mut chances = open.len();
-        while open.len() > limit {
-            let Some(oldest) = open.pop_front() else { return };
+        let mut chances = open.tables.len();
+        while open.files > limit && open.tables.len() > 1 {
+            let Some((oldest, files)) = open.pop() else { return };
             let Some(file) = oldest.upgrade() else { continue };
             if chances > 0 && file.used.swap(false, Ordering::Relaxed) {
                 chances -= 1;
-                open.push_back(oldest);
+                open.push(oldest, files);
             } else {
                 // Readers that hold the table go on with it; the file closes when the last of them is done.
                 file.table.store(None);
             }
         }
     }
-}
-
-/// False for a file that is gone, and where another call closed the table.
-fn is_open(file: &Weak<FileMeta>) -> bool {
-    file.upgrade().is_some_and(|f| f.table.load().is_some())
 }
 
 impl TableSource for CfTables {

@@ -6,7 +6,7 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::properties::IndexType;
 
-use super::iter::{BlockStream, Source};
+use super::iter::{BlockStream, Source, StreamReads};
 use super::names;
 use super::open::IndexShape;
 use super::reader::BlockBasedTable;
@@ -120,7 +120,7 @@ impl BlockBasedTable {
     }
 
     fn data_block_info(&self, handle: BlockHandle) -> TableBlock {
-        let mut stream = BlockStream::new(0, None);
+        let mut stream = BlockStream::new(&StreamReads::unpaced(0, true));
         let contents = stream.load_block(self, handle).map(|_| stream.data().to_vec());
         self.block_info(TableBlockKind::Data, handle, contents)
     }

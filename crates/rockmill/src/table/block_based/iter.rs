@@ -69,9 +69,8 @@ impl TableIter<Cached> {
 }
 
 impl TableIter<BlockStream> {
-    pub(in crate::table) fn streaming(table: BlockAccess, readahead: usize, verify: bool) -> Self {
-        let mut source = BlockStream::new(readahead, None);
-        source.verify = verify;
+    pub(in crate::table) fn streaming(table: BlockAccess, reads: &StreamReads) -> Self {
+        let mut source = BlockStream::new(reads);
         source.begin_file(table.data_end());
         Self::new(table, source)
     }
@@ -597,6 +596,26 @@ impl Source for Cached {
     }
 }
 
+/// How blocks are read straight from a file.
+#[derive(Clone)]
+pub(crate) struct StreamReads {
+    /// Bytes of a read; 0: what is wanted, no more.
+    pub readahead: usize,
+    /// Checksums are compared.
+    pub verify: bool,
+    /// Is asked for every read.
+    pub limit: Option<Limit>,
+    /// Of a job that leaves the device to users' reads.
+    pub device_share: Option<Arc<DeviceShare>>,
+}
+
+impl StreamReads {
+    /// Reads that nobody holds back.
+    pub(crate) fn unpaced(readahead: usize, verify: bool) -> Self {
+        Self { readahead, verify, limit: None, device_share: None }
+    }
+}
+
 /// Blocks straight from the file in large reads, for scans and compactions.
 pub struct BlockStream {
     window: Window,
@@ -613,24 +632,20 @@ pub struct BlockStream {
 }
 
 impl BlockStream {
-    /// Reads of `readahead` bytes, for which `limit` is asked.
-    pub(crate) fn new(readahead: usize, limit: Option<Limit>) -> Self {
+    /// Reads as `reads` says.
+    pub(crate) fn new(reads: &StreamReads) -> Self {
+        let StreamReads { readahead, verify, limit, device_share } = reads.clone();
         Self {
             window: Window::default(),
             current: Current::None,
             scratch: Vec::new(),
             readahead,
-            verify: true,
+            verify,
             stored: 0..0,
             end: 0,
             limit,
-            device_share: None,
+            device_share,
         }
-    }
-
-    /// For a job that leaves the device to users' reads.
-    pub(crate) fn set_device_share(&mut self, job: Option<Arc<DeviceShare>>) {
-        self.device_share = job;
     }
 
     /// Another file from now on, of which nothing is read ahead from `end` on.

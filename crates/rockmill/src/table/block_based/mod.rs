@@ -25,7 +25,7 @@ pub use builder::BlockBasedBuilder;
 pub use builder::pass::{Census, StoredBlock, WholeBlock};
 pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
 pub(super) use iter::TableIter;
-pub(crate) use iter::{BlockStream, Source};
+pub(crate) use iter::{BlockStream, Source, StreamReads};
 pub(super) use meta::TableMeta;
 pub(super) use names::TPH as TPH_BLOCK;
 pub use open::properties_of;

@@ -9,7 +9,7 @@ use rockmill_format::properties::IndexType;
 use super::block_file::Stored;
 use super::filter::Filter;
 use super::index::TableIndex;
-use super::iter::{BlockStream, Source};
+use super::iter::{BlockStream, Source, StreamReads};
 use super::names;
 use super::open::IndexShape;
 use super::reader::BlockBasedTable;
@@ -122,7 +122,7 @@ impl BlockBasedTable {
     fn verify_data(&self) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut last: Vec<u8> = Vec::new();
-        let mut stream = BlockStream::new(READ_LEN, None);
+        let mut stream = BlockStream::new(&StreamReads::unpaced(READ_LEN, true));
         stream.begin_file(self.data_end());
         let mut cursor = None;
         let meta = self.meta(false, false)?;

@@ -23,7 +23,7 @@ use crate::iter::get::{GetContext, Resume};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
-use crate::table::block_based::{BlockAccess, BlockBasedTable, BlockStream, TPH_BLOCK, TableIter};
+use crate::table::block_based::{BlockAccess, BlockBasedTable, BlockStream, StreamReads, TPH_BLOCK, TableIter};
 use crate::table::options::{TableReadOptions, TableSummary};
 use crate::table::{Reservation, Table, TableScan};
 
@@ -219,19 +219,19 @@ impl TphTable {
     /// among the outputs' pieces.
     pub(in crate::table) fn scan_keeping(
         &self,
-        readahead: usize,
-        verify: bool,
+        reads: &StreamReads,
         place: &dyn Fn(usize) -> Option<u32>,
     ) -> Box<dyn TableScan> {
         // What one file gets of it: more would not be read in larger steps.
-        let share = if readahead == 0 { 0 } else { (readahead / self.pieces.len()).max(64 << 10) };
+        let share = if reads.readahead == 0 { 0 } else { (reads.readahead / self.pieces.len()).max(64 << 10) };
+        let reads = StreamReads { readahead: share, ..reads.clone() };
         let places = (0..self.pieces.len()).map(place).collect();
-        Box::new(PieceScan::new(self.streams(share, verify), self.comparator().clone(), places))
+        Box::new(PieceScan::new(self.streams(&reads), self.comparator().clone(), places))
     }
 
     /// Each file on its own, past the cache.
-    fn streams(&self, readahead: usize, verify: bool) -> Files<BlockStream> {
-        let stream = |p: &Piece| (TableIter::streaming(p.table.clone(), readahead, verify), p.bounds.clone());
+    fn streams(&self, reads: &StreamReads) -> Files<BlockStream> {
+        let stream = |p: &Piece| (TableIter::streaming(p.table.clone(), reads), p.bounds.clone());
         self.pieces.iter().map(stream).collect()
     }
 

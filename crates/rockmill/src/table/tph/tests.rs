@@ -167,7 +167,7 @@ fn compact(
     pieces.sort_by_key(|p| std::cmp::Reverse(p.number));
     let place = |i: usize| pieces.iter().position(|p| p.number == all[i].number).map(|at| at as u32);
     let mut builder = world.builder(number, pieces.clone());
-    let mut scan = base.1.scan_keeping(rng.usize(0..10_000), true, &place);
+    let mut scan = base.1.scan_keeping(&StreamReads::unpaced(rng.usize(0..10_000), true), &place);
     match range.0 {
         Some(begin) => scan.seek(InternalKey::min_possible(begin).as_bytes()),
         None => scan.seek_to_first(),
@@ -637,7 +637,7 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     }
     let base = world.open(10, &builder.finish().unwrap());
     let mut builder = world.builder(11, base.kept_pieces(10));
-    let mut scan = base.scan_keeping(0, true, &|file| u32::try_from(file).ok());
+    let mut scan = base.scan_keeping(&StreamReads::unpaced(0, true), &|file| u32::try_from(file).ok());
     scan.seek_to_first();
     while scan.valid() {
         builder.keep(scan.key(), scan.value(), scan.origin().unwrap()).unwrap();
