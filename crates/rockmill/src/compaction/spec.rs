@@ -211,7 +211,7 @@ impl JobSpec {
         }
         let cf = &*family.options;
         // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
-        let knows = compaction.output_level > 0 && !cf.reserve_last_level && !compaction.is_intra_df();
+        let knows = compaction.output_level > 0 && !compaction.version.reserves_last_level && !compaction.is_intra_df();
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         let mut format = TableFormat::of(cf);
         if cf.optimize_filters_for_hits && compaction.bottommost {

@@ -200,7 +200,7 @@ impl Picker<'_> {
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);
         c.output_run = run;
-        c.bottommost = !self.options.reserve_last_level && !has_older_runs(self.version, &c.inputs, level, run);
+        c.bottommost = !self.version.reserves_last_level && !has_older_runs(self.version, &c.inputs, level, run);
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
         self.fit_extra_run(&mut c);

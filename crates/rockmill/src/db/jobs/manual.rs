@@ -193,7 +193,7 @@ impl Db {
                     "compact_range: FIFO compaction has one level, there is none to change",
                 ));
             }
-            refit::check_target(&cf.options.load(), options.target_level)?;
+            refit::check_target(&cf.current.load().version, options.target_level)?;
         }
         let whole = crate::db::ColumnFamily { data: Arc::clone(cf) };
         // Merges take memory; that of memtables to come would be in the process beside it.

@@ -13,8 +13,8 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::CfOptions;
 use crate::sync::atomic::Ordering;
+use crate::version::Version;
 
 /// How long a wait lasts before the condition is looked at again by itself.
 const WAIT: Duration = Duration::from_millis(200);
@@ -31,9 +31,9 @@ impl Drop for Paused<'_> {
     }
 }
 
-/// Refuses a target that no tree of these options has, before anything is compacted.
-pub(crate) fn check_target(options: &CfOptions, target: i32) -> Result<()> {
-    let levels = options.usable_levels(options.num_levels.max(1) as usize);
+/// Refuses a target that the tree does not have, before anything is compacted.
+pub(crate) fn check_target(version: &Version, target: i32) -> Result<()> {
+    let levels = version.usable_levels();
     if target >= 0 && target as usize >= levels {
         return Err(Error::invalid_argument(format!(
             "compact_range: target_level {target}, but the column family has levels 0 to {}",
