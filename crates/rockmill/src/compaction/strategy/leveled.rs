@@ -25,9 +25,6 @@ const TRIVIAL_MOVE_FILES_MAX: usize = 4;
 
 /// The next compaction of a leveled tree.
 pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
-    if picker.num_levels() < 2 {
-        return None;
-    }
     picker.by_score().or_else(|| picker.marked()).or_else(|| picker.due())
 }
 

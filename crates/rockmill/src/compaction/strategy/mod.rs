@@ -64,6 +64,10 @@ pub fn pick(
     moment: &Moment,
 ) -> Option<Compaction> {
     let picker = Picker::new(version, options, cursors).at(moment);
+    let goes_down = options.compaction_style == CompactionStyle::Level || options.compaction_downforce;
+    if goes_down && picker.num_levels() < 2 {
+        return None;
+    }
     let extra_runs = || options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs();
     match options.compaction_style {
         CompactionStyle::Level if extra_runs() => df::leveled::pick(&picker),

@@ -12,7 +12,7 @@ use crate::compaction::{Compaction, strategy};
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::{CfState, DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use crate::version::Version;
 
@@ -59,7 +59,7 @@ impl DbInner {
             while state.running_compactions > 0 {
                 if self.shutdown.load(Ordering::Acquire) {
                     drop(state);
-                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                    return Err(Error::closing());
                 }
                 self.job_finished.wait_for(&mut state, WAIT);
             }

@@ -25,9 +25,6 @@ const CANDIDATES_MAX: usize = 64;
 
 /// The next job of a leveled tree that has extra runs, or may get some.
 pub(in crate::compaction::strategy) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
-    if picker.num_levels() < 2 {
-        return None;
-    }
     picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due()).or_else(|| picker.at_rest())
 }
 
