@@ -288,7 +288,7 @@ impl Engine<'_> {
     }
 
     /// Writers wait for flushes: few bytes count more than many jobs. Not where they rest.
-    fn is_sparing(&self) -> bool {
+    fn is_flush_bound(&self) -> bool {
         let at_work = !self.jobs.is_empty() || !self.full.is_empty() || !self.bound.is_over(self.now);
         at_work && self.bound.holds(self.now)
     }
@@ -312,8 +312,8 @@ impl Engine<'_> {
             self.pace.begin(self.now, *writes);
             self.add_job(None, Vec::new(), cost, 1, End::Flush);
         }
-        let sparing = self.is_sparing();
-        if self.found_nothing.is_some_and(|(at, was)| was == sparing && self.now < at + LOOK_EVERY) {
+        let flush_bound = self.is_flush_bound();
+        if self.found_nothing.is_some_and(|(at, was)| was == flush_bound && self.now < at + LOOK_EVERY) {
             return false;
         }
         loop {
@@ -322,14 +322,14 @@ impl Engine<'_> {
             let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
             self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
-            let sparing = self.is_sparing();
-            self.cursors.set_flush_bound(sparing);
+            let flush_bound = self.is_flush_bound();
+            self.cursors.set_flush_bound(flush_bound);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
             let Some(mut c) = pick(&self.tree.version, self.options, &mut self.cursors, &moment) else {
                 match self.begin_merge() {
                     true => continue,
                     false => {
-                        self.found_nothing = Some((self.now, sparing));
+                        self.found_nothing = Some((self.now, flush_bound));
                         break;
                     }
                 }

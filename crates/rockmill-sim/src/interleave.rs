@@ -69,7 +69,7 @@ pub enum Step {
     /// Another strategy from now on, with DF-compaction or without.
     Change(CompactionStyle, bool),
     /// Writers wait for flushes from now on, or no longer.
-    Sparing(bool),
+    FlushBound(bool),
     /// So many seconds go by.
     Wait(u8),
     /// A manual compaction of one level begins; of which one, and between which keys, by the number.
@@ -190,7 +190,7 @@ impl History {
             61 if fifo && levels > 1 => {
                 Step::Change(if rng.bool() { CompactionStyle::Level } else { CompactionStyle::Fifo }, false)
             }
-            64 => Step::Sparing(rng.u8(..4) > 0),
+            64 => Step::FlushBound(rng.u8(..4) > 0),
             65..=72 if aged => Step::Start, // others make base runs
             65..=68 => Step::Manual(rng.u32(..)),
             69 => Step::Refit(rng.u8(..)),
@@ -348,7 +348,7 @@ impl World {
 
     fn step(&mut self, step: &Step, pick: Pick) -> Result<(), String> {
         let chosen = |n: u8, all: usize| (all > 0).then(|| n as usize % all);
-        let changes_nothing = matches!(step, Step::Start | Step::Manual(_) | Step::Wait(_) | Step::Sparing(_));
+        let changes_nothing = matches!(step, Step::Start | Step::Manual(_) | Step::Wait(_) | Step::FlushBound(_));
         if !changes_nothing {
             self.go_on_with_ingestion();
             self.forget_committed();
@@ -356,7 +356,7 @@ impl World {
         match *step {
             Step::Flush(seed) => self.flush(seed),
             Step::Wait(seconds) => self.now += u64::from(seconds),
-            Step::Sparing(sparing) => self.cursors.set_flush_bound(sparing),
+            Step::FlushBound(flush_bound) => self.cursors.set_flush_bound(flush_bound),
             Step::Change(style, downforce) => {
                 self.options.compaction_style = style;
                 self.options.compaction_downforce = downforce;

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
 
 /// What becomes of an entry (RocksDB's `CompactionFilter::Decision`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,12 +174,14 @@ impl CompactionFilter for SharedFilter {
 pub struct SharedFactory {
     name: Arc<str>,
     factory: Arc<Mutex<dyn AnyFactory>>,
+    /// Where it ends the lives of values: after so many seconds, 0 for ever.
+    pub(crate) time_to_live: Option<Arc<AtomicU64>>,
 }
 
 impl SharedFactory {
     /// Shares `factory`.
     pub fn new(factory: impl CompactionFilterFactory + 'static) -> Self {
-        Self { name: factory.name().into(), factory: Arc::new(Mutex::new(factory)) }
+        Self { name: factory.name().into(), factory: Arc::new(Mutex::new(factory)), time_to_live: None }
     }
 }
 

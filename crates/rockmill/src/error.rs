@@ -101,6 +101,11 @@ impl Error {
         Self::new(ErrorKind::NotSupported, message)
     }
 
+    /// What ends waits when the database closes.
+    pub(crate) fn closing() -> Self {
+        Self::new(ErrorKind::ShutdownInProgress, "the database is being closed")
+    }
+
     /// An I/O error while doing `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(ErrorKind::IOError, format!("{what}: {error}")).caused_by(Cause::Io(copy(error)))

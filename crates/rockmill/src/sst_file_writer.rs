@@ -130,7 +130,7 @@ impl<'a> SstFileWriter<'a> {
         let cf = cf.as_cf();
         let mut new = Self::create(options);
         new.column_family = Some((cf.id(), cf.name().to_owned()));
-        new.with_times = cf.data.options.load().time_to_live.is_some();
+        new.with_times = cf.data.time_to_live.is_some();
         new
     }
 

@@ -66,13 +66,13 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     let cmp = &plan.rules.cmp;
     let runs = sealed.iterators().map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
-    let merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None)?;
+    let mut merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None)?;
     let ring = if plan.output.page_cache { None } else { engine::ring(host, 0) };
     means.engines.stats.count_flush(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
     let part = Part::default();
     let (_working, help) = (Working::begin(), means.help());
     let output = Destination { plan: &plan, part: &part, tombstones: &tombstones, created, help: help.as_ref() };
-    let made = output.drain(merger, ring.as_deref(), [&AtomicBool::new(false); 3])?;
+    let made = output.drain(&mut merger, ring.as_deref(), [&AtomicBool::new(false); 3])?;
     let mut output = JobOutput::default();
     output.stats.input_bytes = sealed.data_size();
     host.progress().bytes.store(output.stats.input_bytes, Ordering::Relaxed);

@@ -41,17 +41,13 @@ pub trait MergeStream {
     /// The current value.
     fn value(&self) -> &[u8];
     /// True where the current user key is surely another than that of the entry before; false says nothing.
-    fn surely_new_user_key(&self) -> bool {
-        false
-    }
+    fn surely_new_user_key(&self) -> bool;
     /// True where the job's filter was asked about the current value by the stream, and keeps it.
     fn filter_kept(&self) -> bool {
         false
     }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
-    fn file(&self) -> Option<&Path> {
-        None
-    }
+    fn file(&self) -> Option<&Path>;
     /// Where the current entry is, if outputs may leave it there ([`TableScan::origin`](crate::table::TableScan)).
     fn origin(&self) -> Option<Origin> {
         None
@@ -63,67 +59,9 @@ pub trait MergeStream {
     /// A block that the stream would give from its first to its last entry, with nothing in between, and whose first
     /// user key is not the last one given. While there is one the stream is not [`Self::valid`]; it goes on with
     /// [`Self::take_block`].
-    fn block(&self) -> Option<WholeBlock<'_>> {
-        None
-    }
+    fn block(&self) -> Option<WholeBlock<'_>>;
     /// Goes on behind the block if its entries were `taken`, at its first entry otherwise.
-    fn take_block(&mut self, taken: bool) -> Result<()> {
-        let _ = taken;
-        Ok(())
-    }
-}
-
-/// A stream that is lent, so that its owner has it back with what it counted.
-impl<S: MergeStream> MergeStream for &mut S {
-    #[inline]
-    fn valid(&self) -> bool {
-        (**self).valid()
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        (**self).advance()
-    }
-
-    #[inline]
-    fn key(&self) -> &[u8] {
-        (**self).key()
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        (**self).value()
-    }
-
-    #[inline]
-    fn surely_new_user_key(&self) -> bool {
-        (**self).surely_new_user_key()
-    }
-
-    #[inline]
-    fn filter_kept(&self) -> bool {
-        (**self).filter_kept()
-    }
-
-    fn file(&self) -> Option<&Path> {
-        (**self).file()
-    }
-
-    fn origin(&self) -> Option<Origin> {
-        (**self).origin()
-    }
-
-    fn leaves(&self) -> Leaves {
-        (**self).leaves()
-    }
-
-    fn block(&self) -> Option<WholeBlock<'_>> {
-        (**self).block()
-    }
-
-    fn take_block(&mut self, taken: bool) -> Result<()> {
-        (**self).take_block(taken)
-    }
+    fn take_block(&mut self, taken: bool) -> Result<()>;
 }
 
 /// One input of a merge.

@@ -33,6 +33,7 @@ pub(crate) use unique_id::internal_unique_id;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use rockmill_format::InternalKeyComparator;
 use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::InternalKey;
@@ -108,10 +109,7 @@ impl Compaction {
 
     /// Smallest and largest user key of the inputs.
     pub fn user_key_range(&self) -> Option<(&[u8], &[u8])> {
-        let cmp = &self.version.cmp;
-        self.input_files().map(|f| (f.smallest_user_key(), f.largest_user_key())).reduce(|(s, l), (fs, fl)| {
-            (if cmp.compare_user(fs, s).is_lt() { fs } else { s }, if cmp.compare_user(fl, l).is_gt() { fl } else { l })
-        })
+        user_key_range(&self.version.cmp, self.input_files().map(|f| &f.entry))
     }
 
     /// Tables that hold, or will hold, older data for the job's keys than its output does, one sorted list for each
@@ -132,6 +130,16 @@ impl Compaction {
     }
 }
 
+/// Smallest and largest user key of tables.
+pub(crate) fn user_key_range<'f>(
+    cmp: &InternalKeyComparator,
+    tables: impl Iterator<Item = &'f FileEntry>,
+) -> Option<(&'f [u8], &'f [u8])> {
+    tables.map(|f| (f.smallest.user_key(), f.largest.user_key())).reduce(|(s, l), (fs, fl)| {
+        (if cmp.compare_user(fs, s).is_lt() { fs } else { s }, if cmp.compare_user(fl, l).is_gt() { fl } else { l })
+    })
+}
+
 /// False where [`older_runs`] finds nothing; quicker where it does.
 pub fn has_older_runs(
     version: &Version,
@@ -139,10 +147,8 @@ pub fn has_older_runs(
     output_level: usize,
     output_run: u64,
 ) -> bool {
-    let cmp = &version.cmp;
     let all = || inputs.iter().flat_map(|(_, files)| files);
-    let smallest = all().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
-    let largest = all().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
+    let (smallest, largest) = user_key_range(&version.cmp, all().map(|f| &f.entry)).unzip();
     let taken = |f: &Arc<FileMeta>| all().any(|input| input.number() == f.number());
     // Mostly something deeper is there, and in the largest run first of all.
     let deepest_first = version.levels.iter().enumerate().skip(output_level.max(1)).rev();
@@ -160,11 +166,9 @@ pub fn older_runs(
     output_level: usize,
     output_run: u64,
 ) -> Vec<Vec<Arc<FileMeta>>> {
-    let cmp = &version.cmp;
     let all = || inputs.iter().flat_map(|(_, files)| files);
     let taken: HashSet<u64> = all().map(|f| f.number()).collect();
-    let smallest = all().map(|f| f.smallest_user_key()).min_by(|a, b| cmp.compare_user(a, b));
-    let largest = all().map(|f| f.largest_user_key()).max_by(|a, b| cmp.compare_user(a, b));
+    let (smallest, largest) = user_key_range(&version.cmp, all().map(|f| &f.entry)).unzip();
     let mut runs = Vec::new();
     let mut above: Vec<&Arc<FileMeta>> = Vec::new();
     for place in version.sorted_runs() {

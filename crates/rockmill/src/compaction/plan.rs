@@ -14,13 +14,13 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
-use super::spec::{JobFamily, JobSpec, SpecFile, SpecRun};
+use super::spec::{JobSpec, SpecFile, SpecRun};
 use super::subtrees::{SUBTREE_BITS_MAX, subtree_of};
 use super::table_format::{TableFormat, TableOwner};
 use super::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
-use crate::options::CompressionOptions;
+use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::table::KeptPiece;
 
@@ -146,10 +146,9 @@ pub struct OutputPlan {
 
 impl OutputPlan {
     /// One table, however large, of what was in no table before.
-    pub fn of_new_entries(family: &JobFamily, level: usize, reproducible: bool) -> Self {
-        let cf = &family.options;
+    pub fn of_new_entries(owner: TableOwner, cf: &CfOptions, level: usize, reproducible: bool) -> Self {
         Self {
-            owner: family.owner(),
+            owner,
             format: TableFormat::of(cf),
             level,
             extra_run: 0,

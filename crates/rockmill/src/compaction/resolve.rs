@@ -86,7 +86,7 @@ impl ResolveStats {
 
 /// The surviving entries of a merge.
 pub struct Resolver<'a, S> {
-    input: S,
+    input: &'a mut S,
     rules: &'a Rules,
     range_del: CompactionRangeDel,
     stop: Stop<'a>,
@@ -124,7 +124,7 @@ pub struct Resolver<'a, S> {
 impl<'a, S: MergeStream> Resolver<'a, S> {
     /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
     /// of the job failed.
-    pub fn new(input: S, rules: &'a Rules, tombstones: &Tombstones, stop: Stop<'a>) -> Result<Self> {
+    pub fn new(input: &'a mut S, rules: &'a Rules, tombstones: &Tombstones, stop: Stop<'a>) -> Result<Self> {
         Ok(Self {
             input,
             rules,
@@ -228,7 +228,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             self.count()?;
             self.replaced = None;
             let ikey = self.input.key();
-            let Some((seq, mut value_type)) = parse_key(ikey) else { return Err(refuse(&self.input)) };
+            let Some((seq, mut value_type)) = parse_key(ikey) else { return Err(refuse(self.input)) };
             if !self.input.surely_new_user_key() && self.has_user_key && self.same_user_key() {
                 self.set_tag(seq, value_type);
             } else {
@@ -342,7 +342,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.stats.filtered += 1;
         self.advance()?;
         while self.input.valid() {
-            parse(&self.input)?;
+            parse(self.input)?;
             if self.rules.cmp.compare_user(user_key(self.input.key()), until).is_ge() {
                 break;
             }
@@ -381,7 +381,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.open_operand = false;
         self.advance()?;
         let next = if self.input.valid() {
-            let entry = parse(&self.input)?;
+            let entry = parse(self.input)?;
             self.same_user_key().then_some(entry)
         } else {
             None
@@ -418,7 +418,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.open_operand = false;
         self.advance()?;
         while self.input.valid() {
-            let (seq, _) = parse(&self.input)?;
+            let (seq, _) = parse(self.input)?;
             if !self.same_user_key() {
                 break;
             }

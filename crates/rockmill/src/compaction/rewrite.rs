@@ -58,7 +58,7 @@ fn write(
     let plan = OutputPlan {
         file_size_target: target,
         file_size_max: target,
-        ..OutputPlan::of_new_entries(family, level, means.db.reproducible)
+        ..OutputPlan::of_new_entries(family.owner(), &family.options, level, means.db.reproducible)
     };
     let rules = Rules::new(cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());

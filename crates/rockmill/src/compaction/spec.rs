@@ -172,12 +172,26 @@ impl JobFamily {
         JobSpec {
             job,
             reason,
-            runs: Vec::new(),
-            memtables: Vec::new(),
             comparator: means.objects.cmp.user_comparator().name().to_owned(),
             merge_operator: operator.map_or_else(String::new, |m| m.option_text()),
-            filter: None,
             snapshots: self.snapshots.clone(),
+            ..JobSpec::of_nothing(output)
+        }
+    }
+}
+
+impl JobSpec {
+    /// A job that reads nothing, and has no rules.
+    fn of_nothing(output: OutputPlan) -> Self {
+        Self {
+            job: 0,
+            reason: TableFileCreationReason::Compaction,
+            runs: Vec::new(),
+            memtables: Vec::new(),
+            comparator: String::new(),
+            merge_operator: String::new(),
+            filter: None,
+            snapshots: Vec::new(),
             bottommost: false,
             older: None,
             output,
@@ -188,9 +202,7 @@ impl JobFamily {
             space: Vec::new(),
         }
     }
-}
 
-impl JobSpec {
     /// The spec of a compaction. Any host that knows its objects may run it.
     ///
     /// # Errors
@@ -211,7 +223,7 @@ impl JobSpec {
         }
         let cf = &*family.options;
         // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
-        let knows = compaction.output_level > 0 && !cf.reserve_last_level && !compaction.is_intra_df();
+        let knows = compaction.output_level > 0 && !compaction.version.reserves_last_level && !compaction.is_intra_df();
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         let mut format = TableFormat::of(cf);
         if cf.optimize_filters_for_hits && compaction.bottommost {
@@ -224,25 +236,19 @@ impl JobSpec {
             false => (FileRanges::of(&compaction.grandparents), compaction.output_file_size_max),
         };
         let output = OutputPlan {
-            owner: family.owner(),
             format,
-            level: compaction.output_level,
             extra_run: compaction.output_run,
             file_size_target: compaction.output_file_size_target,
             file_size_max,
-            bytes_expected: 0,
             grandparents,
             grandparent_overlap_max: compaction.grandparent_overlap_max,
             subtree_bits: if by_hash { subtrees::subtree_bits(compaction) } else { 0 },
             split_key: compaction.split_key.clone(),
             compression: compaction.compression,
             compression_opts: compression_opts(cf, &compaction.version, compaction.output_level).clone(),
-            page_cache: false,
-            mode_max: None,
-            io_priority: IoPriority::Low,
             epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
             oldest_ancestor_time: times.min().unwrap_or(0),
-            reproducible: means.db.reproducible,
+            ..OutputPlan::of_new_entries(family.owner(), cf, compaction.output_level, means.db.reproducible)
         };
         let tph = output.format.tph.as_ref();
         let live_of = |piece| compaction.version.piece_live(piece).1;
@@ -279,7 +285,7 @@ impl JobSpec {
             bytes_expected: sealed.data_size(),
             compression: cf.compression_per_level.first().copied().unwrap_or(cf.compression),
             io_priority: IoPriority::High,
-            ..OutputPlan::of_new_entries(family, 0, means.db.reproducible)
+            ..OutputPlan::of_new_entries(family.owner(), cf, 0, means.db.reproducible)
         };
         let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, job, means) };
         let filter = FilterSpec::of_flush(cf, reason, means.clock.now_micros());

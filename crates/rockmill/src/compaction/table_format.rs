@@ -6,7 +6,7 @@ use rockmill_format::compression::CompressionType;
 use crate::error::{Error, Result};
 use crate::options::check::{Adjusted, take_cf_options};
 use crate::options::{
-    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompressionOptions, DataBlockIndexType, TableKind,
+    BlockBasedIndexType, BlockBasedOptions, CfOptions, CompressionOptions, DataBlockIndexType, DbOptions, TableKind,
     TphTableOptions,
 };
 use crate::table::{BlockBasedSettings, TphSettings};
@@ -107,7 +107,7 @@ impl TableFormat {
             bottommost_compression_opts: opts.clone(),
             ..CfOptions::default()
         };
-        take_cf_options("of the job", &mut cf, false, &mut Adjusted::default())?;
+        take_cf_options("of the job", &mut cf, &DbOptions::default(), &mut Adjusted::default())?;
         let taken = Self { prefix_extractor: self.prefix_extractor.clone(), ..Self::of(&cf) };
         if taken != *self || cf.bottommost_compression_opts != opts {
             let what = "the job's tables are such as no options give";

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
-use crate::sync::atomic::AtomicU64;
 use crate::table::Cache;
 
 /// A value of `ttl` and `periodic_compaction_seconds` that leaves the choice to the store.
@@ -25,13 +24,8 @@ declare_options! {
     pub struct CfOptions;
     setters of Options at cf;
     beside {
-        /// What of an OPTIONS file does nothing here, and is written back.
+        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
         carried: Carried,
-        /// Seconds that values live, in a database with a time to live; 0 for ever. Set by an open with one.
-        time_to_live: Option<Arc<AtomicU64>>,
-        /// The last level is for files ingested behind: no compaction reads or writes it, and what would hide such
-        /// files is kept. Set by an open with `allow_ingest_behind`.
-        reserve_last_level: bool,
     }
 
     /// Order of user keys; its name is stored and checked.
@@ -175,11 +169,6 @@ impl CfOptions {
     /// True when level sizes follow from the last level's.
     pub(crate) fn dynamic_levels(&self) -> bool {
         self.level_compaction_dynamic_level_bytes && self.compaction_style == CompactionStyle::Level
-    }
-
-    /// Of a tree's levels those that compactions may use.
-    pub(crate) fn usable_levels(&self, levels: usize) -> usize {
-        if self.reserve_last_level { levels.saturating_sub(1) } else { levels }
     }
 }
 

@@ -288,13 +288,8 @@ fn adjust_table_options(of: &str, o: &mut CfOptions, adjusted: &mut Adjusted) {
 
 /// Brings options of a column family to values that can be served, those for the last opening or creation, and
 /// refuses what cannot be.
-pub(crate) fn take_cf_options(
-    name: &str,
-    o: &mut CfOptions,
-    atomic_flush: bool,
-    adjusted: &mut Adjusted,
-) -> Result<()> {
-    take_changed_cf_options(name, o, atomic_flush, adjusted)?;
+pub(crate) fn take_cf_options(name: &str, o: &mut CfOptions, db: &DbOptions, adjusted: &mut Adjusted) -> Result<()> {
+    take_changed_cf_options(name, o, db, adjusted)?;
     let of = format!("column family {name:?}: ");
     let mut set = |name: &str, option: &mut i32, value, why: &str| adjusted.set(&of, name, option, value, why);
     // FIFO compaction has one level, and does not slow writers for its tables.
@@ -311,15 +306,15 @@ pub(crate) fn take_cf_options(
         let why = "it is at most hard_pending_compaction_bytes_limit, and that where it is 0";
         adjusted.set(&of, "soft_pending_compaction_bytes_limit", &mut o.soft_pending_compaction_bytes_limit, hard, why);
     }
-    let levels = o.num_levels.max(levels_of_style(o));
+    let levels = o.num_levels.max(levels_of_style(o, db));
     adjusted.set(&of, "num_levels", &mut o.num_levels, levels, "the compaction style needs as many");
     Ok(())
 }
 
 /// Refuses a compaction style that an open column family has too few levels for: L0 alone cannot be compacted into
 /// another level, and would be rewritten for ever.
-pub(crate) fn check_style_of_open(o: &CfOptions) -> Result<()> {
-    let (has, needs) = (o.num_levels, levels_of_style(o));
+pub(crate) fn check_style_of_open(o: &CfOptions, db: &DbOptions) -> Result<()> {
+    let (has, needs) = (o.num_levels, levels_of_style(o, db));
     if has >= needs {
         return Ok(());
     }
@@ -330,11 +325,11 @@ pub(crate) fn check_style_of_open(o: &CfOptions) -> Result<()> {
 }
 
 /// The levels that a compaction style needs.
-fn levels_of_style(o: &CfOptions) -> i32 {
+fn levels_of_style(o: &CfOptions, db: &DbOptions) -> i32 {
     match o.compaction_style {
         CompactionStyle::Fifo => 1,
         // One for L0, one for compactions, and one for files that are ingested behind.
-        _ if o.reserve_last_level => 3,
+        _ if db.allow_ingest_behind => 3,
         CompactionStyle::Level => 2,
         CompactionStyle::Universal => 1,
     }
@@ -345,22 +340,26 @@ fn levels_of_style(o: &CfOptions) -> i32 {
 pub(crate) fn take_changed_cf_options(
     name: &str,
     o: &mut CfOptions,
-    atomic_flush: bool,
+    db: &DbOptions,
     adjusted: &mut Adjusted,
 ) -> Result<()> {
     let of = format!("column family {name:?}: ");
     adjust_table_options(&of, o, adjusted);
     check_cf_options(name, o)?;
+    if o.compaction_style == CompactionStyle::Fifo && db.allow_ingest_behind {
+        let what = "compaction_style kCompactionStyleFIFO does not go with allow_ingest_behind: it has one level";
+        return Err(Error::invalid_argument(format!("{of}{what}")));
+    }
     adjust_ranges(&of, o, CfOptions::TEXT, CF_RANGES, adjusted);
     let step = o.arena_block_size.min((o.write_buffer_size / 8).max(BLOCK_SIZE_MIN));
     let why = "a memtable grows by so much, and by no more than an eighth of write_buffer_size";
     adjusted.set(&of, "arena_block_size", &mut o.arena_block_size, step, why);
     let mut set = |name: &str, option: &mut i32, value, why: &str| adjusted.set(&of, name, option, value, why);
-    let merged = match atomic_flush {
+    let merged = match db.atomic_flush {
         true => 1,
         false => o.min_write_buffer_number_to_merge.min(o.max_write_buffer_number.saturating_sub(1)).max(1),
     };
-    let why = if atomic_flush { "atomic_flush waits for none" } else { "it is below max_write_buffer_number" };
+    let why = if db.atomic_flush { "atomic_flush waits for none" } else { "it is below max_write_buffer_number" };
     set("min_write_buffer_number_to_merge", &mut o.min_write_buffer_number_to_merge, merged, why);
     let mut set = |name: &str, option: &mut f64, value, why: &str| adjusted.set(&of, name, option, value, why);
     let ratio = o.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
@@ -409,9 +408,6 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     }
     if let Some(why) = o.compaction_options_universal.refused(o) {
         return Err(Error::not_supported(format!("column family {name:?}: {why}")));
-    }
-    if o.compaction_style == CompactionStyle::Fifo && o.reserve_last_level {
-        return bad("compaction_style kCompactionStyleFIFO does not go with allow_ingest_behind: it has one level");
     }
     if o.compaction_downforce && o.compaction_style == CompactionStyle::Fifo {
         return bad(

@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::{OptionWarning, Options, RecoveryMode};
+use super::{Options, RecoveryMode};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -22,10 +22,8 @@ declare_options! {
     pub struct DbOptions;
     setters of Options at db;
     beside {
-        /// What of an OPTIONS file does nothing here, and is written back.
+        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
         carried: Carried,
-        /// What of an OPTIONS file has no effect; goes to the info log at open.
-        load_warnings: Vec<OptionWarning>,
     }
 
     /// Create the database when the directory holds none.

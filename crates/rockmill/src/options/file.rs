@@ -26,7 +26,7 @@ use super::known;
 use super::parse::{escape, unescape, without_comment};
 use super::text::TPH_FACTORY;
 use super::value::Value as _;
-use super::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
+use super::{BlockBasedOptions, CfOptions, DbOptions, OptionWarning, TableKind, TphTableOptions};
 use crate::error::{Error, Result};
 
 /// A RocksDB version: major, minor, patch.
@@ -179,14 +179,16 @@ impl OptionsFile {
 /// An object that is not set, as files have it.
 const NO_OBJECT: &str = "nullptr";
 
-/// What goes into a file besides what is declared, so that RocksDB finds it again.
+/// What options that were read from a file have besides what is declared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Carried {
-    /// Options that a file had and that do nothing here, and the names of objects that nobody gave. `outer.inner` is a
-    /// part of a struct that is declared.
+    /// Options that do nothing here, and the names of objects that nobody gave: written back, so that RocksDB finds
+    /// them again. `outer.inner` is a part of a struct that is declared.
     pub options: Entries,
     /// The RocksDB that wrote them.
     pub rocksdb_version: RocksDbVersion,
+    /// With the database's options: what of the whole file has no effect. It goes to the info log at open.
+    pub warnings: Vec<OptionWarning>,
 }
 
 /// Options as lines, and the RocksDB version that they take.

@@ -8,7 +8,7 @@ use rockmill_format::comparator::Comparator;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 
 use super::declare::{Kind, TextOption};
-use super::file::{Carried, Entries, OptionsFile};
+use super::file::{Carried, OptionsFile};
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
 use super::{BlockBasedOptions, CfOptions, DbOptions, Options, TableKind, TphTableOptions, parse};
@@ -218,8 +218,7 @@ impl OptionsLoader {
         let mut warnings = Vec::new();
         let mut notes = Notes::default();
         text::set_db(&mut options.db, &file.db, Allow::All, Source::File, &mut notes).map_err(in_file)?;
-        let rocksdb_version = file.rocksdb_version;
-        options.db.carried = Carried { options: carried(&notes, &file.db, DbOptions::TEXT), rocksdb_version };
+        options.db.carried = carried(&notes, &file.db, DbOptions::TEXT, &file);
         self.report(notes, None, &mut warnings).map_err(in_file)?;
         let mut families: Vec<(String, CfOptions)> = Vec::new();
         for family in &file.families {
@@ -228,7 +227,7 @@ impl OptionsLoader {
             let mut notes = Notes::default();
             let pairs = self.with_objects(&family.options, &mut cf);
             text::set_cf(&mut cf, &pairs, Allow::All, Source::File, &mut notes).map_err(in_family)?;
-            cf.carried = Carried { options: carried(&notes, &pairs, CfOptions::TEXT), rocksdb_version };
+            cf.carried = carried(&notes, &pairs, CfOptions::TEXT, &file);
             self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             if let Some((factory, entries)) = &family.table {
                 let kind = text::table_kind(factory).map_err(in_family)?;
@@ -239,8 +238,7 @@ impl OptionsLoader {
                 cf.table_factory = kind;
                 let mut notes = Notes::default();
                 text::set_table(&mut cf, entries, Allow::All, Source::File, &mut notes).map_err(in_family)?;
-                let options = carried(&notes, entries, BlockBasedOptions::TEXT);
-                cf.table.carried = Carried { options, rocksdb_version };
+                cf.table.carried = carried(&notes, entries, BlockBasedOptions::TEXT, &file);
                 self.report(notes, Some(&family.name), &mut warnings).map_err(in_file)?;
             }
             if let Some(tph) = &family.tph {
@@ -256,13 +254,19 @@ impl OptionsLoader {
             }
             families.push((family.name.clone(), cf));
         }
-        options.db.load_warnings = warnings.clone();
+        options.db.carried.warnings = warnings.clone();
         if let Some((_, default)) = families.first() {
             options.cf = default.clone();
         }
         let with_db = |(name, cf)| ColumnFamilyDescriptor::new(name, Options { db: options.db.clone(), cf });
         let column_families = families.into_iter().map(with_db).collect();
-        Ok(LoadedOptions { options, column_families, warnings, path: path.to_owned(), rocksdb_version })
+        Ok(LoadedOptions {
+            options,
+            column_families,
+            warnings,
+            path: path.to_owned(),
+            rocksdb_version: file.rocksdb_version,
+        })
     }
 
     /// Puts the objects that the caller gave into the options; gives the other options.
@@ -330,7 +334,7 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
 /// What is to be written back: options that do nothing here, and objects that nobody gave, which whoever opens the
 /// database next may have. What is nested in an option that is not declared goes with the whole of it; what is nested
 /// in one that is, by itself, as `outer.inner`.
-fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Entries {
+fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>], file: &OptionsFile) -> Carried {
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
     let noted = notes.list.iter().filter(kept).map(|n| (&n.name, &n.value));
     let noted: Vec<(&String, &String)> = noted.chain(notes.silent.iter().map(|(n, v)| (n, v))).collect();
@@ -343,7 +347,8 @@ fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>]) -> Entries 
         .filter(|(name, _)| noted.iter().any(|(noted, _)| outer(noted) == *name) && (!declared(name) || object(name)));
     let whole = whole.map(|(n, v)| (n.clone(), parse::unescape(v)));
     let parts = noted.iter().filter(|(name, _)| name.contains('.') && declared(&outer(name)));
-    whole.chain(parts.map(|(n, v)| ((*n).clone(), (*v).clone()))).collect()
+    let options = whole.chain(parts.map(|(n, v)| ((*n).clone(), (*v).clone()))).collect();
+    Carried { options, rocksdb_version: file.rocksdb_version, warnings: Vec::new() }
 }
 
 /// An option with its value, as text.
@@ -384,7 +389,7 @@ impl Options {
 
     /// What has no effect, or lacks an object, of the OPTIONS file that these options were loaded from.
     pub fn load_warnings(&self) -> &[OptionWarning] {
-        &self.db.load_warnings
+        &self.db.carried.warnings
     }
 
     /// Changes options by RocksDB's names, given as one text: `write_buffer_size=64M;compression_opts={level=3};

@@ -84,7 +84,7 @@ declare_options! {
     pub struct BlockBasedOptions;
     setters of Options at cf;
     beside {
-        /// What of an OPTIONS file does nothing here, and is written back.
+        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
         carried: Carried,
     }
 

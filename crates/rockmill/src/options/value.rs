@@ -225,30 +225,14 @@ impl Value for Option<CompressionType> {
     }
 }
 
-/// The elements of a list, `a:b:c` with or without braces.
-fn elements<T: Value>(text: &str) -> Option<Vec<T>> {
-    parse::list(text).ok()?.iter().map(|element| T::read(element)).collect()
-}
-
-impl Value for Vec<CompressionType> {
+/// A list is `a:b:c`, with or without braces.
+impl<T: Value> Value for Vec<T> {
     fn read(text: &str) -> Option<Self> {
-        elements(text)
+        parse::list(text).ok()?.iter().map(|element| T::read(element)).collect()
     }
 
     fn write(&self) -> String {
-        let names: Vec<String> = self.iter().map(Value::write).collect();
-        names.join(":")
-    }
-}
-
-impl Value for Vec<i32> {
-    fn read(text: &str) -> Option<Self> {
-        elements(text)
-    }
-
-    fn write(&self) -> String {
-        let numbers: Vec<String> = self.iter().map(Value::write).collect();
-        numbers.join(":")
+        self.iter().map(Value::write).collect::<Vec<_>>().join(":")
     }
 }
 

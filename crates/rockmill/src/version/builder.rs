@@ -105,7 +105,7 @@ impl VersionBuilder {
     /// The new version: L0 sorted newest first (by epoch number, or sequence numbers where epochs are unknown), each
     /// run of deeper levels by key; overlap inside a run is corruption. Files that left are not marked obsolete here.
     pub fn build(self) -> Result<Version> {
-        let cmp = self.base.cmp.clone();
+        let cmp = &self.base.cmp;
         let mut levels = Vec::with_capacity(self.base.levels.len());
         for (level, files) in self.base.levels.iter().enumerate() {
             let mut next = Level::default();
@@ -123,14 +123,14 @@ impl VersionBuilder {
                     f.entry.extra_run
                 )));
             }
-            next.sort(level, &cmp);
+            next.sort(level, cmp);
             if level > 0 {
-                next.runs().try_for_each(|run| check_run(run, level, &cmp))?;
+                next.runs().try_for_each(|run| check_run(run, level, cmp))?;
             }
             levels.push(next);
         }
         self.added.values().for_each(|table| table.set_in_version());
-        Ok(Version::new(levels, cmp))
+        Ok(self.base.with_levels(levels))
     }
 }
 

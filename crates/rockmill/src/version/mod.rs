@@ -225,6 +225,9 @@ pub struct Version {
     pub levels: Vec<Level>,
     /// Order of keys.
     pub cmp: InternalKeyComparator,
+    /// The last level is for files ingested behind (`allow_ingest_behind`): no compaction reads or writes it, and what
+    /// would hide such files is kept.
+    pub reserves_last_level: bool,
     /// Gathered when somebody asks.
     pieces: OnceLock<PieceUses>,
 }
@@ -232,14 +235,24 @@ pub struct Version {
 impl Clone for Version {
     /// Copies are made to be changed: they gather anew.
     fn clone(&self) -> Self {
-        Self::new(self.levels.clone(), self.cmp.clone())
+        self.with_levels(self.levels.clone())
     }
 }
 
 impl Version {
     /// Of these levels, from L0 down.
     pub fn new(levels: Vec<Level>, cmp: InternalKeyComparator) -> Self {
-        Self { levels, cmp, pieces: OnceLock::new() }
+        Self { levels, cmp, reserves_last_level: false, pieces: OnceLock::new() }
+    }
+
+    /// A next version, of these levels.
+    pub fn with_levels(&self, levels: Vec<Level>) -> Self {
+        Self { reserves_last_level: self.reserves_last_level, ..Self::new(levels, self.cmp.clone()) }
+    }
+
+    /// Levels that compactions may use.
+    pub fn usable_levels(&self) -> usize {
+        self.levels.len().saturating_sub(usize::from(self.reserves_last_level))
     }
 
     /// No tables.

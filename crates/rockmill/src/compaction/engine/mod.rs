@@ -128,8 +128,8 @@ impl PartJob<'_> {
         for feed in feeds {
             runs.push(TableRun::new(feed, part.begin.as_deref(), self.heads, cmp, self.passing())?);
         }
-        let merger = Merger::new(runs, cmp.clone(), self.heads, self.range, part.end.as_deref())?;
-        self.output.drain(merger, io, self.stop).map(PartEnd::Done)
+        let mut merger = Merger::new(runs, cmp.clone(), self.heads, self.range, part.end.as_deref())?;
+        self.output.drain(&mut merger, io, self.stop).map(PartEnd::Done)
     }
 }
 
@@ -162,7 +162,7 @@ impl Destination<'_> {
 
     /// Resolves a merge and writes what survives. With `io`, tables are written through it, unless the plan has them
     /// in the page cache.
-    pub fn drain(&self, merged: impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
+    pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
         let Self { plan, part, tombstones, created, help } = *self;
         let io = io.filter(|_| !plan.output.page_cache);
         let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io);
@@ -225,10 +225,10 @@ pub(super) fn run_scans(
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
     let runs = plan.runs.iter().map(|run| ScanRun::new(run, plan, part, host)).collect::<Result<Vec<_>>>()?;
-    let merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
+    let mut merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
     let ring = if plan.output.page_cache { None } else { ring(host, 0) };
     let stats = &host.means().engines.stats;
-    let done = output.drain(merger, ring.as_deref(), stop)?;
+    let done = output.drain(&mut merger, ring.as_deref(), stop)?;
     if host.means().db.merge_engine == MergeEngine::Kernel {
         let reason = "TPH tables are merged entry by entry".to_owned();
         stats.hand_over(MergeEngine::Kernel, reason, &host.means().log);

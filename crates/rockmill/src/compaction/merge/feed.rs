@@ -2,7 +2,6 @@
 //!
 //! Here is the simplest, `pread`: windows of `compaction_readahead_size`, read when the first block in them is wanted.
 
-use std::path::Path;
 use std::slice::Iter;
 use std::sync::Arc;
 
@@ -34,10 +33,16 @@ pub trait BlockFeed {
     fn awaited(&self) -> Option<u64> {
         None
     }
-    /// The file that the current block is in.
-    fn file(&self) -> Option<&Path>;
+    /// The table that the current block is in, and where it is there.
+    fn place(&self) -> Option<(&BlockAccess, BlockHandle)>;
     /// Says that the current block is damaged, and where it is.
-    fn error(&self, e: &FormatError) -> Error;
+    #[cold]
+    fn error(&self, e: &FormatError) -> Error {
+        match self.place() {
+            Some((table, block)) => table.block_error(block, e),
+            None => Error::corruption(e.to_string()),
+        }
+    }
 }
 
 /// Positioned reads, in the thread that merges.
@@ -124,15 +129,7 @@ impl BlockFeed for PreadFeed<'_> {
         Some(StoredBlock { table, handle: self.current, bytes })
     }
 
-    fn file(&self) -> Option<&Path> {
-        self.table.as_ref().map(|t| t.path())
-    }
-
-    #[cold]
-    fn error(&self, e: &FormatError) -> Error {
-        match &self.table {
-            Some(table) => table.block_error(self.current, e),
-            None => Error::corruption(e.to_string()),
-        }
+    fn place(&self) -> Option<(&BlockAccess, BlockHandle)> {
+        Some((self.table.as_ref()?, self.current))
     }
 }

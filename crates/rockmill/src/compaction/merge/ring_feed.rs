@@ -8,12 +8,10 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::path::Path;
 use std::rc::Rc;
 use std::slice::Iter;
 use std::sync::Arc;
 
-use rockmill_format::FormatError;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_io::prefetch::prefetch;
@@ -244,15 +242,7 @@ impl BlockFeed for RingFeed<'_> {
         self.stream.borrow().awaited(self.run)
     }
 
-    fn file(&self) -> Option<&Path> {
-        self.table.as_ref().map(|t| t.path())
-    }
-
-    #[cold]
-    fn error(&self, e: &FormatError) -> Error {
-        match &self.table {
-            Some(table) => table.block_error(self.current, e),
-            None => Error::corruption(e.to_string()),
-        }
+    fn place(&self) -> Option<(&BlockAccess, BlockHandle)> {
+        Some((self.table.as_ref()?, self.current))
     }
 }

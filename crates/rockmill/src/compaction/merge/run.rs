@@ -132,7 +132,7 @@ impl<F: BlockFeed> Run for TableRun<F> {
     }
 
     fn file(&self) -> Option<&Path> {
-        self.feed.file()
+        self.feed.place().map(|(table, _)| table.path())
     }
 }
 

@@ -146,7 +146,7 @@ impl<S: MergeStream> Resolver<'_, S> {
             if !self.input.valid() {
                 break;
             }
-            let (seq, value_type) = parse(&self.input)?;
+            let (seq, value_type) = parse(self.input)?;
             if !self.same_user_key() {
                 break;
             }

@@ -39,9 +39,9 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let list = input.ranges.iter().map(|(b, e, s)| RangeTombstone { begin: b.clone(), end: e.clone(), seq: *s });
     let tombstones =
         Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp)));
-    let merger = Merger::new(runs, rules.cmp.clone(), KeyPrefixes::new(&rules.cmp, None), None, None).unwrap();
+    let mut merger = Merger::new(runs, rules.cmp.clone(), KeyPrefixes::new(&rules.cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
-    let mut r = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
+    let mut r = Resolver::new(&mut merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Model::default();
     while r.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(r.key()).unwrap();
@@ -226,8 +226,8 @@ fn bad_entries_are_errors() {
         let tombstones = Tombstones::default();
         let never = AtomicBool::new(false);
         let input = VecRun { entries: vec![(key, Vec::new())], at: 0 };
-        let merger = Merger::new(vec![input], r.cmp.clone(), KeyPrefixes::new(&r.cmp, None), None, None).unwrap();
-        Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap().next_survivor().unwrap_err()
+        let mut merger = Merger::new(vec![input], r.cmp.clone(), KeyPrefixes::new(&r.cmp, None), None, None).unwrap();
+        Resolver::new(&mut merger, &r, &tombstones, [&never; 3]).unwrap().next_survivor().unwrap_err()
     };
     assert_eq!(run(b"abc".to_vec()).kind(), ErrorKind::Corruption);
     assert_eq!(run(vec![0xee; 12]).kind(), ErrorKind::Corruption);
@@ -245,7 +245,7 @@ fn a_closing_store_stops_it() {
     let (stop, never) = (AtomicBool::new(true), AtomicBool::new(false));
     let list =
         (0u32..5000).map(|i| (InternalKey::new(&i.to_be_bytes(), 1, ValueType::Value).as_bytes().to_vec(), vec![]));
-    let merger = Merger::new(
+    let mut merger = Merger::new(
         vec![VecRun::new(&r.cmp, list.collect())],
         r.cmp.clone(),
         KeyPrefixes::new(&r.cmp, None),
@@ -253,7 +253,7 @@ fn a_closing_store_stops_it() {
         None,
     )
     .unwrap();
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&stop, &never, &never]).unwrap();
+    let mut resolver = Resolver::new(&mut merger, &r, &tombstones, [&stop, &never, &never]).unwrap();
     let end = loop {
         match resolver.next_survivor() {
             Ok(true) => {}
@@ -285,7 +285,7 @@ fn filtered(
         let value = if matches!(t, ValueType::Value | ValueType::Merge) { seq.to_string() } else { String::new() };
         (InternalKey::new(&k, seq, t).as_bytes().to_vec(), value.into_bytes())
     });
-    let merger = Merger::new(
+    let mut merger = Merger::new(
         vec![VecRun::new(&r.cmp, list.collect())],
         r.cmp.clone(),
         KeyPrefixes::new(&r.cmp, None),
@@ -297,7 +297,7 @@ fn filtered(
     let tombstones =
         Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&ranges.collect::<Vec<_>>(), &r.cmp)));
     let never = AtomicBool::new(false);
-    let mut resolver = Resolver::new(merger, &r, &tombstones, [&never; 3]).unwrap();
+    let mut resolver = Resolver::new(&mut merger, &r, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();
     while resolver.next_survivor().unwrap() {
         let e = ParsedInternalKey::parse(resolver.key()).unwrap();

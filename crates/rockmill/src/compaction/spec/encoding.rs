@@ -93,45 +93,8 @@ impl Message for JobSpec {
     const LISTS: &'static [u32] = &[tag::INPUT_RUN, tag::OLDER_RUN, tag::PART];
 
     fn blank() -> Self {
-        let output = OutputPlan {
-            owner: TableOwner::default(),
-            format: TableFormat::of(&CfOptions::default()),
-            level: 0,
-            extra_run: 0,
-            file_size_target: 0,
-            file_size_max: 0,
-            bytes_expected: 0,
-            grandparents: FileRanges::default(),
-            grandparent_overlap_max: 0,
-            subtree_bits: 0,
-            split_key: None,
-            compression: CompressionType::None,
-            compression_opts: CompressionOptions::default(),
-            page_cache: false,
-            mode_max: None,
-            io_priority: IoPriority::Low,
-            epoch_number: 0,
-            oldest_ancestor_time: 0,
-            reproducible: false,
-        };
-        Self {
-            job: 0,
-            reason: TableFileCreationReason::Compaction,
-            runs: Vec::new(),
-            memtables: Vec::new(),
-            comparator: String::new(),
-            merge_operator: String::new(),
-            filter: None,
-            snapshots: Vec::new(),
-            bottommost: false,
-            older: None,
-            output,
-            parts_max: 1,
-            parts: Vec::new(),
-            numbers: Vec::new(),
-            keep: Vec::new(),
-            space: Vec::new(),
-        }
+        // Every spec has these fields of the output.
+        Self::of_nothing(OutputPlan::of_new_entries(TableOwner::default(), &CfOptions::default(), 0, false))
     }
 
     fn field<C: Coder>(&mut self, tag: u32, c: &mut C) -> Coded {

@@ -105,19 +105,19 @@ fn is_idle(f: &FileMeta) -> bool {
 }
 
 /// Levels that compactions read and write.
-fn usable<'v>(version: &'v Version, options: &CfOptions) -> &'v [Level] {
-    &version.levels[..options.usable_levels(version.levels.len())]
+fn usable(version: &Version) -> &[Level] {
+    &version.levels[..version.usable_levels()]
 }
 
 /// The deepest of them that has files.
-pub(super) fn deepest(version: &Version, options: &CfOptions) -> usize {
-    usable(version, options).iter().rposition(|f| !f.is_empty()).unwrap_or(0)
+pub(super) fn deepest(version: &Version) -> usize {
+    usable(version).iter().rposition(|f| !f.is_empty()).unwrap_or(0)
 }
 
 /// Tables that are not being compacted, with their levels and the time when they are too old to stay where they are.
 fn by_ttl<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item = (usize, &'v Arc<FileMeta>, u64)> {
     let ttl = options.ttl_seconds();
-    let levels = version.levels.iter().enumerate().take(deepest(version, options)).filter(move |_| ttl.is_some());
+    let levels = version.levels.iter().enumerate().take(deepest(version)).filter(move |_| ttl.is_some());
     let files = levels.flat_map(|(level, files)| files.iter().map(move |f| (level, f)));
     files.filter(|(_, f)| is_idle(f)).filter_map(move |(level, f)| {
         let due = data_time(f)?.checked_add(ttl?)?.checked_add(1)?;
@@ -128,7 +128,7 @@ fn by_ttl<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item =
 /// The same for the time when they are to be rewritten.
 fn by_period<'v>(version: &'v Version, options: &CfOptions) -> impl Iterator<Item = (usize, &'v Arc<FileMeta>, u64)> {
     let period = options.periodic_seconds();
-    let levels = usable(version, options).iter().filter(move |_| period.is_some()).enumerate();
+    let levels = usable(version).iter().filter(move |_| period.is_some()).enumerate();
     let files = levels.flat_map(|(level, files)| files.iter().map(move |f| (level, f)));
     files.filter(|(_, f)| is_idle(f)).filter_map(move |(level, f)| {
         let due = written_time(f)?.checked_add(period?)?.checked_add(1)?;
@@ -168,7 +168,7 @@ pub(super) fn bottommost(
     oldest_snapshot: SequenceNumber,
 ) -> (Vec<(usize, Arc<FileMeta>)>, SequenceNumber) {
     let (mut due, mut threshold) = (Vec::new(), SequenceNumber::MAX);
-    if options.reserve_last_level || options.compaction_style != CompactionStyle::Level {
+    if version.reserves_last_level || options.compaction_style != CompactionStyle::Level {
         // Below every table there is room for older data; or, as in RocksDB, only leveled compaction does this.
         return (due, threshold);
     }
@@ -227,7 +227,7 @@ pub(super) struct Booster {
 impl Booster {
     /// Of a level: the deeper, the later it rises, and the more steeply.
     pub(super) fn new(version: &Version, options: &CfOptions, level: usize, now: u64) -> Self {
-        let levels = deepest(version, options) + 1;
+        let levels = deepest(version) + 1;
         let ttl = options.ttl_seconds().filter(|_| level > 0 && level + 1 < levels);
         let rises = ttl.map(|ttl| {
             let range = (ttl / 32 * 31).saturating_sub(ttl / 2) >> (levels - level - 1).min(63);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 
 use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
-use super::tree_index::{KeyRange, Stack};
+use super::tree_index::{KeyRange, OverlapBelow};
 use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
@@ -42,15 +42,15 @@ pub fn runs_max(options: &CfOptions) -> usize {
     2 * runs_due(options)
 }
 
-/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_kept_sparing`], so that
+/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_kept_flush_bound`], so that
 /// there is room for what comes meanwhile.
-pub fn runs_max_sparing(options: &CfOptions) -> usize {
+pub fn runs_max_flush_bound(options: &CfOptions) -> usize {
     3 * runs_due(options)
 }
 
 /// Extra runs that a level may have, while writers wait for flushes, without being merged: two and a half times as
 /// many as L0 may have files.
-pub fn runs_kept_sparing(options: &CfOptions) -> usize {
+pub fn runs_kept_flush_bound(options: &CfOptions) -> usize {
     runs_due(options) * 5 / 2
 }
 
@@ -94,12 +94,12 @@ impl Picker<'_> {
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
         runs.dedup();
-        runs.len() < if self.is_flush_bound() { runs_max_sparing(self.options) } else { runs_max(self.options) }
+        runs.len() < if self.is_flush_bound() { runs_max_flush_bound(self.options) } else { runs_max(self.options) }
     }
 
     /// True where writers wait for flushes, so that bytes count more than jobs.
     fn is_flush_bound(&self) -> bool {
-        self.running.sparing && self.options.compaction_downforce
+        self.running.flush_bound && self.options.compaction_downforce
     }
 
     /// The id of a new extra run, newer than all that there are and will be.
@@ -181,7 +181,7 @@ impl Picker<'_> {
     }
 
     /// What lies upon and below a file of an extra run, down to its level's base run.
-    fn stack_of(&self, level: usize, run: u64, f: &FileMeta) -> Stack {
+    fn overlap_below(&self, level: usize, run: u64, f: &FileMeta) -> OverlapBelow {
         let of_run = self.version.levels[level].run(run);
         let files = self.in_run(of_run, f.smallest_user_key(), f.largest_user_key());
         let (inputs, keys) = self.look_down((level, run), files, level, 0, true);
@@ -191,7 +191,7 @@ impl Picker<'_> {
             let base = inputs.iter().filter(|(_, files)| !extra(files)).map(|(_, files)| total_bytes(files)).sum();
             (all, base, inputs.iter().filter(|(_, files)| extra(files)).count())
         });
-        Stack { keys, found }
+        OverlapBelow { keys, found }
     }
 
     /// The job, if it may run now.
@@ -200,7 +200,7 @@ impl Picker<'_> {
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);
         c.output_run = run;
-        c.bottommost = !self.options.reserve_last_level && !has_older_runs(self.version, &c.inputs, level, run);
+        c.bottommost = !self.version.reserves_last_level && !has_older_runs(self.version, &c.inputs, level, run);
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
         self.fit_extra_run(&mut c);

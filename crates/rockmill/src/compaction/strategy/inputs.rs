@@ -126,7 +126,7 @@ impl<'a> Picker<'a> {
 
     /// Levels that a job may read and write.
     pub fn num_levels(&self) -> usize {
-        self.options.usable_levels(self.version.levels.len())
+        self.version.usable_levels()
     }
 
     /// Files of a level's base run; all of L0.
@@ -288,7 +288,7 @@ impl<'a> Picker<'a> {
 
     /// True when no data older than the job's output can exist for its keys.
     fn bottommost(&self, inputs: &[(usize, Files)], output_level: usize) -> bool {
-        if self.options.reserve_last_level {
+        if self.version.reserves_last_level {
             return false; // older data may come at any time
         }
         if output_level == 0 {

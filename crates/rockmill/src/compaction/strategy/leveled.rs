@@ -25,9 +25,6 @@ const TRIVIAL_MOVE_FILES_MAX: usize = 4;
 
 /// The next compaction of a leveled tree.
 pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
-    if picker.num_levels() < 2 {
-        return None;
-    }
     picker.by_score().or_else(|| picker.marked()).or_else(|| picker.due())
 }
 
@@ -114,7 +111,7 @@ impl Picker<'_> {
     /// Files that are due although no level is full.
     pub(super) fn due(&self) -> Option<Compaction> {
         let (version, options, now) = (&**self.version, self.options, self.moment.now);
-        let expired = || match self.may_expire(options.ttl_seconds(), aging::deepest(version, options)) {
+        let expired = || match self.may_expire(options.ttl_seconds(), aging::deepest(version)) {
             true => aging::expired(version, options, now),
             false => Vec::new(),
         };
@@ -164,7 +161,7 @@ impl Picker<'_> {
         to: Destination,
         reason: CompactionReason,
     ) -> Option<Compaction> {
-        let deepest = aging::deepest(self.version, self.options);
+        let deepest = aging::deepest(self.version);
         files.iter().find_map(|(level, f)| {
             if *level == 0 && self.level0_busy() {
                 return None;

@@ -265,7 +265,7 @@ impl ManualWalk {
             State::At(level) | State::ExtraRuns(level) => level,
             State::AtBase => level_scores(version, options).base_level,
         };
-        let last = options.usable_levels(version.levels.len()).saturating_sub(1);
+        let last = version.usable_levels().saturating_sub(1);
         if options.compaction_style == CompactionStyle::Universal {
             self.state = State::Done;
             let filled = (0..=last).find(|&l| !version.levels[l].is_empty());

@@ -49,7 +49,7 @@ use crate::version::Version;
 use aging::Moment;
 use inputs::Picker;
 use score::LevelScores;
-use tree_index::{ByRatio, LevelSums, Stack, TreeIndex};
+use tree_index::{ByRatio, LevelSums, OverlapBelow, TreeIndex};
 
 pub(crate) use inputs::{files_within, inputs_of_levels};
 
@@ -64,6 +64,10 @@ pub fn pick(
     moment: &Moment,
 ) -> Option<Compaction> {
     let picker = Picker::new(version, options, cursors).at(moment);
+    let goes_down = options.compaction_style == CompactionStyle::Level || options.compaction_downforce;
+    if goes_down && picker.num_levels() < 2 {
+        return None;
+    }
     let extra_runs = || options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs();
     match options.compaction_style {
         CompactionStyle::Level if extra_runs() => df::leveled::pick(&picker),
@@ -90,7 +94,7 @@ pub struct RunningCompactions {
     /// By level, the smallest key that `kRoundRobin` has not come to.
     round_robin: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
-    sparing: bool,
+    flush_bound: bool,
     /// The tree as it was at the last pick.
     index: RefCell<TreeIndex>,
 }
@@ -212,13 +216,18 @@ impl RunningCompactions {
     }
 
     /// What lies upon and below a table of an extra run of a level, as it was found before if nothing of it changed.
-    fn stack(&self, level: usize, number: u64, find: impl FnOnce() -> Stack) -> Option<(u64, u64, usize)> {
-        if let Some(stack) = self.index.borrow().stack(level, number) {
-            return stack.found;
+    fn overlap_below(
+        &self,
+        level: usize,
+        number: u64,
+        find: impl FnOnce() -> OverlapBelow,
+    ) -> Option<(u64, u64, usize)> {
+        if let Some(overlap) = self.index.borrow().overlap_below(level, number) {
+            return overlap.found;
         }
-        let stack = find();
-        let found = stack.found;
-        self.index.borrow_mut().set_stack(level, number, stack);
+        let overlap = find();
+        let found = overlap.found;
+        self.index.borrow_mut().set_overlap_below(level, number, overlap);
         found
     }
 
@@ -323,13 +332,13 @@ impl RunningCompactions {
 
     /// Says whether writers wait for flushes and not for compactions: then the device is what is short, or the cores,
     /// and jobs of DF-compaction are to write little before they are to be many.
-    pub fn set_flush_bound(&mut self, sparing: bool) {
-        self.sparing = sparing;
+    pub fn set_flush_bound(&mut self, flush_bound: bool) {
+        self.flush_bound = flush_bound;
     }
 
     /// True when few bytes matter more than many jobs.
     pub fn is_flush_bound(&self) -> bool {
-        self.sparing
+        self.flush_bound
     }
 
     /// Threads for jobs, as they were set; 0: not known.

@@ -69,7 +69,7 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
 
 /// The scores of a version whose levels come to these sums.
 pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> LevelScores {
-    let usable = options.usable_levels(version.levels.len());
+    let usable = version.usable_levels();
     let sizes: Vec<u64> = sums.iter().take(usable).map(LevelSums::bytes).collect();
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
@@ -89,11 +89,11 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
         CompactionStyle::Level => {
             debts = debts_of(version, options, &sizes, &base);
             let pending = debts.iter().copied().fold(0, u64::saturating_add);
-            (scores(options, &base, sums), pending, l0_files)
+            (scores(options, &base, sums, usable), pending, l0_files)
         }
     };
     if options.compaction_style == CompactionStyle::Level && version.has_extra_runs() {
-        runs += extra_runs(options, &mut scores, sums);
+        runs += extra_runs(options, &mut scores, sums, usable);
     }
     LevelScores {
         debts,
@@ -109,10 +109,9 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
 /// Raises the scores of levels with extra runs: by how many of them no job has, as L0's files. When no job runs and
 /// nothing else is due, one extra run is enough, so that what a burst of writes left is merged for the readers. Writers
 /// feel what a level has beyond the trigger as so many files of L0; that number comes back.
-fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums]) -> usize {
+fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums], usable: usize) -> usize {
     let due = super::df::runs_due(options);
     let scale = if options.dynamic_levels() { SCORE_SCALE } else { 1.0 };
-    let usable = options.usable_levels(sums.len());
     let mut too_many = 0;
     let at_rest = scores.iter().all(|score| *score < 1.0) && sums.iter().all(|level| level.busy() == 0);
     for (score, level) in scores.iter_mut().zip(sums).take(usable).skip(1) {
@@ -136,7 +135,7 @@ fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums]) -> us
 fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
     let mut scores = vec![0.0; version.levels.len()];
-    let usable = options.usable_levels(version.levels.len());
+    let usable = version.usable_levels();
     let mut levels = version.levels.iter().take(usable);
     let l0 = levels.next().map_or(0, |files| files.iter().filter(|f| idle(f)).count());
     let below: usize = levels.map(|l| l.runs().filter(|files| files.first().is_some_and(|f| idle(f))).count()).sum();
@@ -151,7 +150,7 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
 fn df_tiered_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> (Vec<f64>, usize) {
     let mut scores = vec![0.0; version.levels.len()];
     let trigger = options.level0_file_num_compaction_trigger.max(1) as usize;
-    let usable = options.usable_levels(version.levels.len());
+    let usable = version.usable_levels();
     let mut too_many = 0;
     for (number, (score, level)) in scores.iter_mut().zip(sums).take(usable).enumerate() {
         let free = match number {
@@ -271,12 +270,11 @@ pub(super) fn compensated_size(file: &FileMeta) -> u64 {
     file.size() + points + file.entry.compensated_range_deletion_size.min(1 << 48)
 }
 
-fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums]) -> Vec<f64> {
+fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -> Vec<f64> {
     let dynamic = options.dynamic_levels();
     let mut scores = vec![0.0; sums.len()];
     // Bytes that levels above will send down soon.
     let mut coming: f64 = 0.0;
-    let usable = options.usable_levels(sums.len());
     for (level, of_level) in sums.iter().enumerate().take(usable.saturating_sub(1)) {
         let (all, free) = (of_level.bytes(), of_level.free_compensated());
         if level == 0 {

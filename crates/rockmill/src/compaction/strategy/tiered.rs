@@ -292,7 +292,7 @@ impl<'a> Universal<'a> {
         // Runs are merged whole: it matters to no later job where tables of this one end.
         c.output_run = output_run;
         if picker.version.has_extra_runs() {
-            c.bottommost = !picker.options.reserve_last_level && output_level > 0 && c.older_runs().is_empty();
+            c.bottommost = !picker.version.reserves_last_level && output_level > 0 && c.older_runs().is_empty();
         }
         c.grandparents = Vec::new();
         c.output_file_size_max = c.output_file_size_target;

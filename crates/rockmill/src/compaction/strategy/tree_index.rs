@@ -193,7 +193,7 @@ pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
 
 /// What a job would have that merges a table of an extra run with all below it in its level.
 #[derive(Debug)]
-pub(super) struct Stack {
+pub(super) struct OverlapBelow {
     /// User keys between which it was looked for: while nothing changes there, it stays as it is.
     pub keys: KeyRange,
     /// Bytes of all tables, those of the base run, and the number of extra runs; `None` where jobs are in the way.
@@ -313,18 +313,18 @@ struct Tables {
     depths: Depths,
     free_depths: Depths,
     /// Of tables of extra runs, by number, as far as they were asked for.
-    stacks: HashMap<u64, Stack>,
+    overlaps: HashMap<u64, OverlapBelow>,
 }
 
 impl Tables {
     /// Forgets what was found where something changed.
-    fn forget_stacks(&mut self, cmp: &InternalKeyComparator, ranges: &[KeyRange]) {
-        if self.stacks.is_empty() || ranges.is_empty() {
+    fn forget_overlaps(&mut self, cmp: &InternalKeyComparator, ranges: &[KeyRange]) {
+        if self.overlaps.is_empty() || ranges.is_empty() {
             return;
         }
         let apart =
             |a: &KeyRange, b: &KeyRange| cmp.compare_user(&a.1, &b.0).is_lt() || cmp.compare_user(&b.1, &a.0).is_lt();
-        self.stacks.retain(|_, stack| ranges.iter().all(|range| apart(range, &stack.keys)));
+        self.overlaps.retain(|_, overlap| ranges.iter().all(|range| apart(range, &overlap.keys)));
     }
 
     /// User keys of what became of tables of the base run, from the neighbours' on.
@@ -462,7 +462,7 @@ impl TreeIndex {
                     Some(w) if w.at > 0 && w.at + w.added < level.base.len() => {
                         changed.push(Tables::keys_of(level, w));
                     }
-                    Some(_) => tables.stacks.clear(),
+                    Some(_) => tables.overlaps.clear(),
                     None => {}
                 }
             }
@@ -475,7 +475,7 @@ impl TreeIndex {
             }
             changed.extend(stale.iter().filter(|(of, _)| *of == number).map(|(_, keys)| keys.clone()));
             changed.extend(ranges.iter().cloned());
-            tables.forget_stacks(cmp, &changed);
+            tables.forget_overlaps(cmp, &changed);
             tables.count_depths(cmp, level, &ranges);
             weighed[number] = tables.base.weigh(&level.base);
             for (run, extra) in tables.extras.iter_mut().zip(&level.extras) {
@@ -550,14 +550,14 @@ impl TreeIndex {
     }
 
     /// What was found for a table of an extra run, if nothing has changed there since.
-    pub fn stack(&self, level: usize, number: u64) -> Option<&Stack> {
-        self.levels.get(level)?.stacks.get(&number)
+    pub fn overlap_below(&self, level: usize, number: u64) -> Option<&OverlapBelow> {
+        self.levels.get(level)?.overlaps.get(&number)
     }
 
     /// Keeps what was found.
-    pub fn set_stack(&mut self, level: usize, number: u64, stack: Stack) {
+    pub fn set_overlap_below(&mut self, level: usize, number: u64, overlap: OverlapBelow) {
         if let Some(tables) = self.levels.get_mut(level) {
-            tables.stacks.insert(number, stack);
+            tables.overlaps.insert(number, overlap);
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct CfData {
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,
+    /// Seconds that values live, in a database with a time to live; 0 for ever.
+    pub time_to_live: Option<Arc<AtomicU64>>,
     pub dropped: AtomicBool,
     pub published: Published,
 }

@@ -42,10 +42,9 @@ impl Db {
         let db = &*self.inner;
         db.check_writable()?;
         let mut options = options.cf.clone();
-        options.reserve_last_level = db.opts.allow_ingest_behind;
         check_new_name(name)?;
         let mut adjusted = Adjusted::default();
-        take_cf_options(name, &mut options, db.opts.atomic_flush, &mut adjusted)?;
+        take_cf_options(name, &mut options, &db.opts, &mut adjusted)?;
         adjusted.log(&db.log);
         let turn = db.options_turn.lock();
         let alone = db.lead_alone();
@@ -73,7 +72,7 @@ impl Db {
             max_column_family: Some(id),
             ..VersionEdit::default()
         }];
-        let mut version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        let mut version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         // Entries with number 0 must be older than any snapshot that sees them.
         let last_sequence = if files.is_empty() { 0 } else { last_sequence.max(1) };
         if !files.is_empty() {
@@ -83,9 +82,9 @@ impl Db {
                 last_sequence: Some(last_sequence),
                 ..VersionEdit::default()
             };
-            let mut builder = VersionBuilder::new(version, Arc::clone(&db.purge));
+            let mut builder = VersionBuilder::new(Arc::new(version), Arc::clone(&db.purge));
             builder.apply(&edit)?;
-            version = Arc::new(builder.build()?);
+            version = builder.build()?;
             edits.push(edit);
             // The family is there with all its tables or not at all.
             (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
@@ -95,16 +94,8 @@ impl Db {
             db.tell_waiting();
             return Err(e);
         }
-        let c = new_cf_state(
-            id,
-            name.to_owned(),
-            options,
-            cmp,
-            version,
-            wal,
-            db.opening,
-            (db.front.memory(), db.opts.statistics.as_ref()),
-        );
+        let c =
+            new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.opening, (db.front.memory(), &db.opts));
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);

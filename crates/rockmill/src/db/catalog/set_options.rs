@@ -58,8 +58,8 @@ impl Db {
         set_cf(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         let mut adjusted = Adjusted::default();
-        take_changed_cf_options(cf.name(), &mut changed, db.opts.atomic_flush, &mut adjusted)?;
-        check_style_of_open(&changed)?;
+        take_changed_cf_options(cf.name(), &mut changed, &db.opts, &mut adjusted)?;
+        check_style_of_open(&changed, &db.opts)?;
         if changed.compaction_style == CompactionStyle::Fifo
             && c.cf.options.load().compaction_style != CompactionStyle::Fifo
         {

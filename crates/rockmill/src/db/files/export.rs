@@ -285,18 +285,10 @@ fn entries(
     let now = db.now_seconds();
     let entry = |(f, file): (&ExportedFile, &ExternalFile)| {
         let entry = FileEntry {
-            number: file.number,
-            size: file.size,
-            smallest: file.smallest.clone(),
-            largest: file.largest.clone(),
             smallest_seqno: f.smallest_seqno,
             largest_seqno: f.largest_seqno,
-            oldest_ancester_time: now,
-            file_creation_time: now,
             epoch_number: f.epoch_number,
-            unique_id: file.unique_id,
-            tail_size: file.tail_size,
-            ..FileEntry::default()
+            ..file.entry(now)
         };
         (f.level as u32, entry)
     };

@@ -278,9 +278,9 @@ impl DbInner {
         done
     }
 
-    fn check_not_closing(&self) -> Result<()> {
+    pub(crate) fn check_not_closing(&self) -> Result<()> {
         if self.shutdown.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            return Err(Error::closing());
         }
         Ok(())
     }

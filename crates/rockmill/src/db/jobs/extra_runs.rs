@@ -60,7 +60,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         output_level: to,
         output_run,
         grandparents: Vec::new(),
-        bottommost: !options.reserve_last_level && older_runs(version, &inputs, to, output_run).is_empty(),
+        bottommost: !version.reserves_last_level && older_runs(version, &inputs, to, output_run).is_empty(),
         version: Arc::clone(version),
         trivial_move: false,
         deletion: false,

@@ -16,7 +16,7 @@ use crate::db::catalog::install::{Change, add_files};
 use crate::db::report::events::FlushEvent;
 use crate::db::write::switch::with_data;
 use crate::db::{CfState, DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::front::SealedRuns;
 use crate::panics::guarded;
@@ -186,9 +186,7 @@ impl DbInner {
                 if let Some(e) = state.write_error() {
                     return Err(e.clone());
                 }
-                if self.shutdown.load(Ordering::Acquire) {
-                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-                }
+                self.check_not_closing()?;
                 if !self.queue.has_urgent() {
                     self.job_finished.wait_for(&mut state, FLUSH_WAIT);
                 }

@@ -9,7 +9,7 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::jobs::refit;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
 use crate::sync::atomic::Ordering;
@@ -193,7 +193,7 @@ impl Db {
                     "compact_range: FIFO compaction has one level, there is none to change",
                 ));
             }
-            refit::check_target(&cf.options.load(), options.target_level)?;
+            refit::check_target(&cf.current.load().version, options.target_level)?;
         }
         let whole = crate::db::ColumnFamily { data: Arc::clone(cf) };
         // Merges take memory; that of memtables to come would be in the process beside it.
@@ -223,9 +223,7 @@ impl Db {
             if let Some(b) = &state.background_error {
                 return Err(b.error.clone());
             }
-            if db.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-            }
+            db.check_not_closing()?;
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.flushes_at_once())
@@ -355,9 +353,7 @@ impl DbInner {
             if !open {
                 return Ok(());
             }
-            if self.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-            }
+            self.check_not_closing()?;
             state.join_flushes(); // each time: another may have begun
             self.job_finished.wait_for(&mut state, WAIT);
         }
@@ -427,9 +423,7 @@ impl DbInner {
                     if let Some(b) = &state.background_error {
                         return Err(b.error.clone());
                     }
-                    if self.shutdown.load(Ordering::Acquire) {
-                        return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-                    }
+                    self.check_not_closing()?;
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
                     match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,

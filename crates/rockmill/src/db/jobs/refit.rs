@@ -12,9 +12,9 @@ use crate::compaction::{Compaction, strategy};
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::{CfState, DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
-use crate::options::CfOptions;
+use crate::error::{Error, Result};
 use crate::sync::atomic::Ordering;
+use crate::version::Version;
 
 /// How long a wait lasts before the condition is looked at again by itself.
 const WAIT: Duration = Duration::from_millis(200);
@@ -31,9 +31,9 @@ impl Drop for Paused<'_> {
     }
 }
 
-/// Refuses a target that no tree of these options has, before anything is compacted.
-pub(crate) fn check_target(options: &CfOptions, target: i32) -> Result<()> {
-    let levels = options.usable_levels(options.num_levels.max(1) as usize);
+/// Refuses a target that the tree does not have, before anything is compacted.
+pub(crate) fn check_target(version: &Version, target: i32) -> Result<()> {
+    let levels = version.usable_levels();
     if target >= 0 && target as usize >= levels {
         return Err(Error::invalid_argument(format!(
             "compact_range: target_level {target}, but the column family has levels 0 to {}",
@@ -59,7 +59,7 @@ impl DbInner {
             while state.running_compactions > 0 {
                 if self.shutdown.load(Ordering::Acquire) {
                     drop(state);
-                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                    return Err(Error::closing());
                 }
                 self.job_finished.wait_for(&mut state, WAIT);
             }

@@ -74,7 +74,7 @@ impl DbInner {
         }
         log_header!(self.log, "DB ID: {}", self.db_id);
         log_header!(self.log, "DB Session ID:  {}", self.session_id);
-        for warning in &self.opts.load_warnings {
+        for warning in &self.opts.carried.warnings {
             log_warn!(self.log, "Option of the OPTIONS file: {warning}");
         }
         let state = self.state.lock();

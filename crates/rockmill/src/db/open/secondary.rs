@@ -326,6 +326,7 @@ impl Secondary {
             let Some(cf) = self.cfs.get_mut(&new.id) else { continue };
             gone.retain(|&id| id != new.id);
             let mut version = new.version;
+            version.reserves_last_level = cf.version.reserves_last_level;
             // The same tables stay open.
             let old: BTreeMap<u64, _> = cf.version.levels.iter().flatten().map(|f| (f.number(), f)).collect();
             for f in version.levels.iter_mut().flat_map(Level::iter_mut) {

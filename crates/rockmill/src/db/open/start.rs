@@ -42,7 +42,7 @@ use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::pacing::Pacing;
-use crate::statistics::{CountedOperator, Statistics};
+use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
@@ -192,8 +192,7 @@ pub(crate) fn taken_options(
     adjust_db_options(&mut options.db, adjusted);
     let mut wanted: BTreeMap<String, CfOptions> = BTreeMap::new();
     for mut d in cfs {
-        d.options.cf.reserve_last_level = options.db.allow_ingest_behind;
-        take_cf_options(&d.name, &mut d.options.cf, options.db.atomic_flush, adjusted)?;
+        take_cf_options(&d.name, &mut d.options.cf, &options.db, adjusted)?;
         if wanted.insert(d.name.clone(), d.options.cf).is_some() {
             return Err(Error::invalid_argument(format!("column family {:?} is given twice", d.name)));
         }
@@ -392,22 +391,13 @@ fn finish_open(
         }
         let options = wanted[name].clone();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
-        let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
+        let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
         state.max_column_family += 1;
         let id = state.max_column_family;
         state.cfs.insert(
             id,
-            new_cf_state(
-                id,
-                name.clone(),
-                options,
-                cmp,
-                version,
-                0,
-                db.opening,
-                (db.front.memory(), db.opts.statistics.as_ref()),
-            ),
+            new_cf_state(id, name.clone(), options, cmp, version, 0, db.opening, (db.front.memory(), &db.opts)),
         );
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -505,16 +495,8 @@ pub(crate) fn assemble(
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        let mut state = new_cf_state(
-            id,
-            name.to_owned(),
-            o,
-            cmp,
-            Arc::new(version),
-            log_number,
-            opening,
-            (front.memory(), options.db.statistics.as_ref()),
-        );
+        let mut state =
+            new_cf_state(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
         for (level, key) in cursors {
             state.cursors.set_cursor(*level as usize, key.clone());
         }
@@ -615,22 +597,24 @@ pub(crate) fn new_cf_state(
     name: String,
     options: CfOptions,
     cmp: InternalKeyComparator,
-    version: Arc<Version>,
+    mut version: Version,
     log_number: u64,
     opening: u64,
-    (memory, statistics): (&FrontMemory, Option<&Arc<Statistics>>),
+    (memory, db): (&FrontMemory, &DbOptions),
 ) -> CfState {
+    version.reserves_last_level = db.allow_ingest_behind;
+    let version = Arc::new(version);
     let front = FamilyFront::new(&cmp, &options, memory, log_number);
     let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
     let scores = level_scores(&version, &options);
     let aging = aging(&version, &options, 0);
-    let reserved_epoch = u64::from(options.reserve_last_level);
     CfState {
         cf: Arc::new(CfData {
             id,
             name,
             opening,
-            merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), statistics, true),
+            merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), db.statistics.as_ref(), true),
+            time_to_live: options.compaction_filter_factory.as_ref().and_then(|f| f.time_to_live.clone()),
             options: ArcSwap::from_pointee(options),
             cmp,
             current: ArcSwap::from_pointee(current),
@@ -639,7 +623,7 @@ pub(crate) fn new_cf_state(
         }),
         front,
         // RocksDB keeps epoch 1 for files ingested behind.
-        next_epoch: largest_epoch(&version).max(reserved_epoch),
+        next_epoch: largest_epoch(&version).max(u64::from(version.reserves_last_level)),
         version,
         cursors: RunningCompactions::new(),
         scores,

@@ -153,7 +153,7 @@ impl Db {
     /// for ever. Compactions that begin later go by it; it ends with the database.
     pub fn set_ttl_cf(&self, cf: &impl AsColumnFamilyRef, ttl: Duration) -> Result<()> {
         self.inner.check_family(&cf.as_cf().data)?;
-        match &cf.as_cf().data.options.load().time_to_live {
+        match &cf.as_cf().data.time_to_live {
             Some(seconds) => seconds.store(ttl.as_secs(), Ordering::Release),
             None => return Err(self.not_with_ttl()),
         }
@@ -163,8 +163,7 @@ impl Db {
     /// A column family's time to live, zero for ever (RocksDB's `GetTtl`).
     pub fn ttl_cf(&self, cf: &impl AsColumnFamilyRef) -> Result<Duration> {
         self.inner.check_family(&cf.as_cf().data)?;
-        let options = cf.as_cf().data.options.load();
-        let seconds = options.time_to_live.as_ref().ok_or_else(|| self.not_with_ttl())?;
+        let seconds = cf.as_cf().data.time_to_live.as_ref().ok_or_else(|| self.not_with_ttl())?;
         Ok(Duration::from_secs(seconds.load(Ordering::Acquire)))
     }
 
@@ -180,13 +179,14 @@ impl Db {
 pub(crate) fn wrap(cf: &mut CfOptions, db: &DbOptions, seconds: u64) {
     let clock = Arc::clone(&db.clock);
     let seconds = Arc::new(AtomicU64::new(seconds));
-    cf.time_to_live = Some(Arc::clone(&seconds));
     let user = match (cf.compaction_filter.take(), cf.compaction_filter_factory.take()) {
         (Some(filter), _) => User::Filter(filter),
         (None, Some(factory)) => User::Factory(factory),
         (None, None) => User::None,
     };
-    cf.compaction_filter_factory = Some(SharedFactory::new(TtlFactory { seconds, clock: Arc::clone(&clock), user }));
+    let ttl = TtlFactory { seconds: Arc::clone(&seconds), clock: Arc::clone(&clock), user };
+    let factory = cf.compaction_filter_factory.insert(SharedFactory::new(ttl));
+    factory.time_to_live = Some(seconds);
     if let Some(user) = cf.merge_operator.take() {
         cf.merge_operator = Some(Arc::new(TtlMergeOperator { user, clock }));
     }

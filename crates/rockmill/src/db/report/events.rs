@@ -548,31 +548,26 @@ pub(crate) struct LevelJobStats {
 impl LevelJobStats {
     /// What was added since it was `o`.
     pub fn since(&self, o: &Self) -> Self {
-        Self {
-            jobs: self.jobs - o.jobs,
-            micros: self.micros - o.micros,
-            cpu_micros: self.cpu_micros - o.cpu_micros,
-            read_above: self.read_above - o.read_above,
-            read_output: self.read_output - o.read_output,
-            written: self.written - o.written,
-            flushed: self.flushed - o.flushed,
-            moved: self.moved - o.moved,
-            records_in: self.records_in - o.records_in,
-            records_dropped: self.records_dropped - o.records_dropped,
-        }
+        self.with(o, |now, then| now - then)
     }
 
     pub fn add(&mut self, o: &Self) {
-        self.jobs += o.jobs;
-        self.micros += o.micros;
-        self.cpu_micros += o.cpu_micros;
-        self.read_above += o.read_above;
-        self.read_output += o.read_output;
-        self.written += o.written;
-        self.flushed += o.flushed;
-        self.moved += o.moved;
-        self.records_in += o.records_in;
-        self.records_dropped += o.records_dropped;
+        *self = self.with(o, |a, b| a + b);
+    }
+
+    fn with(&self, o: &Self, each: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            jobs: each(self.jobs, o.jobs),
+            micros: each(self.micros, o.micros),
+            cpu_micros: each(self.cpu_micros, o.cpu_micros),
+            read_above: each(self.read_above, o.read_above),
+            read_output: each(self.read_output, o.read_output),
+            written: each(self.written, o.written),
+            flushed: each(self.flushed, o.flushed),
+            moved: each(self.moved, o.moved),
+            records_in: each(self.records_in, o.records_in),
+            records_dropped: each(self.records_dropped, o.records_dropped),
+        }
     }
 }
 

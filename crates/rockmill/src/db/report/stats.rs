@@ -12,6 +12,13 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
+        impl DbCounters {
+            /// What was counted since they were `o`.
+            pub(crate) fn since(&self, o: &Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(o.$name),)* }
+            }
+        }
+
         /// The counters, being counted. Relaxed: exact in sum, not ordered with anything else.
         #[derive(Debug, Default)]
         pub(crate) struct InternalStats {

@@ -34,19 +34,7 @@ impl DbInner {
         let (up, since) = (seconds(now), seconds(now.saturating_sub(last.micros)));
         let mut s = format!("\n** DB Stats **\nUptime(secs): {up:.1} total, {since:.1} interval\n");
         db_lines(&mut s, "Cumulative", &c, up, ("GB", GB));
-        let l = &last.counters;
-        let interval = DbCounters {
-            keys_written: c.keys_written - l.keys_written,
-            bytes_written: c.bytes_written - l.bytes_written,
-            writes_by_self: c.writes_by_self - l.writes_by_self,
-            writes_by_other: c.writes_by_other - l.writes_by_other,
-            writes_with_wal: c.writes_with_wal - l.writes_with_wal,
-            wal_bytes: c.wal_bytes - l.wal_bytes,
-            wal_syncs: c.wal_syncs - l.wal_syncs,
-            stall_micros: c.stall_micros - l.stall_micros,
-            ..c
-        };
-        db_lines(&mut s, "Interval", &interval, since, ("MB", MB));
+        db_lines(&mut s, "Interval", &c.since(&last.counters), since, ("MB", MB));
         let (allowed, sustained) = (self.pacing.writers().rate(), self.pacing.writers().sustained());
         let allowed = if allowed == 0 { "free".to_owned() } else { format!("{:.2} MB/s", allowed as f64 / MB) };
         let _ = writeln!(

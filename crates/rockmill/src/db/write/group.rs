@@ -299,9 +299,7 @@ impl DbInner {
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
             let failed = self.state.lock().write_error().cloned();
-            return Err(
-                failed.unwrap_or_else(|| Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"))
-            );
+            return Err(failed.unwrap_or_else(Error::closing));
         };
         let n = if members.is_empty() && own.sequence() == first {
             log.append(own)?

@@ -35,7 +35,7 @@ impl DbInner {
                     return Err(e.clone());
                 }
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
-                    return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                    return Err(Error::closing());
                 }
                 let (mut full, reason) = self.full_memtables(&mut state);
                 let victim = self.memory_victim(&state);
@@ -48,7 +48,7 @@ impl DbInner {
             };
             let stalled = full.is_empty() && self.front.memory().stalls_writers();
             if stalled && self.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+                return Err(Error::closing());
             }
             let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {

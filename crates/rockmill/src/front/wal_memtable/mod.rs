@@ -31,7 +31,7 @@ use self::logs::LogTurn;
 use self::memory::FrontMemory;
 use self::wal::{Follows, Wal, WalKind, WalWriter};
 use self::wal_files::{Retention, wal_dir_of};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::front::LogFailure;
 use crate::info_log::Alarm;
 use crate::options::DbOptions;
@@ -60,13 +60,9 @@ pub(crate) struct LogLead<'a> {
     current: MutexGuard<'a, Option<WalWriter>>,
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::ShutdownInProgress, "the database is being closed")
-}
-
 impl LogLead<'_> {
     fn writer(&mut self) -> Result<&mut WalWriter> {
-        self.current.as_mut().ok_or_else(closed)
+        self.current.as_mut().ok_or_else(Error::closing)
     }
 
     /// Appends a batch, and unless records gather hands it to the kernel. Gives the bytes that it took.
@@ -278,7 +274,7 @@ impl WalMemtable {
     /// Hands what gathered to the kernel, so that it survives the process; with `sync` makes everything so far durable.
     /// With `begin`, a log without records says first what it follows on.
     pub fn flush_log(&self, sync: bool, begin: bool) -> Result<()> {
-        let Some(mut log) = self.lead() else { return Err(closed()) };
+        let Some(mut log) = self.lead() else { return Err(Error::closing()) };
         let writer = log.writer()?;
         let begun = if begin { writer.begin_records() } else { Ok(()) };
         self.wal.set_size(writer.size());

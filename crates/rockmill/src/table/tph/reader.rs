@@ -24,7 +24,7 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 use crate::table::block_based::{BlockAccess, BlockBasedTable, BlockStream, StreamReads, TPH_BLOCK, TableIter};
-use crate::table::options::{TableReadOptions, TableSummary};
+use crate::table::options::TableReadOptions;
 use crate::table::{Reservation, Table, TableScan};
 
 /// One file of a table, as a block-based table.
@@ -439,12 +439,5 @@ impl BlockBasedTable {
         let bytes = p.raw_key_size.saturating_add(p.raw_value_size).max(1);
         let stored_per_byte = self.data_end() as f64 / bytes as f64;
         KeptPiece { number, table, bounds, size: self.file_size(), blocks, stored_per_byte }
-    }
-}
-
-impl TableSummary {
-    /// Bytes that the table counts for: its own file, and the live bytes of those that it shares.
-    pub fn live_size(&self) -> u64 {
-        self.pieces.iter().map(|p| p.live).fold(self.file_size, u64::saturating_add)
     }
 }

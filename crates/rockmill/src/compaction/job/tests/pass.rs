@@ -85,9 +85,9 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
         VecRun::new(cmp, entries.collect())
     };
     let runs = plan.runs.iter().map(run).collect();
-    let merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None).unwrap();
+    let mut merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
-    let mut resolver = Resolver::new(merger, rules, &tombstones, [&never; 3]).unwrap();
+    let mut resolver = Resolver::new(&mut merger, rules, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();
     while resolver.next_survivor().unwrap() {
         out.push((resolver.key().to_vec(), resolver.value().to_vec()));

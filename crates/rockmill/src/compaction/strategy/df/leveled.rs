@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
-use super::{Inputs, runs_due, runs_kept_sparing, runs_max};
+use super::{Inputs, runs_due, runs_kept_flush_bound, runs_max};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::sync::atomic::Ordering as Atomic;
@@ -25,9 +25,6 @@ const CANDIDATES_MAX: usize = 64;
 
 /// The next job of a leveled tree that has extra runs, or may get some.
 pub(in crate::compaction::strategy) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
-    if picker.num_levels() < 2 {
-        return None;
-    }
     picker.df_by_score().or_else(|| picker.marked()).or_else(|| picker.due()).or_else(|| picker.at_rest())
 }
 
@@ -137,7 +134,7 @@ impl Picker<'_> {
         let depth = self.sums[level].depth;
         if self.is_flush_bound() && depth > 0 {
             // Nothing before there are more runs than else, and then all of them at once.
-            let all = depth > runs_kept_sparing(self.options);
+            let all = depth > runs_kept_flush_bound(self.options);
             let down = || if too_large { self.push_stack_down(level) } else { None };
             return if all { down().or_else(|| self.merge_extras(level)) } else { None };
         }
@@ -229,7 +226,7 @@ impl Picker<'_> {
     fn push_stack_down(&self, level: usize) -> Option<Compaction> {
         let (below, extras) = (level + 1, &self.version.levels[level].extras);
         let run = self.new_run(below);
-        let runs = (runs_kept_sparing(self.options) + 1).min(extras.len());
+        let runs = (runs_kept_flush_bound(self.options) + 1).min(extras.len());
         for newest in &extras[..(extras.len() + 1).saturating_sub(runs)] {
             for f in newest.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).take(CANDIDATES_MAX) {
                 let files = self.in_run(&newest.files, f.smallest_user_key(), f.largest_user_key());
@@ -253,7 +250,7 @@ impl Picker<'_> {
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
         // Where as many runs as are due lie upon each other; at rest, where the most do.
-        let due = if self.is_flush_bound() { runs_kept_sparing(self.options) + 1 } else { runs_due(self.options) };
+        let due = if self.is_flush_bound() { runs_kept_flush_bound(self.options) + 1 } else { runs_due(self.options) };
         let due = due.min(self.sums[level].free_depth);
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;
@@ -261,9 +258,9 @@ impl Picker<'_> {
             let free: Vec<_> = run.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).collect();
             let step = free.len().div_ceil(CANDIDATES_MAX).max(1);
             for f in free.into_iter().step_by(step) {
-                let stack = || self.stack_of(level, run.id, f);
-                let found = self.running.stack(level, f.number(), stack);
-                debug_assert_eq!(found, stack().found);
+                let find = || self.overlap_below(level, run.id, f);
+                let found = self.running.overlap_below(level, f.number(), find);
+                debug_assert_eq!(found, find().found);
                 let Some((all, base, runs)) = found else { continue };
                 if runs < due {
                     continue;

@@ -233,7 +233,7 @@ fn who_waits_for_flushes_writes_little_from_l0() {
 #[test]
 fn who_waits_for_flushes_merges_many_runs_at_once() {
     let o = options(CompactionStyle::Level);
-    for (runs, due) in [(runs_kept_sparing(&o) as u64, false), (runs_kept_sparing(&o) as u64 + 1, true)] {
+    for (runs, due) in [(runs_kept_flush_bound(&o) as u64, false), (runs_kept_flush_bound(&o) as u64 + 1, true)] {
         let (v, mut cursors) = (stack(4, 1, runs).build(), RunningCompactions::new());
         cursors.set_flush_bound(true);
         let picked = next(&v, &o, &mut cursors);
@@ -242,14 +242,14 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
         assert_eq!((c.inputs.len() as u64, c.output_level, c.output_run), (runs + 1, 2, 1), "with the base run");
     }
     // There is room for more meanwhile.
-    let mut t = stack(4, 1, runs_kept_sparing(&o) as u64);
+    let mut t = stack(4, 1, runs_kept_flush_bound(&o) as u64);
     for _ in 0..4 {
         t = t.file(0, "a", "z", MB);
     }
     let (v, mut cursors) = (t.build(), RunningCompactions::new());
     cursors.set_flush_bound(true);
     assert!(next(&v, &o, &mut cursors).is_some_and(|(c, _)| c.start_level() == 0 && c.output_run > 0));
-    assert!(runs_max(&o) < runs_kept_sparing(&o) && runs_kept_sparing(&o) < runs_max_sparing(&o));
+    assert!(runs_max(&o) < runs_kept_flush_bound(&o) && runs_kept_flush_bound(&o) < runs_max_flush_bound(&o));
 }
 
 /// At rest what lies in several levels is written once, not level by level.

@@ -26,9 +26,6 @@ use crate::options::UniversalCompactOptions;
 /// The next job of a tiered tree that makes extra runs.
 pub(in crate::compaction::strategy) fn pick(picker: Picker<'_>) -> Option<Compaction> {
     let universal = Universal::new(picker);
-    if universal.picker.num_levels() < 2 {
-        return None;
-    }
     let by_shape = || {
         let space = if universal.runs.len() >= universal.trigger() { for_space(&universal) } else { None };
         space.or_else(|| by_level(&universal))

@@ -300,13 +300,10 @@ fn a_manual_compaction_takes_everything() {
     let ManualPick::Pick(c, None) = everything(&tree(7, &[], &[(6, 5)]), &options(), &cursors) else { panic!("a job") };
     assert_eq!((shape(&c), c.trivial_move), ((Manual, vec![], vec![6], 6), false));
     // The last level is not touched where it is for files ingested behind.
-    let o = CfOptions { reserve_last_level: true, ..options() };
-    let ManualPick::Pick(c, None) = everything(&v_with_reserved(), &o, &cursors) else { panic!("a job") };
+    let mut v = Version::clone(&tree(7, &[1], &[(6, 5)]));
+    v.reserves_last_level = true;
+    let ManualPick::Pick(c, None) = everything(&Arc::new(v), &options(), &cursors) else { panic!("a job") };
     assert_eq!(shape(&c), (Manual, vec![1], vec![], 5));
-}
-
-fn v_with_reserved() -> Arc<Version> {
-    tree(7, &[1], &[(6, 5)])
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::coding;
+use rockmill_format::edit::FileEntry;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO, TableProperties, UNKNOWN_COLUMN_FAMILY};
 use rockmill_format::{InternalKey, SequenceNumber};
@@ -46,6 +47,24 @@ impl ExternalFile {
     /// First and last user key; a range tombstone's end counts as if it were covered.
     pub fn range(&self) -> (&[u8], &[u8]) {
         (self.smallest.user_key(), self.largest.user_key())
+    }
+
+    /// As the MANIFEST will name it.
+    pub fn entry(&self, now: u64) -> FileEntry {
+        FileEntry {
+            number: self.number,
+            size: self.size,
+            smallest: self.smallest.clone(),
+            largest: self.largest.clone(),
+            smallest_seqno: self.sequence,
+            largest_seqno: self.sequence,
+            marked_for_compaction: self.only_tombstone,
+            oldest_ancester_time: now,
+            file_creation_time: now,
+            unique_id: self.unique_id,
+            tail_size: self.tail_size,
+            ..FileEntry::default()
+        }
     }
 
     /// Notes where it goes, and gives the boundaries the sequence number of its entries.

@@ -361,22 +361,7 @@ impl DbInner {
         let now = self.now_seconds();
         let entry = |(file, place): (&mut ExternalFile, &TargetLevel)| {
             file.set_place(place.level, place.sequence);
-            let entry = FileEntry {
-                number: file.number,
-                size: file.size,
-                smallest: file.smallest.clone(),
-                largest: file.largest.clone(),
-                smallest_seqno: place.sequence,
-                largest_seqno: place.sequence,
-                marked_for_compaction: file.only_tombstone,
-                oldest_ancester_time: now,
-                file_creation_time: now,
-                epoch_number: place.epoch,
-                unique_id: file.unique_id,
-                tail_size: file.tail_size,
-                ..FileEntry::default()
-            };
-            (place.level as u32, entry)
+            (place.level as u32, FileEntry { epoch_number: place.epoch, ..file.entry(now) })
         };
         VersionEdit { new_files: family.files.iter_mut().zip(places).map(entry).collect(), ..VersionEdit::default() }
     }

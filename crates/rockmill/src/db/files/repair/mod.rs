@@ -61,7 +61,7 @@ use crate::front::wal_dir_of;
 use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
 use crate::options::check::{Adjusted, job_db_options, take_cf_options};
-use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, Options};
+use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::TableReadOptions;
@@ -589,8 +589,9 @@ impl Repair<'_> {
         options.merge_operator = None;
         options.compaction_filter = None;
         options.compaction_filter_factory = None;
-        let atomic_flush = self.options.db.atomic_flush;
-        take_cf_options(name, &mut options, atomic_flush, &mut Adjusted::default())?;
+        // Tables may be put into every level.
+        let db = DbOptions { allow_ingest_behind: false, ..self.options.db.clone() };
+        take_cf_options(name, &mut options, &db, &mut Adjusted::default())?;
         Ok(options)
     }
 
@@ -722,8 +723,7 @@ impl Repair<'_> {
                 placed.push((0, entry));
             }
         } else {
-            let levels = family.options.num_levels.max(1) as usize;
-            let last_level = family.options.usable_levels(levels).max(1) - 1;
+            let last_level = family.options.num_levels.max(1) as usize - 1;
             let superseded = |n: &u64| self.replaced.contains(n) || self.listed.contains(n);
             own.retain(|s| !superseded(&s.entry.number));
             let own_tables = own.len();
