@@ -1,16 +1,14 @@
 //! Installing versions: the MANIFEST first, then memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
-use crate::compaction::commit::CommitQueue;
-use crate::compaction::strategy::aging::aging;
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::ordered_commit::Pending;
+use crate::db::jobs::Jobs;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, Result};
@@ -19,11 +17,8 @@ use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
 
-/// Compactions that began and are not live yet, by column family.
-pub(crate) type Commits = HashMap<u32, CommitQueue<Pending>>;
-
 /// What to do besides when a change is durable.
-type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Commits) + 'a>;
+type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Jobs) + 'a>;
 
 /// A change of one column family, to be committed.
 pub(crate) struct Change<'a> {
@@ -35,7 +30,7 @@ pub(crate) struct Change<'a> {
 impl<'a> Change<'a> {
     /// `install` runs under the database's lock when the edit is durable, before readers see the new version. It must
     /// not panic: the new version is in place already.
-    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Commits) + 'a) -> Self {
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Jobs) + 'a) -> Self {
         Self { cf, edit, install: Box::new(install) }
     }
 }
@@ -56,20 +51,6 @@ impl Drop for Writing<'_> {
 }
 
 impl CfState {
-    /// Computes anew what is due, after the version, the options or the running jobs changed.
-    pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
-        let options = self.cf.options.load();
-        self.scores = self.cursors.level_scores(&self.version, &options);
-        self.aging = aging(&self.version, &options, oldest_snapshot);
-        self.aging_blocked = false;
-        self.nothing_found = false;
-    }
-
-    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
-    pub fn is_aging_due(&self, now: u64) -> bool {
-        !self.aging_blocked && self.aging.is_due(now)
-    }
-
     /// Makes the present memtables and version what readers see.
     pub fn publish(&self) {
         let (front, version) = (self.front.view(), Arc::clone(&self.version));
@@ -95,7 +76,7 @@ impl DbInner {
         &self,
         cf: &CfData,
         edit: VersionEdit,
-        install: impl FnOnce(&mut CfState, &mut Commits),
+        install: impl FnOnce(&mut CfState, &mut Jobs),
     ) -> Result<()> {
         self.log_and_apply_all(vec![Change::new(cf, edit, install)])
     }
@@ -183,11 +164,11 @@ impl DbInner {
         state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
-            let State { cfs, commits, .. } = &mut *state;
+            let State { cfs, jobs, .. } = &mut *state;
             let c = cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
             mark_obsolete(base, &version);
             c.version = version;
-            (change.install)(c, commits);
+            (change.install)(c, jobs);
             c.publish();
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
@@ -338,7 +319,8 @@ impl DbInner {
             for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
-            files.compact_cursors = c.cursors.round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
+            files.compact_cursors =
+                c.jobs.running().round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
             edits.push(files);
         }
         edits.push(VersionEdit {
@@ -354,7 +336,7 @@ impl DbInner {
 
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
-        let threshold = state.cfs.values().map(|c| c.aging.threshold).min();
+        let threshold = state.cfs.values().map(|c| c.jobs.aging().threshold).min();
         self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 

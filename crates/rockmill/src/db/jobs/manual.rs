@@ -9,9 +9,10 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::jobs::refit;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, State};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// How long a wait lasts before the condition is looked at again by itself.
@@ -202,14 +203,12 @@ impl Db {
         db.front.memory().give_back();
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
-            state.exclusive_manual += 1;
-            while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-                db.job_finished.wait_for(&mut state, WAIT);
-            }
+            state.jobs.exclusive_manual += 1;
+            db.wait_for_compactions(&mut state);
         }
         let done = db.compact_levels(cf, (start, end), options, since);
         if options.exclusive_manual_compaction {
-            db.state.lock().exclusive_manual -= 1;
+            db.state.lock().jobs.exclusive_manual -= 1;
             db.work_available.notify_all();
         }
         done
@@ -220,21 +219,18 @@ impl Db {
         let db = &self.inner;
         let mut state = db.state.lock();
         loop {
-            if let Some(b) = &state.background_error {
-                return Err(b.error.clone());
-            }
-            if db.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-            }
+            state.errors.check()?;
+            db.check_not_closing()?;
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.flushes_at_once())
                     || (!c.cf.options.load().disable_auto_compactions
-                        && (((c.scores.needs_compaction() || c.version.has_extra_runs()) && !c.nothing_found)
+                        && (((c.jobs.scores.needs_compaction() || c.version.has_extra_runs())
+                            && !c.jobs.nothing_found)
                             || c.is_aging_due(now))
-                        && state.paused == 0)
+                        && state.jobs.paused == 0)
             });
-            if !due && state.running_flushes == 0 && state.running_compactions == 0 {
+            if !due && state.jobs.idle() {
                 return Ok(());
             }
             // What became due by the clock alone, threads may not have seen yet.
@@ -247,18 +243,13 @@ impl Db {
     pub fn pause_background_work(&self) {
         let db = &self.inner;
         let mut state = db.state.lock();
-        state.paused += 1;
-        while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-            db.job_finished.wait_for(&mut state, WAIT);
-        }
+        state.jobs.paused += 1;
+        db.wait_for_compactions(&mut state);
     }
 
     /// Undoes one [`Self::pause_background_work`].
     pub fn continue_background_work(&self) {
-        let mut state = self.inner.state.lock();
-        state.paused = state.paused.saturating_sub(1);
-        drop(state);
-        self.inner.work_available.notify_all();
+        self.inner.end_pause();
     }
 }
 
@@ -281,7 +272,7 @@ impl<'a> Patience<'a> {
     fn wears_out(&mut self, state: &mut State) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && !self.holds {
-            state.exclusive_manual += 1;
+            state.jobs.exclusive_manual += 1;
             self.holds = true;
         }
     }
@@ -289,7 +280,7 @@ impl<'a> Patience<'a> {
     fn renew(&mut self, state: &mut State) {
         self.left = Self::TURNS;
         if std::mem::take(&mut self.holds) {
-            state.exclusive_manual -= 1;
+            state.jobs.exclusive_manual -= 1;
             self.db.work_available.notify_all();
         }
     }
@@ -304,15 +295,28 @@ impl Drop for Patience<'_> {
 }
 
 impl DbInner {
+    /// Waits until no compaction runs, or the database is being closed.
+    pub(super) fn wait_for_compactions(&self, state: &mut MutexGuard<'_, State>) {
+        while state.jobs.running_compactions > 0 && !self.shutdown.load(Ordering::Acquire) {
+            self.job_finished.wait_for(state, WAIT);
+        }
+    }
+
+    /// One of those who paused automatic compactions lets them go on.
+    pub(super) fn end_pause(&self) {
+        let mut state = self.state.lock();
+        state.jobs.paused = state.jobs.paused.saturating_sub(1);
+        drop(state);
+        self.work_available.notify_all();
+    }
+
     /// Makes the memtables of column families immutable and asks for their flush; the write leader's to call. Gives
     /// (column family, last memtable) for [`Self::wait_flushed`].
     pub fn request_flush(&self, cfs: &[&CfData], reason: FlushReason) -> Result<Vec<(u32, u64)>> {
         let (mut waiting_for, mut full) = (Vec::new(), Vec::new());
         {
             let state = self.state.lock();
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             if let Some(cf) = cfs.iter().find(|cf| cf.is_dropped()) {
                 return Err(crate::db::write::group::dropped(cf));
             }
@@ -345,9 +349,7 @@ impl DbInner {
     pub fn wait_flushed(&self, waiting_for: &[(u32, u64)]) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             // When a flush returns, listeners have been told of it.
             let tell = !self.opts.listeners.is_empty();
             let is_open = |(id, mem): &(u32, u64)| state.cfs.get(id).is_some_and(|c| c.front.is_unflushed(*mem, tell));
@@ -355,9 +357,7 @@ impl DbInner {
             if !open {
                 return Ok(());
             }
-            if self.shutdown.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-            }
+            self.check_not_closing()?;
             state.join_flushes(); // each time: another may have begun
             self.job_finished.wait_for(&mut state, WAIT);
         }
@@ -424,14 +424,10 @@ impl DbInner {
             let picked = {
                 let mut state = self.state.lock();
                 loop {
-                    if let Some(b) = &state.background_error {
-                        return Err(b.error.clone());
-                    }
-                    if self.shutdown.load(Ordering::Acquire) {
-                        return Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
-                    }
+                    state.errors.check()?;
+                    self.check_not_closing()?;
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-                    match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
+                    match step.pick(&c.version, &cf.options.load(), &c.jobs.running, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
                             match step.kind {
@@ -517,7 +513,7 @@ mod tests {
         });
         db.wait_for_background_work().unwrap();
         let state = db.inner.state.lock();
-        assert_eq!((state.exclusive_manual, state.running_compactions), (0, 0));
+        assert_eq!((state.jobs.exclusive_manual, state.jobs.running_compactions), (0, 0));
         assert!(!state.cfs[&0].version.has_extra_runs(), "at rest there is none");
     }
 

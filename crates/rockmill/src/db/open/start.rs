@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -20,13 +20,10 @@ use rockmill_io::FileLock;
 
 use crate::compaction::SharedEngines;
 use crate::compaction::engine::kernel::InUse;
-use crate::compaction::strategy::RunningCompactions;
-use crate::compaction::strategy::aging::aging;
-use crate::compaction::strategy::score::level_scores;
 use crate::db::catalog::column_family::{CfData, ColumnFamily};
 use crate::db::catalog::file_numbers::FileNumbers;
-use crate::db::jobs::error_recovery::Recovery;
-use crate::db::jobs::threads;
+use crate::db::jobs::error_recovery::{Errors, Recovery};
+use crate::db::jobs::{FamilyJobs, Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
@@ -34,7 +31,7 @@ use crate::db::open::{DirLocks, wal_owner};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
-use crate::db::{CfState, Db, DbInner, State, Weighed};
+use crate::db::{CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::{FamilyFront, Front, FrontMemory, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
@@ -516,7 +513,7 @@ pub(crate) fn assemble(
             (front.memory(), options.db.statistics.as_ref()),
         );
         for (level, key) in cursors {
-            state.cursors.set_cursor(*level as usize, key.clone());
+            state.jobs.set_cursor(*level as usize, key.clone());
         }
         cfs.insert(id, state);
     };
@@ -569,18 +566,8 @@ pub(crate) fn assemble(
             cfs,
             logs: Logs::new(recovered.map_or(0, |r| r.min_log_number_to_keep)),
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
-            background_error: None,
-            recovering: false,
-            failed_meanwhile: None,
-            manifest_failure: None,
-            running_flushes: 0,
-            running_compactions: 0,
-            commits: HashMap::new(),
-            exclusive_manual: 0,
-            // Nobody's pause but the option's: `continue_background_work` ends it.
-            paused: usize::from(options.db.reproducible),
-            background_errors: 0,
-            threads: BTreeSet::new(),
+            errors: Errors::default(),
+            jobs: Jobs::new(options.db.reproducible),
             oldest_snapshot: 0,
         }),
         job_finished: Condvar::new(),
@@ -622,8 +609,7 @@ pub(crate) fn new_cf_state(
 ) -> CfState {
     let front = FamilyFront::new(&cmp, &options, memory, log_number);
     let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
-    let scores = level_scores(&version, &options);
-    let aging = aging(&version, &options, 0);
+    let jobs = FamilyJobs::new(&version, &options);
     let reserved_epoch = u64::from(options.reserve_last_level);
     CfState {
         cf: Arc::new(CfData {
@@ -641,14 +627,7 @@ pub(crate) fn new_cf_state(
         // RocksDB keeps epoch 1 for files ingested behind.
         next_epoch: largest_epoch(&version).max(reserved_epoch),
         version,
-        cursors: RunningCompactions::new(),
-        scores,
-        aging,
-        aging_blocked: false,
-        nothing_found: false,
-        flush_awaited: Arc::default(),
-        weighed: Weighed::NotYet,
-        compacting: 0,
+        jobs,
         job_stats: Default::default(),
     }
 }

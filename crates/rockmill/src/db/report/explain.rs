@@ -149,7 +149,7 @@ fn pick_step(
     let mut picked = Vec::new();
     let mut from = start.map(<[u8]>::to_vec);
     loop {
-        match step.pick(&c.version, options, &c.cursors, moment, from.as_deref(), end) {
+        match step.pick(&c.version, options, c.jobs.running(), moment, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
             ManualPick::First(compaction) => {

@@ -31,7 +31,7 @@ use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{GroupSpan, Leadership, Slot, insert_group};
 use crate::db::write::turn;
-use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
+use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch, closing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::front::{BufferLimit, entry_of};
@@ -298,10 +298,8 @@ impl DbInner {
         }
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
-            let failed = self.state.lock().write_error().cloned();
-            return Err(
-                failed.unwrap_or_else(|| Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"))
-            );
+            let failed = self.state.lock().errors.of_writes().cloned();
+            return Err(failed.unwrap_or_else(closing));
         };
         let n = if members.is_empty() && own.sequence() == first {
             log.append(own)?
@@ -615,9 +613,7 @@ impl Db {
 impl DbInner {
     /// [`Db::flush_wal`] for the write leader. With `begin`, a WAL without records says first what it follows on.
     pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
-        if let Some(e) = self.state.lock().write_error() {
-            return Err(e.clone());
-        }
+        self.check_takes_writes()?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
         let done = self.front.flush_log(sync, begin);
