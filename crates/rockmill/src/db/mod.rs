@@ -45,7 +45,8 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 
 use crate::compaction::EngineParts;
-use crate::db::catalog::file_numbers::FileNumbers;
+use crate::db::catalog::Catalog;
+use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
 use crate::db::jobs::{FamilyJobs, Jobs};
 use crate::db::read::tables::TableCache;
@@ -55,10 +56,10 @@ use crate::event_listener::{BackgroundErrorReason, EventListener};
 use crate::front::{FamilyFront, Front, Logs};
 use crate::info_log::{InfoLog, log_error, log_info};
 use crate::options::DbOptions;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{ArcSwap, Condvar, Mutex};
-use crate::version::{ManifestWriter, PurgeQueue, Version};
+use crate::sync::{Condvar, Mutex};
+use crate::version::Version;
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
@@ -110,39 +111,31 @@ pub(crate) struct DbInner {
     opening: u64,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
-    /// Replaced whole by `set_db_options`.
-    live: ArcSwap<DbOptions>,
     read_only: bool,
     /// Values carry the time of their writing (`open/ttl.rs`).
     with_ttl: bool,
     db_id: String,
     session_id: String,
     tables: TableCache,
-    /// Readers and writers find column families here without a lock.
-    cfs: ArcSwap<CfMap>,
-    default_cf: ColumnFamily,
+    /// Column families and options as they are now, and the MANIFEST.
+    catalog: Catalog,
     state: Mutex<State>,
     /// Signalled when a job ends, a memtable or version is installed, or an error is set: for those who wait for room.
     job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
     work_available: Condvar,
     recovery: Recovery,
-    manifest: Mutex<Option<ManifestWriter>>,
     queue: WriteQueue,
     /// Makes writes durable and findable until tables hold them.
     pub front: Front,
     /// Newest sequence number that reads may see.
     last_sequence: AtomicU64,
-    numbers: FileNumbers,
+    /// Numbers of files, and which may be deleted.
+    files: Files,
     snapshots: SnapshotList,
-    purge: Arc<PurgeQueue>,
-    /// While it is not 0, no file is deleted.
-    deletions_off: AtomicUsize,
     shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
     pacing: Pacing,
-    /// Of tables that jobs wrote and have not committed. A leaf lock.
-    new_tables: Arc<crate::version::NewTables>,
     running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
@@ -151,19 +144,9 @@ pub(crate) struct DbInner {
     stats: InternalStats,
     log: InfoLog,
     reporting: Reporting,
-    /// Held by who changes options or column families, until the OPTIONS file says so.
-    options_turn: Mutex<()>,
     locks: DirLocks,
     /// What makes it a secondary instance, if it is one.
     following: Following,
-}
-
-/// Column families by name and by id.
-#[derive(Default, Clone)]
-pub(crate) struct CfMap {
-    pub by_name: BTreeMap<String, ColumnFamily>,
-    /// In a tree: writes look each record's up, and there are few as a rule.
-    pub by_id: BTreeMap<u32, ColumnFamily>,
 }
 
 /// What the database's lock guards.
@@ -185,7 +168,8 @@ pub(crate) struct CfState {
     front: FamilyFront,
     version: Arc<Version>,
     jobs: FamilyJobs,
-    next_epoch: u64,
+    /// The last epoch number that a table got.
+    epoch: u64,
     job_stats: CfJobStats,
 }
 
@@ -201,11 +185,19 @@ impl State {
     }
 }
 
+impl CfState {
+    /// An epoch number for a new table of L0: later ones have larger numbers.
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+}
+
 impl DbInner {
     /// The options as they are now.
     #[inline]
     pub fn live(&self) -> crate::sync::Guard<Arc<DbOptions>> {
-        self.live.load()
+        self.catalog.options()
     }
 
     pub fn last_sequence(&self) -> SequenceNumber {
@@ -213,7 +205,7 @@ impl DbInner {
     }
 
     pub fn new_file_number(&self) -> u64 {
-        self.numbers.take()
+        self.files.numbers().take()
     }
 
     /// Tells the listeners. No lock may be held: they may use the database.
@@ -286,17 +278,17 @@ impl Db {
 
     /// The handle of a column family, if it exists.
     pub fn cf_handle(&self, name: &str) -> Option<ColumnFamily> {
-        self.inner.cfs.load().by_name.get(name).cloned()
+        self.inner.catalog.families().named(name).cloned()
     }
 
     /// Names of the column families, sorted.
     pub fn cf_names(&self) -> Vec<String> {
-        self.inner.cfs.load().by_name.keys().cloned().collect()
+        self.inner.catalog.families().all().map(|cf| cf.name().to_owned()).collect()
     }
 
     /// The default column family.
     pub fn default_cf(&self) -> ColumnFamily {
-        self.inner.default_cf.clone()
+        self.inner.catalog.default_cf().clone()
     }
 
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].

@@ -177,13 +177,13 @@ impl DbInner {
             inputs: Arc::default(),
             tables: Arc::new(CfTables::new(self, cf)),
             sealed: None,
-            new_file_number: self.numbers.taker(),
+            new_file_number: self.files.numbers().taker(),
             cancelled: Arc::default(),
             events: JobEvents {
                 job,
                 cf_name: cf.name.clone(),
                 reason,
-                new_tables: Arc::clone(&self.new_tables),
+                new_tables: self.files.new_tables(),
                 ..JobEvents::default()
             },
         }
@@ -207,8 +207,7 @@ impl DbInner {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
         for &n in numbers {
-            let gone = self.new_tables.lock().remove(&n);
-            drop(gone); // closed without the lock
+            self.files.forget_new_table(n);
             let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
         }
     }

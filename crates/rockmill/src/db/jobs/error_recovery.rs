@@ -295,7 +295,7 @@ impl DbInner {
             self.check_not_closing()?;
             {
                 // What stands at the end of the MANIFEST may be unknown: this begins a new one then.
-                let mut manifest = self.manifest.lock();
+                let mut manifest = self.catalog.lock_manifest();
                 let edit = rockmill_format::edit::VersionEdit { prev_log_number: Some(0), ..Default::default() };
                 self.append_to_manifest(&mut manifest, &mut [edit])?;
             }

@@ -82,9 +82,8 @@ impl CfState {
 
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
         let (runs, reason) = self.front.take_sealed();
-        self.next_epoch += 1;
         self.jobs.flush_awaited = Arc::clone(awaited);
-        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch, reason }
+        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch(), reason }
     }
 
     fn has_sealed(&self) -> bool {

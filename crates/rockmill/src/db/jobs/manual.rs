@@ -26,7 +26,7 @@ impl Db {
 
     /// Writes the default column family's memtables as tables.
     pub fn flush_opt(&self, options: &FlushOptions) -> Result<()> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.flush_cfs_opt(&[cf], options)
     }
 
@@ -81,7 +81,7 @@ impl Db {
             let _alone = db.lead_alone();
             let all: Vec<_> = match cfs {
                 Some(cfs) => cfs.iter().map(|cf| cf.as_cf().clone()).collect(),
-                None => db.cfs.load().by_name.values().filter(|cf| !cf.data.is_dropped()).cloned().collect(),
+                None => db.catalog.families().all().filter(|cf| !cf.data.is_dropped()).cloned().collect(),
             };
             let cfs: Vec<_> = all.iter().map(|cf| &*cf.data).collect();
             db.request_flush(&cfs, reason)?
@@ -104,7 +104,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.compact_range_cf_opt(&cf, start, end, options)
     }
 
@@ -126,7 +126,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let since = self.inner.numbers.next();
+        let since = self.inner.files.numbers().next();
         self.compact_range_since(cf, start, end, options, since)
     }
 
@@ -142,7 +142,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        self.compact_range_since(cf, start, end, options, self.inner.numbers.first())
+        self.compact_range_since(cf, start, end, options, self.inner.files.numbers().first())
     }
 
     /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
@@ -376,7 +376,7 @@ impl DbInner {
         let Some(first) = version() else { return Ok(()) };
         // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
         // under steady writes there would always be more.
-        let next_file = self.numbers.next();
+        let next_file = self.files.numbers().next();
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, since);
         let mut ended_in = (0..first.levels.len()).find(|&l| !first.overlapping(l, start, end).is_empty());
         drop(first);
@@ -539,7 +539,7 @@ mod tests {
             let mut options = CompactOptions::default();
             options.set_exclusive_manual_compaction(true);
             options.set_bottommost_level_compaction(how);
-            let cf = db.inner.default_cf.clone();
+            let cf = db.inner.catalog.default_cf().clone();
             db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
             let live: u64 = db.inner.state.lock().cfs[&0].version.files().map(|f| f.size()).sum();
             let written = db.counters().compact_write_bytes;

@@ -118,8 +118,8 @@ struct IntraDfOutput {
 
 fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
     let table = |f: &FileEntry| {
-        let table = FileMeta::new(f.clone(), Arc::clone(&db.purge));
-        table.set_open(db.new_tables.lock().get(&f.number).and_then(|new| new.open.clone()));
+        let table = FileMeta::new(f.clone(), Arc::clone(db.files.purge()));
+        table.set_open(db.files.open_new_table(f.number));
         Arc::new(table)
     };
     files.into_iter().map(table).collect()
@@ -255,8 +255,7 @@ impl DbInner {
         self.remove_outputs(&undone, None);
         // The last one that reads them deletes them.
         for table in &replaced {
-            let gone = self.new_tables.lock().remove(&table.number());
-            drop(gone); // closed without the lock
+            self.files.forget_new_table(table.number());
             table.set_obsolete();
         }
         drop(replaced);
@@ -516,7 +515,7 @@ mod tests {
             assert!(state.jobs.commits.get(&0).is_none_or(CommitQueue::is_empty));
         }
         // It goes on, with a new MANIFEST; and it opens again.
-        let manifest = |db: &Db| db.inner.manifest.lock().as_ref().map(|m| m.number());
+        let manifest = |db: &Db| db.inner.catalog.lock_manifest().as_ref().map(|m| m.number());
         let before = manifest(&db);
         db.resume().unwrap();
         assert_ne!(manifest(&db), before);

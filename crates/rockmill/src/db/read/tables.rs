@@ -288,11 +288,9 @@ impl DbInner {
                 if !self.may_open_one_more() {
                     break;
                 }
-                let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
+                let file = FileMeta::new(entry.clone(), Arc::clone(self.files.purge()));
                 let table = self.open_counted(&file, &settings)?;
-                if let Some(new) = self.new_tables.lock().get_mut(&entry.number) {
-                    new.open = Some((table, file.cache_id.get().copied()));
-                }
+                self.files.set_new_table_open(entry.number, (table, file.cache_id.get().copied()));
             }
             Ok(())
         });
@@ -301,7 +299,7 @@ impl DbInner {
     /// True when a table may be opened and no other has to be closed for it.
     fn may_open_one_more(&self) -> bool {
         let Some(max) = self.open_tables_max() else { return true };
-        let new = self.new_tables.lock().values().filter(|new| new.open.is_some()).count();
+        let new = self.files.new_tables_open();
         let mut open = self.tables.open.lock();
         if open.len() + new >= max {
             open.retain(is_open);

@@ -39,7 +39,7 @@ impl Db {
     /// A property of the default column family, as text; `None` for one that does not exist. The names are in
     /// [`crate::properties`].
     pub fn property_value(&self, name: impl AsRef<str>) -> Result<Option<String>> {
-        self.property_value_cf(&self.inner.default_cf, name)
+        self.property_value_cf(self.inner.catalog.default_cf(), name)
     }
 
     /// A property of a column family, as text; `None` for one that does not exist.
@@ -85,7 +85,7 @@ impl Db {
 
     /// A property of the default column family, as a number; `None` for one that does not exist or is text.
     pub fn property_int_value(&self, name: impl AsRef<str>) -> Result<Option<u64>> {
-        self.property_int_value_cf(&self.inner.default_cf, name)
+        self.property_int_value_cf(self.inner.catalog.default_cf(), name)
     }
 
     /// A property of a column family, as a number; `None` for one that does not exist or is text.
@@ -134,7 +134,7 @@ impl DbInner {
             names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
             names::LIVE_SST_FILES_SIZE => bytes(),
             names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
-            names::OBSOLETE_SST_FILES_SIZE => self.purge.bytes(),
+            names::OBSOLETE_SST_FILES_SIZE => self.files.purge().bytes(),
             names::NUM_BLOB_FILES
             | names::TOTAL_BLOB_FILE_SIZE
             | names::LIVE_BLOB_FILE_SIZE
@@ -178,7 +178,7 @@ impl DbInner {
             names::NUM_ENTRIES_IMM_MEM_TABLES => c.front.sealed_stats().entries,
             names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front.active_stats().deletes,
             names::NUM_DELETES_IMM_MEM_TABLES => c.front.sealed_stats().deletes,
-            names::IS_FILE_DELETIONS_ENABLED => u64::from(self.deletions_off.load(Ordering::Acquire) == 0),
+            names::IS_FILE_DELETIONS_ENABLED => u64::from(self.files.may_delete()),
             names::NUM_SNAPSHOTS => self.snapshots.count() as u64,
             names::OLDEST_SNAPSHOT_TIME => self.snapshots.oldest_time(),
             names::OLDEST_SNAPSHOT_SEQUENCE => self.snapshots.all().first().copied().unwrap_or(0),

@@ -26,12 +26,13 @@ use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::block::ENTRY_LEN_MAX;
 use rockmill_format::{InternalKeyComparator, MAX_SEQUENCE, SequenceNumber, ValueType};
 
+use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{GroupSpan, Leadership, Slot, insert_group};
 use crate::db::write::turn;
-use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch, closing};
+use crate::db::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch, closing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::front::{BufferLimit, entry_of};
@@ -383,9 +384,9 @@ impl<'a> Families<'a> {
     #[inline]
     fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
         if id == 0 {
-            return Some(&self.db.default_cf);
+            return Some(self.db.catalog.default_cf());
         }
-        self.others.get_or_insert_with(|| self.db.cfs.load()).by_id.get(&id)
+        self.others.get_or_insert_with(|| self.db.catalog.families()).get(id)
     }
 }
 

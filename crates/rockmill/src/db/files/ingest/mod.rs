@@ -225,7 +225,7 @@ impl DbInner {
         if options.move_files || options.link_files {
             // The numbers are not used again after a crash: what is written under one would change the file outside,
             // too.
-            self.append_to_manifest(&mut self.manifest.lock(), &mut [VersionEdit::default()])?;
+            self.append_to_manifest(&mut self.catalog.lock_manifest(), &mut [VersionEdit::default()])?;
         }
         files.iter_mut().try_for_each(|f| f.bring_in(self, options))?;
         let synced = self.opts.fs.sync_dir(&self.path);
@@ -238,7 +238,7 @@ impl DbInner {
         self.flush_overlapped(families)?;
         self.flush_wal_as_leader(true, true)?;
         // Versions change under this lock only: what is found out about one stays true.
-        let mut manifest = self.manifest.lock();
+        let mut manifest = self.catalog.lock_manifest();
         let done = self.place_and_commit(families, &mut manifest);
         let cut_short = manifest.as_ref().is_some_and(ManifestWriter::has_failed);
         drop(manifest);

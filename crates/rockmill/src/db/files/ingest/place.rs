@@ -143,10 +143,9 @@ pub(super) fn place(
                     ),
                 ));
             }
-            c.next_epoch += 1;
             let needs_one = overlaps || new_sequences || family.overlap;
             let sequence = if needs_one { *last + 1 } else { 0 };
-            TargetLevel { level, sequence, epoch: c.next_epoch }
+            TargetLevel { level, sequence, epoch: c.next_epoch() }
         };
         if place.sequence > 0 {
             if !options.allow_global_seqno {
