@@ -36,13 +36,13 @@ pub struct JobEvents {
     /// For the version that they will be part of.
     pub(crate) new_tables: Arc<NewTables>,
     /// Where listeners may not be called yet: what they are to be told.
-    pub(crate) told_later: Option<Arc<Mutex<Vec<TableFileCreationInfo>>>>,
+    pub(crate) deferred: Option<Arc<Mutex<Vec<TableFileCreationInfo>>>>,
 }
 
 impl Default for JobEvents {
     fn default() -> Self {
         let (cf_name, reason) = (String::new(), TableFileCreationReason::Compaction);
-        Self { job: 0, cf_name, reason, progress: Arc::default(), new_tables: Arc::default(), told_later: None }
+        Self { job: 0, cf_name, reason, progress: Arc::default(), new_tables: Arc::default(), deferred: None }
     }
 }
 
@@ -88,7 +88,7 @@ impl LocalHost {
             table_properties: done.as_ref().map(|s| s.properties.clone()).unwrap_or_default(),
             status: done.as_ref().map(drop).map_err(Error::clone),
         };
-        match &self.events.told_later {
+        match &self.events.deferred {
             Some(infos) => infos.lock().push(info),
             None => db.listeners.notify(log, |l| l.on_table_file_created(&info)),
         }

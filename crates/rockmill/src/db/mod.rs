@@ -38,18 +38,17 @@ pub(crate) mod read;
 pub(crate) mod report;
 pub(crate) mod write;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 
 use crate::compaction::EngineParts;
-use crate::compaction::strategy::RunningCompactions;
-use crate::compaction::strategy::aging::Aging;
-use crate::compaction::strategy::score::LevelScores;
-use crate::db::catalog::file_numbers::FileNumbers;
-use crate::db::jobs::error_recovery::{BackgroundError, Recovery};
+use crate::db::catalog::Catalog;
+use crate::db::files::Files;
+use crate::db::jobs::error_recovery::{Errors, Recovery};
+use crate::db::jobs::{FamilyJobs, Jobs};
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
 use crate::error::{Error, Result};
@@ -57,10 +56,10 @@ use crate::event_listener::{BackgroundErrorReason, EventListener};
 use crate::front::{FamilyFront, Front, Logs};
 use crate::info_log::{InfoLog, log_error, log_info};
 use crate::options::DbOptions;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{ArcSwap, Condvar, Mutex};
-use crate::version::{ManifestWriter, PurgeQueue, Version};
+use crate::sync::{Condvar, Mutex};
+use crate::version::Version;
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
@@ -109,125 +108,69 @@ pub type DB = Db;
 pub(crate) struct DbInner {
     pub path: PathBuf,
     /// Tells this opening from all others of the process: handles of column families carry it.
-    pub opening: u64,
+    opening: u64,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
-    /// Replaced whole by `set_db_options`.
-    pub live: ArcSwap<DbOptions>,
-    pub read_only: bool,
+    read_only: bool,
     /// Values carry the time of their writing (`open/ttl.rs`).
-    pub with_ttl: bool,
-    pub db_id: String,
-    pub session_id: String,
-    pub tables: TableCache,
-    /// Readers and writers find column families here without a lock.
-    pub cfs: ArcSwap<CfMap>,
-    pub default_cf: ColumnFamily,
-    pub state: Mutex<State>,
+    with_ttl: bool,
+    db_id: String,
+    session_id: String,
+    tables: TableCache,
+    /// Column families and options as they are now, and the MANIFEST.
+    catalog: Catalog,
+    state: Mutex<State>,
     /// Signalled when a job ends, a memtable or version is installed, or an error is set: for those who wait for room.
-    pub job_finished: Condvar,
+    job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
-    pub work_available: Condvar,
-    pub recovery: Recovery,
-    pub manifest: Mutex<Option<ManifestWriter>>,
-    pub queue: WriteQueue,
+    work_available: Condvar,
+    recovery: Recovery,
+    queue: WriteQueue,
     /// Makes writes durable and findable until tables hold them.
     pub front: Front,
     /// Newest sequence number that reads may see.
-    pub last_sequence: AtomicU64,
-    pub numbers: FileNumbers,
-    pub snapshots: SnapshotList,
-    pub purge: Arc<PurgeQueue>,
-    /// While it is not 0, no file is deleted.
-    pub deletions_off: AtomicUsize,
-    pub shutdown: Arc<AtomicBool>,
+    last_sequence: AtomicU64,
+    /// Numbers of files, and which may be deleted.
+    files: Files,
+    snapshots: SnapshotList,
+    shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
-    pub pacing: Pacing,
-    /// Of tables that jobs wrote and have not committed. A leaf lock.
-    pub new_tables: Arc<crate::version::NewTables>,
-    pub running_jobs: RunningJobs,
+    pacing: Pacing,
+    running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
     /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
-    pub leader_has_work: AtomicBool,
-    pub stats: InternalStats,
-    pub log: InfoLog,
-    pub reporting: Reporting,
-    /// Held by who changes options or column families, until the OPTIONS file says so.
-    pub options_turn: Mutex<()>,
-    pub locks: DirLocks,
+    leader_has_work: AtomicBool,
+    stats: InternalStats,
+    log: InfoLog,
+    reporting: Reporting,
+    locks: DirLocks,
     /// What makes it a secondary instance, if it is one.
-    pub following: Following,
-}
-
-/// Column families by name and by id.
-#[derive(Default, Clone)]
-pub(crate) struct CfMap {
-    pub by_name: BTreeMap<String, ColumnFamily>,
-    /// In a tree: writes look each record's up, and there are few as a rule.
-    pub by_id: BTreeMap<u32, ColumnFamily>,
+    following: Following,
 }
 
 /// What the database's lock guards.
 pub(crate) struct State {
-    pub cfs: BTreeMap<u32, CfState>,
+    cfs: BTreeMap<u32, CfState>,
     /// Which WALs there are, and which may go.
-    pub logs: Logs,
-    pub max_column_family: u32,
-    /// Set by a failed background job or log write.
-    pub background_error: Option<BackgroundError>,
-    /// A recovery from it runs.
-    pub recovering: bool,
-    /// The worst that failed since that began: what is left when it succeeds.
-    pub failed_meanwhile: Option<BackgroundError>,
-    /// The last failure of the MANIFEST.
-    pub manifest_failure: Option<Error>,
-    pub running_flushes: usize,
-    pub running_compactions: usize,
-    /// Compactions that began and are not live yet, in the order of their commits, by column family.
-    pub commits: catalog::install::Commits,
-    /// Manual compactions that want no automatic ones beside them.
-    pub exclusive_manual: usize,
-    /// Automatic compactions are paused by `pause_background_work`.
-    pub paused: usize,
-    pub background_errors: u64,
-    /// Background threads that run.
-    pub threads: BTreeSet<jobs::threads::Worker>,
+    logs: Logs,
+    max_column_family: u32,
+    errors: Errors,
+    jobs: Jobs,
     /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
-    pub oldest_snapshot: SequenceNumber,
-}
-
-/// See [`CfState::weighed`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weighed {
-    NotYet,
-    /// A thread opens the tables. No compaction begins meanwhile.
-    Now,
-    Done,
+    oldest_snapshot: SequenceNumber,
 }
 
 /// The mutable part of a column family.
 pub(crate) struct CfState {
-    pub cf: Arc<CfData>,
+    cf: Arc<CfData>,
     /// What is in no table, and its flush.
-    pub front: FamilyFront,
-    pub version: Arc<Version>,
-    pub cursors: RunningCompactions,
-    pub scores: LevelScores,
-    /// When tables are due for another reason than the tree's shape.
-    pub aging: Aging,
-    /// Something is due and no job for it was found: nothing is looked for until the tree changes.
-    pub aging_blocked: bool,
-    /// The tree as it is was looked at, and no job was found: with universal compaction a score of 1 need not mean one.
-    pub nothing_found: bool,
-    /// Whether it is known how many tombstones the tables have that were there when the database was opened.
-    pub weighed: Weighed,
-    pub next_epoch: u64,
-    /// Somebody waits for the flush that runs, or that ran last.
-    flush_awaited: Arc<AtomicBool>,
-    /// Compactions of this column family that are running, for `stats` and for drops.
-    pub compacting: usize,
-    pub job_stats: CfJobStats,
+    front: FamilyFront,
+    version: Arc<Version>,
+    jobs: FamilyJobs,
+    /// The last epoch number that a table got.
+    epoch: u64,
+    job_stats: CfJobStats,
 }
 
 impl State {
@@ -242,11 +185,19 @@ impl State {
     }
 }
 
+impl CfState {
+    /// An epoch number for a new table of L0: later ones have larger numbers.
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+}
+
 impl DbInner {
     /// The options as they are now.
     #[inline]
     pub fn live(&self) -> crate::sync::Guard<Arc<DbOptions>> {
-        self.live.load()
+        self.catalog.options()
     }
 
     pub fn last_sequence(&self) -> SequenceNumber {
@@ -254,7 +205,7 @@ impl DbInner {
     }
 
     pub fn new_file_number(&self) -> u64 {
-        self.numbers.take()
+        self.files.numbers().take()
     }
 
     /// Tells the listeners. No lock may be held: they may use the database.
@@ -288,7 +239,12 @@ impl DbInner {
 
     /// Refuses what must not be done while the database takes no writes because of a background error.
     pub fn check_takes_writes(&self) -> Result<()> {
-        self.state.lock().write_error().map_or(Ok(()), |e| Err(e.clone()))
+        self.state.lock().errors.check_writes()
+    }
+
+    /// Refuses to wait for what will not come any more.
+    pub fn check_not_closing(&self) -> Result<()> {
+        if self.shutdown.load(Ordering::Acquire) { Err(Error::closing()) } else { Ok(()) }
     }
 
     /// Refuses what changes a read-only database.
@@ -317,17 +273,17 @@ impl Db {
 
     /// The handle of a column family, if it exists.
     pub fn cf_handle(&self, name: &str) -> Option<ColumnFamily> {
-        self.inner.cfs.load().by_name.get(name).cloned()
+        self.inner.catalog.families().named(name).cloned()
     }
 
     /// Names of the column families, sorted.
     pub fn cf_names(&self) -> Vec<String> {
-        self.inner.cfs.load().by_name.keys().cloned().collect()
+        self.inner.catalog.families().all().map(|cf| cf.name().to_owned()).collect()
     }
 
     /// The default column family.
     pub fn default_cf(&self) -> ColumnFamily {
-        self.inner.default_cf.clone()
+        self.inner.catalog.default_cf().clone()
     }
 
     /// What the database did since it was opened. Always counted; more is in [`crate::statistics`].

@@ -60,17 +60,17 @@ pub struct IntraDf {
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &RunningCompactions,
+    running: &RunningCompactions,
     pending: &[PendingRun],
 ) -> Option<IntraDf> {
-    pick_of(version, options, cursors, pending, runs_due(options))
+    pick_of(version, options, running, pending, runs_due(options))
 }
 
 /// The same for at least `due` runs.
 pub fn pick_of(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &RunningCompactions,
+    running: &RunningCompactions,
     pending: &[PendingRun],
     due: usize,
 ) -> Option<IntraDf> {
@@ -78,7 +78,7 @@ pub fn pick_of(
     if pending.len() < due {
         return None;
     }
-    let picker = Picker::new(version, options, cursors);
+    let picker = Picker::new(version, options, running);
     let mut levels: Vec<usize> = pending.iter().map(|p| p.level).collect();
     levels.sort_unstable();
     levels.dedup();

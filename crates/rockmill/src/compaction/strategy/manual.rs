@@ -41,14 +41,14 @@ pub enum ManualPick {
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &RunningCompactions,
+    running: &RunningCompactions,
     level: usize,
     output_level: usize,
     begin: Option<&[u8]>,
     end: Option<&[u8]>,
     file_number_limit: u64,
 ) -> ManualPick {
-    let picker = Picker::new(version, options, cursors);
+    let picker = Picker::new(version, options, running);
     let output_level = if level == 0 && output_level != 0 { picker.scores.base_level } else { output_level };
     if let Some(merge) = first_merge(&picker, [output_level, level], begin, end, u64::MAX) {
         return merge;
@@ -192,28 +192,28 @@ impl ManualStep {
         &self,
         version: &Arc<Version>,
         options: &CfOptions,
-        cursors: &RunningCompactions,
+        running: &RunningCompactions,
         moment: &Moment,
         begin: Option<&[u8]>,
         end: Option<&[u8]>,
     ) -> ManualPick {
         match self.kind {
-            StepKind::Fifo => match fifo::pick(&Picker::new(version, options, cursors).at(moment)) {
+            StepKind::Fifo => match fifo::pick(&Picker::new(version, options, running).at(moment)) {
                 Some(job) => ManualPick::Pick(Box::new(job), None),
                 // What it deletes is still there until it commits.
-                None if cursors.running() > 0 => ManualPick::Conflict,
+                None if running.running() > 0 => ManualPick::Conflict,
                 None => ManualPick::None,
             },
-            StepKind::Everything => tiered::everything(version, options, cursors),
+            StepKind::Everything => tiered::everything(version, options, running),
             StepKind::ExtraRuns => {
-                let picker = Picker::new(version, options, cursors);
+                let picker = Picker::new(version, options, running);
                 let (levels, limit) = (1..version.levels.len(), self.file_number_limit);
                 first_merge(&picker, levels, begin, end, limit).unwrap_or(ManualPick::None)
             }
-            StepKind::WholeTables => whole_tables::pick(&Picker::new(version, options, cursors)),
+            StepKind::WholeTables => whole_tables::pick(&Picker::new(version, options, running)),
             StepKind::Range => {
                 let (level, to, limit) = (self.level, self.output_level, self.file_number_limit);
-                pick(version, options, cursors, level, to, begin, end, limit)
+                pick(version, options, running, level, to, begin, end, limit)
             }
         }
     }

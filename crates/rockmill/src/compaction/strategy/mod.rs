@@ -60,15 +60,15 @@ pub(crate) use inputs::{files_within, inputs_of_levels};
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
-    cursors: &mut RunningCompactions,
+    running: &mut RunningCompactions,
     moment: &Moment,
 ) -> Option<Compaction> {
-    let picker = Picker::new(version, options, cursors).at(moment);
+    let picker = Picker::new(version, options, running).at(moment);
     let goes_down = options.compaction_style == CompactionStyle::Level || options.compaction_downforce;
     if goes_down && picker.num_levels() < 2 {
         return None;
     }
-    let extra_runs = || options.compaction_downforce || version.has_extra_runs() || cursors.writes_extra_runs();
+    let extra_runs = || options.compaction_downforce || version.has_extra_runs() || running.writes_extra_runs();
     match options.compaction_style {
         CompactionStyle::Level if extra_runs() => df::leveled::pick(&picker),
         CompactionStyle::Level => leveled::pick(&picker),

@@ -50,8 +50,8 @@ pub(super) fn pick(picker: Picker<'_>) -> Option<Compaction> {
 }
 
 /// The job that merges all that there is: what `compact_range` does.
-pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, cursors: &RunningCompactions) -> ManualPick {
-    let picker = Picker::new(version, options, cursors);
+pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, running: &RunningCompactions) -> ManualPick {
+    let picker = Picker::new(version, options, running);
     let universal = Universal::new(picker);
     let Some(last) = universal.runs.len().checked_sub(1) else { return ManualPick::None };
     if universal.runs.iter().any(|r| r.busy) {

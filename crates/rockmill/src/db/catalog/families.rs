@@ -5,8 +5,9 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
+use crate::db::catalog::CfMap;
 use crate::db::open::start::{check_new_name, new_cf_state};
-use crate::db::{CfMap, ColumnFamily, Db, DbInner, State};
+use crate::db::{ColumnFamily, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
@@ -46,14 +47,14 @@ impl Db {
         let mut adjusted = Adjusted::default();
         take_cf_options(name, &mut options, &db.opts, &mut adjusted)?;
         adjusted.log(&db.log);
-        let turn = db.options_turn.lock();
+        let turn = db.catalog.options_turn();
         let alone = db.lead_alone();
         db.check_takes_writes()?;
         if !files.is_empty() {
             // As behind an ingestion: what was written before is there when the tables are.
             db.flush_wal_as_leader(true, true)?;
         }
-        let mut manifest = db.manifest.lock();
+        let mut manifest = db.catalog.lock_manifest();
         let id = {
             let mut state = db.state.lock();
             if state.cfs.values().any(|c| c.cf.name == name) {
@@ -82,7 +83,7 @@ impl Db {
                 last_sequence: Some(last_sequence),
                 ..VersionEdit::default()
             };
-            let mut builder = VersionBuilder::new(Arc::new(version), Arc::clone(&db.purge));
+            let mut builder = VersionBuilder::new(Arc::new(version), Arc::clone(db.files.purge()));
             builder.apply(&edit)?;
             version = builder.build()?;
             edits.push(edit);
@@ -118,10 +119,10 @@ impl Db {
         if name == DEFAULT_COLUMN_FAMILY_NAME {
             return Err(Error::invalid_argument("the default column family cannot be dropped"));
         }
-        let turn = db.options_turn.lock();
+        let turn = db.catalog.options_turn();
         let alone = db.lead_alone();
         db.check_takes_writes()?;
-        let mut manifest = db.manifest.lock();
+        let mut manifest = db.catalog.lock_manifest();
         let cf = self
             .cf_handle(name)
             .ok_or_else(|| Error::invalid_argument(format!("column family {name:?} does not exist")))?;
@@ -173,6 +174,6 @@ impl DbInner {
             map.by_name.insert(c.cf.name.clone(), handle.clone());
             map.by_id.insert(c.cf.id, handle);
         }
-        self.cfs.store(Arc::new(map));
+        self.catalog.families.store(Arc::new(map));
     }
 }

@@ -1,29 +1,23 @@
 //! Installing versions: the MANIFEST first, then memory.
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
-use crate::compaction::commit::CommitQueue;
-use crate::compaction::strategy::aging::aging;
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::ordered_commit::Pending;
+use crate::db::jobs::Jobs;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::{FileMeta, ManifestWriter, Version, VersionBuilder};
-
-/// Compactions that began and are not live yet, by column family.
-pub(crate) type Commits = HashMap<u32, CommitQueue<Pending>>;
+use crate::version::{ManifestWriter, Version, VersionBuilder};
 
 /// What to do besides when a change is durable.
-type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Commits) + 'a>;
+type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Jobs) + 'a>;
 
 /// A change of one column family, to be committed.
 pub(crate) struct Change<'a> {
@@ -35,7 +29,7 @@ pub(crate) struct Change<'a> {
 impl<'a> Change<'a> {
     /// `install` runs under the database's lock when the edit is durable, before readers see the new version. It must
     /// not panic: the new version is in place already.
-    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Commits) + 'a) -> Self {
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Jobs) + 'a) -> Self {
         Self { cf, edit, install: Box::new(install) }
     }
 }
@@ -56,20 +50,6 @@ impl Drop for Writing<'_> {
 }
 
 impl CfState {
-    /// Computes anew what is due, after the version, the options or the running jobs changed.
-    pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
-        let options = self.cf.options.load();
-        self.scores = self.cursors.level_scores(&self.version, &options);
-        self.aging = aging(&self.version, &options, oldest_snapshot);
-        self.aging_blocked = false;
-        self.nothing_found = false;
-    }
-
-    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
-    pub fn is_aging_due(&self, now: u64) -> bool {
-        !self.aging_blocked && self.aging.is_due(now)
-    }
-
     /// Makes the present memtables and version what readers see.
     pub fn publish(&self) {
         let (front, version) = (self.front.view(), Arc::clone(&self.version));
@@ -95,7 +75,7 @@ impl DbInner {
         &self,
         cf: &CfData,
         edit: VersionEdit,
-        install: impl FnOnce(&mut CfState, &mut Commits),
+        install: impl FnOnce(&mut CfState, &mut Jobs),
     ) -> Result<()> {
         self.log_and_apply_all(vec![Change::new(cf, edit, install)])
     }
@@ -103,14 +83,14 @@ impl DbInner {
     /// The same. `named` is set before the first byte is written: from then on the MANIFEST may name the edit's tables,
     /// whatever this ends with, a panic too.
     pub fn log_and_apply_noting(&self, change: Change<'_>, named: &AtomicBool) -> Result<()> {
-        self.log_and_apply_noted(&mut self.manifest.lock(), vec![change], None, named)
+        self.log_and_apply_noted(&mut self.catalog.manifest.lock(), vec![change], None, named)
     }
 
     /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
     /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
     /// the only one, that is an error.
     pub fn log_and_apply_all(&self, changes: Vec<Change<'_>>) -> Result<()> {
-        self.log_and_apply_locked(&mut self.manifest.lock(), changes, None)
+        self.log_and_apply_locked(&mut self.catalog.manifest.lock(), changes, None)
     }
 
     /// The same for whoever holds the MANIFEST's lock already. Reads see sequence numbers up to `last_sequence`, where
@@ -158,14 +138,14 @@ impl DbInner {
             let mut edit = std::mem::take(&mut change.edit);
             edit.column_family = change.cf.id;
             edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
-            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.purge));
+            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.files.purge()));
             let placed = builder.apply(&edit).and_then(|()| builder.build());
             let version = placed.map_err(|e| e.context(self.path.display()))?;
             if cfg!(debug_assertions) {
                 let place = self.path.display();
                 version.check().map_err(|e| e.context(format_args!("{place}: a new version is out of order")))?;
             }
-            opened.extend(self.know_new_tables(&version, &edit));
+            opened.extend(self.files.adopt_new_tables(&version, &edit));
             versions.push(Arc::new(version));
             edits.push(edit);
         }
@@ -183,11 +163,11 @@ impl DbInner {
         state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
-            let State { cfs, commits, .. } = &mut *state;
+            let State { cfs, jobs, .. } = &mut *state;
             let c = cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
             mark_obsolete(base, &version);
             c.version = version;
-            (change.install)(c, commits);
+            (change.install)(c, jobs);
             c.publish();
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
@@ -207,26 +187,6 @@ impl DbInner {
         self.job_finished.notify_all();
         self.work_available.notify_all();
         Ok(())
-    }
-
-    /// Gives a version's new tables what the jobs that wrote them know. Gives those that are open.
-    fn know_new_tables(&self, version: &Version, edit: &VersionEdit) -> Vec<Arc<FileMeta>> {
-        let (mut known, mut opened) = (self.new_tables.lock(), Vec::new());
-        let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();
-        for f in levels.iter().filter_map(|level| version.levels.get(*level as usize)).flatten() {
-            if f.numbers.get().is_none()
-                && let Some(new) = known.remove(&f.number())
-            {
-                let _ = f.numbers.set(new.numbers);
-                if new.open.is_some() {
-                    f.set_open(new.open);
-                    opened.push(Arc::clone(f));
-                }
-            }
-        }
-        drop(known);
-        version.weigh_tombstones();
-        opened
     }
 
     /// Appends edits with the counters that recovery needs, and begins a new MANIFEST when this one is too large or an
@@ -284,7 +244,7 @@ impl DbInner {
     /// Gives the last edit the counters that recovery needs.
     fn set_counters(&self, edits: &mut [VersionEdit]) {
         if let Some(last) = edits.last_mut() {
-            last.next_file_number = Some(self.numbers.next());
+            last.next_file_number = Some(self.files.numbers().next());
             // Sequence numbers that a table of this edit may hold are not above this.
             last.last_sequence = Some(last.last_sequence.unwrap_or(0).max(self.last_sequence()));
         }
@@ -312,7 +272,7 @@ impl DbInner {
         // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
         writer.set_failed();
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
-        if self.deletions_off.load(Ordering::Acquire) == 0 {
+        if self.files.may_delete() {
             let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old)));
         } // an orphan is removed at the next open
         Ok(())
@@ -338,13 +298,14 @@ impl DbInner {
             for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
-            files.compact_cursors = c.cursors.round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
+            files.compact_cursors =
+                c.jobs.running().round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
             edits.push(files);
         }
         edits.push(VersionEdit {
             prev_log_number: Some(0),
             min_log_number_to_keep: Some(state.logs.bound()),
-            next_file_number: Some(self.numbers.next()),
+            next_file_number: Some(self.files.numbers().next()),
             last_sequence: Some(self.last_sequence()),
             max_column_family: Some(state.max_column_family),
             ..VersionEdit::default()
@@ -354,54 +315,8 @@ impl DbInner {
 
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
-        let threshold = state.cfs.values().map(|c| c.aging.threshold).min();
+        let threshold = state.cfs.values().map(|c| c.jobs.aging().threshold).min();
         self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
-    }
-
-    /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
-    pub fn delete_obsolete_wals(&self) {
-        let gone = {
-            let mut state = self.state.lock();
-            // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
-            if self.deletions_off.load(Ordering::Acquire) > 0 {
-                return;
-            }
-            let oldest = state.oldest_log();
-            state.logs.take_obsolete(oldest)
-        };
-        self.front.retire_logs(&gone);
-    }
-
-    /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed
-    /// at the next open.
-    pub fn delete_purged_files(&self) {
-        if self.deletions_off.load(Ordering::Acquire) > 0 {
-            return; // they stay queued
-        }
-        let mut taken = self.purge.take();
-        if taken.numbers.is_empty() {
-            return;
-        }
-        let remove = |&number: &u64| {
-            let path = self.path.join(filename::table(number));
-            let mut done = self.opts.fs.remove(&path);
-            if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
-                done = Ok(());
-            }
-            (path, done)
-        };
-        let removed: Vec<_> = taken.numbers.iter().map(remove).collect();
-        taken.deleted();
-        for (number, (path, done)) in taken.numbers.iter().zip(&removed) {
-            self.table_deleted(*number, path, done);
-        }
-    }
-
-    /// The same for calls of users, which see the files gone when they return: another thread may have begun. Listeners
-    /// have been told, too, except where a listener calls.
-    pub fn delete_purged_files_and_wait(&self) {
-        self.delete_purged_files();
-        self.purge.wait_deleted();
     }
 }
 

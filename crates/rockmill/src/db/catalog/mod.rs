@@ -4,14 +4,100 @@
 //! |---|---|
 //! | `install.rs` | edits go to the MANIFEST, versions become current |
 //! | `column_family.rs`, `families.rs` | handles; families made and dropped |
-//! | `file_numbers.rs` | numbers of files |
 //! | `set_options.rs`, `options_file.rs` | options that change while the database is open; OPTIONS files |
 //! | `merge_names.rs` | whether a table's merge operator is the one given |
 
 pub(crate) mod column_family;
 pub(crate) mod families;
-pub(crate) mod file_numbers;
 pub(crate) mod install;
 pub(crate) mod merge_names;
 pub(crate) mod options_file;
 pub(crate) mod set_options;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::options::DbOptions;
+use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard};
+use crate::version::ManifestWriter;
+use column_family::ColumnFamily;
+
+/// What there is, and the files that say so.
+pub(crate) struct Catalog {
+    /// Readers and writers find column families here without a lock.
+    families: ArcSwap<CfMap>,
+    default_cf: ColumnFamily,
+    /// Replaced whole by `set_db_options`.
+    options: ArcSwap<DbOptions>,
+    /// Held by who changes options or column families, until the OPTIONS file says so.
+    options_turn: Mutex<()>,
+    /// Held by who changes the tree, until its edit is durable. `None` until the database is open.
+    manifest: Mutex<Option<ManifestWriter>>,
+}
+
+impl Catalog {
+    /// Of a database that is opened with these options; its column families are not published yet.
+    pub fn new(default_cf: ColumnFamily, options: &DbOptions) -> Self {
+        Self {
+            families: ArcSwap::default(),
+            default_cf,
+            options: ArcSwap::from_pointee(options.clone()),
+            options_turn: Mutex::new(()),
+            manifest: Mutex::new(None),
+        }
+    }
+
+    /// The column families.
+    #[inline]
+    pub fn families(&self) -> Guard<Arc<CfMap>> {
+        self.families.load()
+    }
+
+    /// The one that is always there.
+    #[inline]
+    pub fn default_cf(&self) -> &ColumnFamily {
+        &self.default_cf
+    }
+
+    /// The options as they are now.
+    #[inline]
+    pub fn options(&self) -> Guard<Arc<DbOptions>> {
+        self.options.load()
+    }
+
+    /// The turn of one who changes options or column families.
+    pub fn options_turn(&self) -> MutexGuard<'_, ()> {
+        self.options_turn.lock()
+    }
+
+    /// The turn of one who changes the tree.
+    pub fn lock_manifest(&self) -> MutexGuard<'_, Option<ManifestWriter>> {
+        self.manifest.lock()
+    }
+}
+
+/// Column families by name and by id.
+#[derive(Default)]
+pub(crate) struct CfMap {
+    by_name: BTreeMap<String, ColumnFamily>,
+    /// In a tree: writes look each record's up, and there are few as a rule.
+    by_id: BTreeMap<u32, ColumnFamily>,
+}
+
+impl CfMap {
+    /// The one with this id.
+    #[inline]
+    pub fn get(&self, id: u32) -> Option<&ColumnFamily> {
+        self.by_id.get(&id)
+    }
+
+    /// The one with this name.
+    pub fn named(&self, name: &str) -> Option<&ColumnFamily> {
+        self.by_name.get(name)
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> impl Iterator<Item = &ColumnFamily> {
+        self.by_name.values()
+    }
+}

@@ -11,7 +11,6 @@ use crate::merge_operator;
 use crate::options::load::{latest_options_file, options_files, read_file};
 use crate::options::{CfOptions, file, parse};
 use crate::sync::MutexGuard;
-use crate::sync::atomic::Ordering;
 use crate::version::FileMeta;
 
 /// OPTIONS files that stay: the newest, and the one before it (as RocksDB keeps them).
@@ -48,7 +47,7 @@ impl DbInner {
     }
 
     fn remove_old_options_files(&self) {
-        if self.deletions_off.load(Ordering::Acquire) > 0 {
+        if !self.files.may_delete() {
             return; // the next OPTIONS file removes them
         }
         let Ok(mut files) = options_files(&*self.opts.fs, &self.path) else { return };
@@ -102,7 +101,7 @@ impl DbInner {
             _ => None,
         });
         if let Some(newest) = newest.max() {
-            self.numbers.pass(newest);
+            self.files.numbers().pass(newest);
         }
     }
 }

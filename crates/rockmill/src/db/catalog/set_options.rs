@@ -32,7 +32,7 @@ impl Db {
     /// closed. The next open takes the options it is given: those of the file, if they are loaded
     /// ([`OptionsLoader`](crate::OptionsLoader)).
     pub fn set_options(&self, options: &[(&str, &str)]) -> Result<()> {
-        self.set_options_cf(&self.inner.default_cf, options)
+        self.set_options_cf(self.inner.catalog.default_cf(), options)
     }
 
     /// Changes options of a column family; see [`Self::set_options`].
@@ -42,7 +42,7 @@ impl Db {
         db.check_family(&cf.data)?;
         let mut options = owned(options)?;
         // Held throughout: of two changes at once, neither is lost.
-        let turn = db.options_turn.lock();
+        let turn = db.catalog.options_turn();
         // The engine is the whole database's; who tries one out need not know.
         let mut of_db = DbOptions::clone(&db.live());
         let of_engine: Vec<_> = options.extract_if(.., |(name, _)| engine::OPTIONS.contains(&name.as_str())).collect();
@@ -70,7 +70,7 @@ impl Db {
         }
         adjusted.log(&db.log);
         c.cf.options.store(Arc::new(changed));
-        db.live.store(Arc::new(of_db));
+        db.catalog.options.store(Arc::new(of_db));
         db.engines.take(prepared);
         c.rescore(oldest_snapshot);
         db.update_threshold(&state);
@@ -91,8 +91,8 @@ impl Db {
         let db = &*self.inner;
         db.check_writable()?;
         let options = owned(options)?;
-        let turn = db.options_turn.lock();
-        let before = db.live.load_full();
+        let turn = db.catalog.options_turn();
+        let before = db.catalog.options.load_full();
         let mut changed = DbOptions::clone(&before);
         let mut notes = Notes::default();
         set_db(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
@@ -102,8 +102,8 @@ impl Db {
         adjust_changed_db_options(&mut changed, &mut adjusted);
         let prepared = db.engines.prepare(&mut changed, &options, &db.log)?;
         adjusted.log(&db.log);
-        db.live.store(Arc::new(changed));
-        let now = db.live.load_full();
+        db.catalog.options.store(Arc::new(changed));
+        let now = db.catalog.options.load_full();
         db.engines.take(prepared);
         {
             let state = db.state.lock();
@@ -130,7 +130,7 @@ impl Db {
 
     /// The options of the database and of the default column family as they are now (RocksDB's `GetOptions`).
     pub fn get_options(&self) -> Options {
-        self.get_options_cf(&self.inner.default_cf)
+        self.get_options_cf(self.inner.catalog.default_cf())
     }
 
     /// The options of the database and of a column family as they are now.

@@ -19,12 +19,12 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
+use crate::db::files::deletion::DeletionsOff;
 use crate::db::{Db, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::options::file::with_wal_dir;
 use crate::options::load::latest_options_file;
-use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, ManifestWriter, Version, each_file};
 
 /// Bytes copied at a time.
@@ -65,22 +65,6 @@ pub(crate) struct Moment {
     pub versions: Vec<Arc<Version>>,
     /// Number and length of the WALs whose data is in no table.
     pub wals: Vec<(u64, u64)>,
-}
-
-/// Keeps files from being deleted while it lives.
-pub(crate) struct DeletionsOff<'a>(&'a DbInner);
-
-impl<'a> DeletionsOff<'a> {
-    pub fn new(db: &'a DbInner) -> Self {
-        db.deletions_off.fetch_add(1, Ordering::AcqRel);
-        Self(db)
-    }
-}
-
-impl Drop for DeletionsOff<'_> {
-    fn drop(&mut self) {
-        self.0.allow_deletions();
-    }
 }
 
 impl<'db> Checkpoint<'db> {
@@ -155,41 +139,6 @@ impl<'db> Checkpoint<'db> {
         });
         drop(lock);
         done
-    }
-}
-
-impl Db {
-    /// Keeps files of the database from being deleted until [`Self::enable_file_deletions`] was called as many times,
-    /// so that they can be copied. The database grows meanwhile.
-    pub fn disable_file_deletions(&self) -> Result<()> {
-        self.inner.check_writable()?;
-        self.inner.deletions_off.fetch_add(1, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Undoes one [`Self::disable_file_deletions`]; the last one deletes what was kept. An error if there was none.
-    pub fn enable_file_deletions(&self) -> Result<()> {
-        self.inner.check_writable()?;
-        if !self.inner.allow_deletions() {
-            return Err(Error::invalid_argument("enable_file_deletions: file deletions are not disabled"));
-        }
-        Ok(())
-    }
-}
-
-impl DbInner {
-    /// Undoes one disabling of deletions; false if there was none.
-    fn allow_deletions(&self) -> bool {
-        let less = |n: usize| n.checked_sub(1);
-        match self.deletions_off.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
-            Ok(1) => {
-                self.delete_obsolete_wals();
-                self.delete_purged_files_and_wait();
-                true
-            }
-            Ok(_) => true,
-            Err(_) => false,
-        }
     }
 }
 

@@ -56,9 +56,7 @@ impl Db {
         let (mut edit, mut taken): (VersionEdit, Vec<Arc<FileMeta>>) = Default::default();
         {
             let mut state = db.state.lock();
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
             for &(from, to) in ranges {
                 let (begin, end) = (from.map(InternalKey::min_possible), to.map(InternalKey::max_possible));
@@ -77,10 +75,9 @@ impl Db {
             if taken.is_empty() {
                 return Ok(());
             }
-            // Those who need that no compaction runs, because they move whole levels, wait for this too.
-            state.running_compactions += 1;
+            state.jobs.begin_table_change();
             if let Some(c) = state.cfs.get_mut(&cf.id) {
-                c.cursors.files_taken();
+                c.jobs.files_taken();
             }
         }
         // A panic must not leave the tables taken.
@@ -89,9 +86,9 @@ impl Db {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));
             if let Some(c) = state.cfs.get_mut(&cf.id) {
-                c.cursors.files_taken();
+                c.jobs.files_taken();
             }
-            state.running_compactions -= 1;
+            state.jobs.end_table_change();
         }
         drop(taken);
         db.job_finished.notify_all();

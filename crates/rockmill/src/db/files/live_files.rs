@@ -76,7 +76,7 @@ pub struct ColumnFamilyMetaData {
 impl Db {
     /// Every table in use. Tables that are not open yet are opened: their properties say how many entries they have.
     pub fn live_files(&self) -> Result<Vec<LiveFile>> {
-        let cfs: Vec<_> = self.inner.cfs.load().by_id.values().cloned().collect();
+        let cfs: Vec<_> = self.inner.catalog.families().all().cloned().collect();
         let mut all = Vec::new();
         let mut cfs: Vec<&Arc<CfData>> = cfs.iter().map(|c| &c.data).collect();
         cfs.sort_by_key(|c| c.id);
@@ -93,7 +93,7 @@ impl Db {
 
     /// The tables of the default column family.
     pub fn get_column_family_metadata(&self) -> ColumnFamilyMetaData {
-        self.get_column_family_metadata_cf(&self.inner.default_cf)
+        self.get_column_family_metadata_cf(self.inner.catalog.default_cf())
     }
 
     /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where

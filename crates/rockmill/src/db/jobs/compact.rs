@@ -12,8 +12,9 @@ use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
 use crate::compaction::{Compaction, JobEvents, JobMeans, JobOutput, LocalHost, job, strategy};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
+use crate::db::jobs::Weighed;
 use crate::db::read::tables::CfTables;
-use crate::db::{CfState, DbInner, State, Weighed};
+use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 use crate::options::DbOptions;
@@ -25,7 +26,7 @@ use crate::version::{FileMeta, Version};
 
 /// Nothing keeps compactions from being chosen.
 fn may_pick(state: &State) -> bool {
-    state.background_error.is_none() && state.exclusive_manual == 0 && state.paused == 0
+    state.errors.worst().is_none() && state.jobs.exclusive_manual == 0 && state.jobs.paused == 0
 }
 
 /// A column family in which a compaction is due, and whose tables nobody has looked into since the database was opened.
@@ -34,9 +35,9 @@ pub(super) fn take_unweighed(state: &mut State) -> Option<(Arc<CfData>, Arc<Vers
     if !may_pick(state) {
         return None;
     }
-    let due = |c: &CfState| c.scores.needs_compaction() && !c.cf.options.load().disable_auto_compactions;
-    let c = state.cfs.values_mut().find(|c| c.weighed == Weighed::NotYet && due(c))?;
-    c.weighed = Weighed::Now;
+    let due = |c: &CfState| c.jobs.scores.needs_compaction() && !c.cf.options.load().disable_auto_compactions;
+    let c = state.cfs.values_mut().find(|c| c.jobs.weighed == Weighed::NotYet && due(c))?;
+    c.jobs.weighed = Weighed::Now;
     Some((Arc::clone(&c.cf), Arc::clone(&c.version)))
 }
 
@@ -59,39 +60,42 @@ pub(super) fn pick_compaction(
         return None;
     }
     // A job may have several threads: no more are to work than there are.
-    let busy: usize = state.cfs.values().map(|c| c.cursors.busy_threads()).sum();
-    if busy >= threads && state.cfs.values().any(|c| c.cursors.has_split_jobs()) {
+    let busy: usize = state.cfs.values().map(|c| c.jobs.running.busy_threads()).sum();
+    if busy >= threads && state.cfs.values().any(|c| c.jobs.running.has_split_jobs()) {
         return None;
     }
     let idle = threads.saturating_sub(busy).max(1);
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
-    let at_work = lately || state.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
+    let at_work =
+        lately || state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
         .cfs
         .iter()
         .filter(|(id, c)| {
             !c.cf.options.load().disable_auto_compactions
-                && c.weighed != Weighed::Now
-                && (c.scores.needs_compaction()
+                && c.jobs.weighed != Weighed::Now
+                && (c.jobs.scores.needs_compaction()
                     || has_marked(c)
                     || c.is_aging_due(now)
                     || c.version.has_extra_runs()
-                    || state.commits.get(id).is_some_and(|queue| queue.waiting().next().is_some()))
+                    || state.jobs.commits.get(id).is_some_and(|queue| queue.waiting().next().is_some()))
         })
-        .map(|(&id, c)| (write_control(c.scores.load(), &c.cf.options.load()).pressure, c.scores.max_score(), id))
+        .map(|(&id, c)| {
+            (write_control(c.jobs.scores.load(), &c.cf.options.load()).pressure, c.jobs.scores.max_score(), id)
+        })
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
-        if state.commits.get(&id).is_some_and(CommitQueue::has_doomed) {
+        if state.jobs.commits.get(&id).is_some_and(CommitQueue::has_doomed) {
             // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
             continue;
         }
         let c = state.cfs.get_mut(&id)?;
-        c.cursors.set_threads(threads, idle);
+        c.jobs.running.set_threads(threads, idle);
         // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.
-        c.cursors.set_flush_bound(bound && at_work);
-        if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.cursors, &moment) {
+        c.jobs.running.set_flush_bound(bound && at_work);
+        if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.jobs.running, &moment) {
             let cf = Arc::clone(&c.cf);
             let ticket = begin_compaction(state, &cf, &compaction)?;
             return Some(Picked::Job(cf, compaction, ticket));
@@ -100,9 +104,9 @@ pub(super) fn pick_compaction(
             return Some(merge);
         }
         let c = state.cfs.get_mut(&id)?;
-        c.aging_blocked = c.aging.is_due(now);
+        c.jobs.aging_blocked = c.jobs.aging.is_due(now);
         // What is put off while writers wait is still to come.
-        c.nothing_found = !c.cursors.is_flush_bound();
+        c.jobs.nothing_found = !c.jobs.running.is_flush_bound();
     }
     None
 }
@@ -117,23 +121,21 @@ fn has_marked(c: &CfState) -> bool {
 /// under; `None` where the column family is no longer there.
 pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> Option<Ticket> {
     let c = state.cfs.get_mut(&cf.id)?;
-    state.running_compactions += 1;
-    c.compacting += 1;
-    let issued = c.cursors.start(compaction);
-    Some(state.commits.entry(cf.id).or_default().issue(issued))
+    state.jobs.running_compactions += 1;
+    let issued = c.jobs.running.start(compaction);
+    Some(state.jobs.commits.entry(cf.id).or_default().issue(issued))
 }
 
 /// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
 fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
-    let queue = state.commits.get_mut(&id)?;
+    let queue = state.jobs.commits.get_mut(&id)?;
     let pending: Vec<PendingRun> =
         queue.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on)).collect();
     let c = state.cfs.get_mut(&id)?;
-    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.cursors, &pending)?;
+    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.jobs.running, &pending)?;
     let ticket = queue.begin_merge(&merge.numbers)?;
-    state.running_compactions += 1;
-    c.compacting += 1;
-    c.cursors.start_merge(&mut merge);
+    state.jobs.running_compactions += 1;
+    c.jobs.running.start_merge(&mut merge);
     Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
 }
 
@@ -175,13 +177,13 @@ impl DbInner {
             inputs: Arc::default(),
             tables: Arc::new(CfTables::new(self, cf)),
             sealed: None,
-            new_file_number: self.numbers.taker(),
+            new_file_number: self.files.numbers().taker(),
             cancelled: Arc::default(),
             events: JobEvents {
                 job,
                 cf_name: cf.name.clone(),
                 reason,
-                new_tables: Arc::clone(&self.new_tables),
+                new_tables: self.files.new_tables(),
                 ..JobEvents::default()
             },
         }
@@ -205,8 +207,7 @@ impl DbInner {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
         for &n in numbers {
-            let gone = self.new_tables.lock().remove(&n);
-            drop(gone); // closed without the lock
+            self.files.forget_new_table(n);
             let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
         }
     }

@@ -47,10 +47,10 @@ pub enum ErrorSeverity {
 
 /// Why the store is not what it should be.
 #[derive(Debug, Clone)]
-pub(crate) struct BackgroundError {
-    pub error: Error,
+struct BackgroundError {
+    error: Error,
     reason: BackgroundErrorReason,
-    pub severity: ErrorSeverity,
+    severity: ErrorSeverity,
     /// Free bytes without which a recovery is not worth a try.
     needs: u64,
 }
@@ -76,12 +76,58 @@ impl Recovery {
     }
 }
 
-impl State {
-    /// The error that keeps writes from being taken.
-    pub fn write_error(&self) -> Option<&Error> {
-        self.background_error.as_ref().filter(|b| b.severity > ErrorSeverity::Soft).map(|b| &b.error)
+/// Background errors, under the database's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Errors {
+    /// Set by a failed background job or log write.
+    worst: Option<BackgroundError>,
+    /// A recovery from it runs.
+    recovering: bool,
+    /// The worst that failed since that began: what is left when it succeeds.
+    failed_meanwhile: Option<BackgroundError>,
+    /// The last failure of the MANIFEST.
+    manifest_failure: Option<Error>,
+    /// How many there were.
+    count: u64,
+}
+
+impl Errors {
+    /// The worst one that stands.
+    pub fn worst(&self) -> Option<&Error> {
+        self.worst.as_ref().map(|b| &b.error)
     }
 
+    /// The error that keeps writes from being taken.
+    pub fn of_writes(&self) -> Option<&Error> {
+        self.worst.as_ref().filter(|b| b.severity > ErrorSeverity::Soft).map(|b| &b.error)
+    }
+
+    /// Refuses what must not be done while there is any.
+    pub fn check(&self) -> Result<()> {
+        self.worst().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    /// Refuses what must not be done while writes are not taken.
+    pub fn check_writes(&self) -> Result<()> {
+        self.of_writes().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    /// How many there were since the database was opened.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The worst error stays, the first of equal ones.
+    fn note(&mut self, new: BackgroundError) {
+        self.count += 1;
+        if self.recovering {
+            keep_worse(&mut self.failed_meanwhile, &new);
+        }
+        keep_worse(&mut self.worst, &new);
+    }
+}
+
+impl State {
     fn background_error_of(
         &self,
         reason: BackgroundErrorReason,
@@ -111,29 +157,20 @@ impl State {
         BackgroundError { error: error.clone().context(context), reason, severity, needs }
     }
 
-    /// The worst error stays, the first of equal ones.
-    fn note(&mut self, new: BackgroundError) {
-        self.background_errors += 1;
-        if self.recovering {
-            keep_worse(&mut self.failed_meanwhile, &new);
-        }
-        keep_worse(&mut self.background_error, &new);
-    }
-
     /// A recovery ended.
     fn end_recovery(&mut self, done: Result<()>) -> Result<()> {
-        self.recovering = false;
-        let meanwhile = self.failed_meanwhile.take();
+        self.errors.recovering = false;
+        let meanwhile = self.errors.failed_meanwhile.take();
         let Err(e) = done else {
             // What failed meanwhile may have failed after the step that would have mended it.
-            self.background_error = meanwhile;
-            return self.background_error.as_ref().map_or(Ok(()), |b| Err(b.error.clone()));
+            self.errors.worst = meanwhile;
+            return self.errors.check();
         };
         if e.kind() != ErrorKind::ShutdownInProgress {
             let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, 0);
             // Of equally bad ones the newest says how much space the next try needs.
-            if self.background_error.as_ref().is_none_or(|b| b.severity <= new.severity) {
-                self.background_error = Some(new);
+            if self.errors.worst.as_ref().is_none_or(|b| b.severity <= new.severity) {
+                self.errors.worst = Some(new);
             }
         }
         Err(e)
@@ -194,12 +231,12 @@ impl DbInner {
         }
         let mut state = self.state.lock();
         if reason == BackgroundErrorReason::ManifestWrite {
-            state.manifest_failure = Some(error.clone());
-        } else if state.manifest_failure.as_ref() == Some(error) {
+            state.errors.manifest_failure = Some(error.clone());
+        } else if state.errors.manifest_failure.as_ref() == Some(error) {
             return; // a job's, which was noted when it happened, and may be mended by now
         }
         let new = state.background_error_of(reason, what, error, needs);
-        state.note(new);
+        state.errors.note(new);
         self.note_background_error(reason, error);
         self.leader_has_work.store(true, Ordering::Release);
         self.pacing.flush_priority().set(0.0); // no flush begins now
@@ -213,17 +250,17 @@ impl DbInner {
     pub fn recover_from_error(self: &Arc<Self>, automatic: bool) -> Result<()> {
         let _one_at_a_time = self.recovery.begin();
         let before = {
-            let mut state = self.state.lock();
-            let Some(b) = state.background_error.clone() else { return Ok(()) };
+            let errors = &mut self.state.lock().errors;
+            let Some(b) = errors.worst.clone() else { return Ok(()) };
             if b.severity == ErrorSeverity::Unrecoverable {
                 return Err(b.error);
             }
-            state.recovering = true;
-            state.failed_meanwhile = None;
+            errors.recovering = true;
+            errors.failed_meanwhile = None;
             b
         };
         if !self.recovery_begins(&before) && automatic {
-            self.state.lock().recovering = false;
+            self.state.lock().errors.recovering = false;
             return Err(before.error);
         }
         let done = match before.severity {
@@ -248,7 +285,7 @@ impl DbInner {
             // No flush begins while there is an error.
             let mut state = self.state.lock();
             state.join_flushes();
-            while state.running_flushes > 0 {
+            while state.jobs.running_flushes > 0 {
                 self.check_not_closing()?;
                 self.job_finished.wait_for(&mut state, Duration::from_millis(100));
             }
@@ -258,7 +295,7 @@ impl DbInner {
             self.check_not_closing()?;
             {
                 // What stands at the end of the MANIFEST may be unknown: this begins a new one then.
-                let mut manifest = self.manifest.lock();
+                let mut manifest = self.catalog.lock_manifest();
                 let edit = rockmill_format::edit::VersionEdit { prev_log_number: Some(0), ..Default::default() };
                 self.append_to_manifest(&mut manifest, &mut [edit])?;
             }
@@ -270,19 +307,12 @@ impl DbInner {
             // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
             state.cfs.values_mut().for_each(|c| c.front.leave_logs_before(log));
             self.update_pressure(&state);
-            debug_assert_eq!(state.running_flushes, 0, "a flush began while there was an error");
+            debug_assert_eq!(state.jobs.running_flushes, 0, "a flush began while there was an error");
             state.pick_all_flushes()
         };
         let done = crate::panics::guarded("a flush", || self.run_flush(&pick, true));
         self.end_flush(&pick);
         done
-    }
-
-    pub(crate) fn check_not_closing(&self) -> Result<()> {
-        if self.shutdown.load(Ordering::Acquire) {
-            return Err(Error::closing());
-        }
-        Ok(())
     }
 
     /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
@@ -316,7 +346,7 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                 if db.shutdown.load(Ordering::Acquire) {
                     return;
                 }
-                match &state.background_error {
+                match &state.errors.worst {
                     None => {
                         (tries, wake) = (0, None);
                         db.recovery.changed.wait(&mut state);
@@ -342,7 +372,7 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
             }
             statistics.add(Ticker::ErrorHandlerAutoresumeRetryTotalCount, 1);
             tries += 1;
-            // A failure is in `background_error`.
+            // A failure is in `Errors`.
             if db.recover_from_error(true).is_ok() {
                 statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
                 statistics.record(Histogram::ErrorHandlerAutoresumeRetryCount, tries.unsigned_abs().into());
@@ -355,12 +385,12 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
 impl Db {
     /// The error that keeps the database from working in full, if there is one.
     pub fn background_error(&self) -> Option<Error> {
-        self.inner.state.lock().background_error.as_ref().map(|b| b.error.clone())
+        self.inner.state.lock().errors.worst().cloned()
     }
 
     /// How bad [`Self::background_error`] is.
     pub fn background_error_severity(&self) -> Option<ErrorSeverity> {
-        self.inner.state.lock().background_error.as_ref().map(|b| b.severity)
+        self.inner.state.lock().errors.worst.as_ref().map(|b| b.severity)
     }
 
     /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if need be, writes

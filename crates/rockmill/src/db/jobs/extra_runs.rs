@@ -8,7 +8,6 @@ use crate::db::jobs::compact::begin_compaction;
 use crate::db::{AsColumnFamilyRef, CfState, Db};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
-use crate::sync::atomic::Ordering;
 
 impl Db {
     /// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
@@ -23,9 +22,7 @@ impl Db {
         db.check_family(cf)?;
         let compaction = {
             let mut state = db.state.lock();
-            while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-                db.job_finished.wait(&mut state);
-            }
+            db.wait_for_compactions(&mut state);
             let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
             let compaction = choose(c, from, to)?;
             let ticket =

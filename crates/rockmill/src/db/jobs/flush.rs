@@ -31,7 +31,7 @@ pub(crate) struct FlushPick {
     /// Somebody asked for it, or joined it, and waits: it is not held back for users' reads.
     awaited: Arc<AtomicBool>,
     /// Listeners are told when the write leader, who waits for it, has given up its place.
-    told_later: bool,
+    deferred: bool,
     /// CPU time that the tables took, in microseconds.
     cpu_micros: AtomicU64,
     /// How long they were held back for users' reads.
@@ -54,7 +54,7 @@ impl FlushPick {
             matches!(reason, FlushReason::WriteBufferFull | FlushReason::WriteBufferManager | FlushReason::WalFull)
         };
         awaited.store(!parts.iter().all(|part| automatic(part.reason)), Ordering::Release);
-        Self { parts, awaited, told_later: false, cpu_micros: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) }
+        Self { parts, awaited, deferred: false, cpu_micros: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) }
     }
 }
 
@@ -82,9 +82,8 @@ impl CfState {
 
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
         let (runs, reason) = self.front.take_sealed();
-        self.next_epoch += 1;
-        self.flush_awaited = Arc::clone(awaited);
-        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch, reason }
+        self.jobs.flush_awaited = Arc::clone(awaited);
+        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch(), reason }
     }
 
     fn has_sealed(&self) -> bool {
@@ -94,7 +93,7 @@ impl CfState {
 
 impl State {
     pub(super) fn pick_flush(&mut self, atomic: bool, at_once: bool) -> Option<FlushPick> {
-        if self.write_error().is_some() {
+        if self.errors.of_writes().is_some() {
             return None;
         }
         if atomic {
@@ -103,13 +102,13 @@ impl State {
             return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
         }
         let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(at_once))?;
-        self.running_flushes += 1;
+        self.jobs.running_flushes += 1;
         Some(FlushPick::of(std::iter::once(due)))
     }
 
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
-        self.running_flushes += 1;
+        self.jobs.running_flushes += 1;
         FlushPick::of(self.cfs.values_mut().filter(|c| c.has_sealed()))
     }
 
@@ -120,7 +119,7 @@ impl State {
 
     /// Somebody waits for a flush. Those that run are what it waits for, or come before it, whosever they are.
     pub fn join_flushes(&self) {
-        self.cfs.values().for_each(|c| c.flush_awaited.store(true, Ordering::Release));
+        self.cfs.values().for_each(|c| c.jobs.flush_awaited.store(true, Ordering::Release));
     }
 
     /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
@@ -132,7 +131,7 @@ impl State {
         if atomic {
             return self.pick_all_flushes();
         }
-        self.running_flushes += 1;
+        self.jobs.running_flushes += 1;
         let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed());
         FlushPick::of(picked.map(|(_, c)| c))
     }
@@ -171,9 +170,7 @@ impl DbInner {
         let mut pick = loop {
             let wal = self.begin_wal()?;
             let mut state = self.state.lock();
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
             if !state.flush_runs(ids, atomic) {
                 let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
@@ -183,9 +180,7 @@ impl DbInner {
             }
             while state.flush_runs(ids, atomic) {
                 state.join_flushes(); // each time: another may have begun
-                if let Some(e) = state.write_error() {
-                    return Err(e.clone());
-                }
+                state.errors.check_writes()?;
                 self.check_not_closing()?;
                 if !self.queue.has_urgent() {
                     self.job_finished.wait_for(&mut state, FLUSH_WAIT);
@@ -197,7 +192,7 @@ impl DbInner {
                 }
             }
         };
-        pick.told_later = true;
+        pick.deferred = true;
         pick.awaited.store(true, Ordering::Release);
         self.do_flush(&pick)
     }
@@ -229,7 +224,7 @@ impl DbInner {
                 // Its column family was dropped before the commit. (After it, the last reader's end deletes the table.)
                 self.remove_outputs(&[entry.number], None);
             }
-            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.told_later);
+            self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.deferred);
         }
         Ok(())
     }
@@ -239,16 +234,16 @@ impl DbInner {
     fn build_flush(self: &Arc<Self>, pick: &FlushPick, built: &mut Vec<BuiltPart>) -> Result<()> {
         for part in &pick.parts {
             let event = FlushEvent { job: self.reporting.new_job(), reason: part.reason, memtables: part.runs.count() };
-            self.flush_begins(&part.cf, &event, &part.runs, pick.told_later);
+            self.flush_begins(&part.cf, &event, &part.runs, pick.deferred);
             let family = self.job_family(&part.cf);
             let mut host = self.job_host(&part.cf, &family, event.job, TableFileCreationReason::Flush);
-            host.events.told_later = pick.told_later.then(Arc::default);
+            host.events.deferred = pick.deferred.then(Arc::default);
             host.means.device_share = self.device_share(&pick.awaited);
             let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &host.events.progress);
             let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
             let waited = host.means.device_share.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
-            for info in host.events.told_later.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
+            for info in host.events.deferred.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }
             let mut made = made?;
@@ -306,7 +301,7 @@ impl DbInner {
     /// Undoes `pick_flush`, whatever the flush's outcome.
     pub fn end_flush(&self, pick: &FlushPick) {
         let mut state = self.state.lock();
-        state.running_flushes -= 1;
+        state.jobs.running_flushes -= 1;
         let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
         // What a flush takes is learned without the time for which it was held back.
         let waited = pick.waited_nanos.load(Ordering::Relaxed);

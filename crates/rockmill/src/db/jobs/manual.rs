@@ -12,6 +12,7 @@ use crate::db::{AsColumnFamilyRef, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// How long a wait lasts before the condition is looked at again by itself.
@@ -25,7 +26,7 @@ impl Db {
 
     /// Writes the default column family's memtables as tables.
     pub fn flush_opt(&self, options: &FlushOptions) -> Result<()> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.flush_cfs_opt(&[cf], options)
     }
 
@@ -80,7 +81,7 @@ impl Db {
             let _alone = db.lead_alone();
             let all: Vec<_> = match cfs {
                 Some(cfs) => cfs.iter().map(|cf| cf.as_cf().clone()).collect(),
-                None => db.cfs.load().by_name.values().filter(|cf| !cf.data.is_dropped()).cloned().collect(),
+                None => db.catalog.families().all().filter(|cf| !cf.data.is_dropped()).cloned().collect(),
             };
             let cfs: Vec<_> = all.iter().map(|cf| &*cf.data).collect();
             db.request_flush(&cfs, reason)?
@@ -103,7 +104,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.compact_range_cf_opt(&cf, start, end, options)
     }
 
@@ -125,7 +126,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let since = self.inner.numbers.next();
+        let since = self.inner.files.numbers().next();
         self.compact_range_since(cf, start, end, options, since)
     }
 
@@ -141,7 +142,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        self.compact_range_since(cf, start, end, options, self.inner.numbers.first())
+        self.compact_range_since(cf, start, end, options, self.inner.files.numbers().first())
     }
 
     /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
@@ -202,14 +203,12 @@ impl Db {
         db.front.memory().give_back();
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
-            state.exclusive_manual += 1;
-            while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-                db.job_finished.wait_for(&mut state, WAIT);
-            }
+            state.jobs.exclusive_manual += 1;
+            db.wait_for_compactions(&mut state);
         }
         let done = db.compact_levels(cf, (start, end), options, since);
         if options.exclusive_manual_compaction {
-            db.state.lock().exclusive_manual -= 1;
+            db.state.lock().jobs.exclusive_manual -= 1;
             db.work_available.notify_all();
         }
         done
@@ -220,19 +219,18 @@ impl Db {
         let db = &self.inner;
         let mut state = db.state.lock();
         loop {
-            if let Some(b) = &state.background_error {
-                return Err(b.error.clone());
-            }
+            state.errors.check()?;
             db.check_not_closing()?;
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
                 c.flush_due(db.flushes_at_once())
                     || (!c.cf.options.load().disable_auto_compactions
-                        && (((c.scores.needs_compaction() || c.version.has_extra_runs()) && !c.nothing_found)
+                        && (((c.jobs.scores.needs_compaction() || c.version.has_extra_runs())
+                            && !c.jobs.nothing_found)
                             || c.is_aging_due(now))
-                        && state.paused == 0)
+                        && state.jobs.paused == 0)
             });
-            if !due && state.running_flushes == 0 && state.running_compactions == 0 {
+            if !due && state.jobs.idle() {
                 return Ok(());
             }
             // What became due by the clock alone, threads may not have seen yet.
@@ -245,18 +243,13 @@ impl Db {
     pub fn pause_background_work(&self) {
         let db = &self.inner;
         let mut state = db.state.lock();
-        state.paused += 1;
-        while state.running_compactions > 0 && !db.shutdown.load(Ordering::Acquire) {
-            db.job_finished.wait_for(&mut state, WAIT);
-        }
+        state.jobs.paused += 1;
+        db.wait_for_compactions(&mut state);
     }
 
     /// Undoes one [`Self::pause_background_work`].
     pub fn continue_background_work(&self) {
-        let mut state = self.inner.state.lock();
-        state.paused = state.paused.saturating_sub(1);
-        drop(state);
-        self.inner.work_available.notify_all();
+        self.inner.end_pause();
     }
 }
 
@@ -279,7 +272,7 @@ impl<'a> Patience<'a> {
     fn wears_out(&mut self, state: &mut State) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && !self.holds {
-            state.exclusive_manual += 1;
+            state.jobs.exclusive_manual += 1;
             self.holds = true;
         }
     }
@@ -287,7 +280,7 @@ impl<'a> Patience<'a> {
     fn renew(&mut self, state: &mut State) {
         self.left = Self::TURNS;
         if std::mem::take(&mut self.holds) {
-            state.exclusive_manual -= 1;
+            state.jobs.exclusive_manual -= 1;
             self.db.work_available.notify_all();
         }
     }
@@ -302,15 +295,28 @@ impl Drop for Patience<'_> {
 }
 
 impl DbInner {
+    /// Waits until no compaction runs, or the database is being closed.
+    pub(super) fn wait_for_compactions(&self, state: &mut MutexGuard<'_, State>) {
+        while state.jobs.running_compactions > 0 && !self.shutdown.load(Ordering::Acquire) {
+            self.job_finished.wait_for(state, WAIT);
+        }
+    }
+
+    /// One of those who paused automatic compactions lets them go on.
+    pub(super) fn end_pause(&self) {
+        let mut state = self.state.lock();
+        state.jobs.paused = state.jobs.paused.saturating_sub(1);
+        drop(state);
+        self.work_available.notify_all();
+    }
+
     /// Makes the memtables of column families immutable and asks for their flush; the write leader's to call. Gives
     /// (column family, last memtable) for [`Self::wait_flushed`].
     pub fn request_flush(&self, cfs: &[&CfData], reason: FlushReason) -> Result<Vec<(u32, u64)>> {
         let (mut waiting_for, mut full) = (Vec::new(), Vec::new());
         {
             let state = self.state.lock();
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             if let Some(cf) = cfs.iter().find(|cf| cf.is_dropped()) {
                 return Err(crate::db::write::group::dropped(cf));
             }
@@ -343,9 +349,7 @@ impl DbInner {
     pub fn wait_flushed(&self, waiting_for: &[(u32, u64)]) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            if let Some(e) = state.write_error() {
-                return Err(e.clone());
-            }
+            state.errors.check_writes()?;
             // When a flush returns, listeners have been told of it.
             let tell = !self.opts.listeners.is_empty();
             let is_open = |(id, mem): &(u32, u64)| state.cfs.get(id).is_some_and(|c| c.front.is_unflushed(*mem, tell));
@@ -372,7 +376,7 @@ impl DbInner {
         let Some(first) = version() else { return Ok(()) };
         // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
         // under steady writes there would always be more.
-        let next_file = self.numbers.next();
+        let next_file = self.files.numbers().next();
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, since);
         let mut ended_in = (0..first.levels.len()).find(|&l| !first.overlapping(l, start, end).is_empty());
         drop(first);
@@ -420,12 +424,10 @@ impl DbInner {
             let picked = {
                 let mut state = self.state.lock();
                 loop {
-                    if let Some(b) = &state.background_error {
-                        return Err(b.error.clone());
-                    }
+                    state.errors.check()?;
                     self.check_not_closing()?;
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-                    match step.pick(&c.version, &cf.options.load(), &c.cursors, &moment, from.as_deref(), end) {
+                    match step.pick(&c.version, &cf.options.load(), &c.jobs.running, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(compaction) => {
                             match step.kind {
@@ -511,7 +513,7 @@ mod tests {
         });
         db.wait_for_background_work().unwrap();
         let state = db.inner.state.lock();
-        assert_eq!((state.exclusive_manual, state.running_compactions), (0, 0));
+        assert_eq!((state.jobs.exclusive_manual, state.jobs.running_compactions), (0, 0));
         assert!(!state.cfs[&0].version.has_extra_runs(), "at rest there is none");
     }
 
@@ -537,7 +539,7 @@ mod tests {
             let mut options = CompactOptions::default();
             options.set_exclusive_manual_compaction(true);
             options.set_bottommost_level_compaction(how);
-            let cf = db.inner.default_cf.clone();
+            let cf = db.inner.catalog.default_cf().clone();
             db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
             let live: u64 = db.inner.state.lock().cfs[&0].version.files().map(|f| f.size()).sum();
             let written = db.counters().compact_write_bytes;

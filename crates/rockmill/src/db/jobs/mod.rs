@@ -22,3 +22,152 @@ pub(crate) mod refit;
 pub(crate) mod running;
 pub(crate) mod threads;
 pub(crate) mod timer;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+use rockmill_format::key::InternalKey;
+
+use crate::compaction::commit::CommitQueue;
+use crate::compaction::strategy::RunningCompactions;
+use crate::compaction::strategy::aging::{Aging, aging};
+use crate::compaction::strategy::score::{LevelScores, level_scores};
+use crate::db::CfState;
+use crate::options::CfOptions;
+use crate::sync::atomic::AtomicBool;
+use crate::version::Version;
+use ordered_commit::Pending;
+use threads::Worker;
+
+/// What jobs have under the database's lock.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    running_flushes: usize,
+    running_compactions: usize,
+    /// Compactions that began and are not live yet, in the order of their commits, by column family.
+    commits: HashMap<u32, CommitQueue<Pending>>,
+    /// Manual compactions that want no automatic ones beside them.
+    exclusive_manual: usize,
+    /// Reasons for which no automatic compaction begins: `pause_background_work`, levels that move.
+    paused: usize,
+    /// Background threads that run.
+    threads: BTreeSet<Worker>,
+}
+
+impl Jobs {
+    /// Of a database that is opened. With `reproducible` it is paused until `continue_background_work`: nobody's pause
+    /// but the option's.
+    pub fn new(reproducible: bool) -> Self {
+        Self { paused: usize::from(reproducible), ..Self::default() }
+    }
+
+    /// Flushes and compactions that run.
+    pub fn running(&self) -> (usize, usize) {
+        (self.running_flushes, self.running_compactions)
+    }
+
+    /// Tables come or go, and no compaction does it: those who need that none runs, because they move whole levels,
+    /// wait for this too.
+    pub fn begin_table_change(&mut self) {
+        self.running_compactions += 1;
+    }
+
+    /// It is over; whoever waits for `job_finished` is still to be told.
+    pub fn end_table_change(&mut self) {
+        self.running_compactions -= 1;
+    }
+
+    fn idle(&self) -> bool {
+        self.running() == (0, 0)
+    }
+}
+
+/// Whether it is known how many tombstones the tables have that were there when the database was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weighed {
+    NotYet,
+    /// A thread opens the tables. No compaction begins meanwhile.
+    Now,
+    Done,
+}
+
+/// What jobs have of a column family: those that run, and what is due.
+pub(crate) struct FamilyJobs {
+    running: RunningCompactions,
+    scores: LevelScores,
+    /// When tables are due for another reason than the tree's shape.
+    aging: Aging,
+    /// Something is due and no job for it was found: nothing is looked for until the tree changes.
+    aging_blocked: bool,
+    /// The tree as it is was looked at, and no job was found: with universal compaction a score of 1 need not mean one.
+    nothing_found: bool,
+    weighed: Weighed,
+    /// Somebody waits for the flush that runs, or that ran last.
+    flush_awaited: Arc<AtomicBool>,
+}
+
+impl FamilyJobs {
+    /// Of a column family that no job has.
+    pub fn new(version: &Arc<Version>, options: &CfOptions) -> Self {
+        Self {
+            running: RunningCompactions::new(),
+            scores: level_scores(version, options),
+            aging: aging(version, options, 0),
+            aging_blocked: false,
+            nothing_found: false,
+            weighed: Weighed::NotYet,
+            flush_awaited: Arc::default(),
+        }
+    }
+
+    /// What compactions that run read and write, for those who only look.
+    pub fn running(&self) -> &RunningCompactions {
+        &self.running
+    }
+
+    /// How far the levels are from their shape.
+    pub fn scores(&self) -> &LevelScores {
+        &self.scores
+    }
+
+    /// When tables are due for another reason than that.
+    pub fn aging(&self) -> &Aging {
+        &self.aging
+    }
+
+    /// Where the next compaction of a level begins, as the MANIFEST says.
+    pub fn set_cursor(&mut self, level: usize, key: InternalKey) {
+        self.running.set_cursor(level, key);
+    }
+
+    /// Keeps keys of a level for a file that is to come there. Gives the number to [`Self::unreserve`] it by.
+    pub fn reserve(&mut self, level: usize, smallest: &[u8], largest: &[u8]) -> u64 {
+        self.running.reserve(level, smallest, largest)
+    }
+
+    /// The file is there, or does not come.
+    pub fn unreserve(&mut self, number: u64) {
+        self.running.unreserve(number);
+    }
+
+    /// Tables were taken from compactions, or given back to them.
+    pub fn files_taken(&mut self) {
+        self.running.files_taken();
+    }
+}
+
+impl CfState {
+    /// Computes anew what is due, after the version, the options or the running jobs changed.
+    pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
+        let (options, jobs) = (self.cf.options.load(), &mut self.jobs);
+        jobs.scores = jobs.running.level_scores(&self.version, &options);
+        jobs.aging = aging(&self.version, &options, oldest_snapshot);
+        (jobs.aging_blocked, jobs.nothing_found) = (false, false);
+    }
+
+    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
+    fn is_aging_due(&self, now: u64) -> bool {
+        !self.jobs.aging_blocked && self.jobs.aging.is_due(now)
+    }
+}

@@ -22,7 +22,8 @@ use crate::compaction::commit::{MergeTicket, Step, Ticket};
 use crate::compaction::strategy::intra::{IntraDf, PendingRun};
 use crate::compaction::{Compaction, JobOutput, JobStats};
 use crate::db::catalog::column_family::CfData;
-use crate::db::catalog::install::{Change, Commits};
+use crate::db::catalog::install::Change;
+use crate::db::jobs::Jobs;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, CompactionReason};
@@ -82,8 +83,8 @@ impl Pending {
     }
 
     /// All of `parts`, with the tables that theirs were merged into; `replaced` gets those.
-    fn join(parts: Vec<Self>, whole: Merged, replaced: &mut Vec<Arc<FileMeta>>) -> Self {
-        let Merged { cf, tables, new_files, mut files } = whole;
+    fn join(parts: Vec<Self>, whole: IntraDfOutput, replaced: &mut Vec<Arc<FileMeta>>) -> Self {
+        let IntraDfOutput { cf, tables, new_files, mut files } = whole;
         let mut all = Self { cf, jobs: Vec::new(), edit: VersionEdit { new_files, ..VersionEdit::default() }, tables };
         for part in parts {
             replaced.extend(part.tables);
@@ -108,7 +109,7 @@ impl Pending {
 }
 
 /// What an intra-DF merge wrote.
-struct Merged {
+struct IntraDfOutput {
     cf: Arc<CfData>,
     tables: Vec<Arc<FileMeta>>,
     new_files: Vec<(u32, FileEntry)>,
@@ -117,8 +118,8 @@ struct Merged {
 
 fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
     let table = |f: &FileEntry| {
-        let table = FileMeta::new(f.clone(), Arc::clone(&db.purge));
-        table.set_open(db.new_tables.lock().get(&f.number).and_then(|new| new.open.clone()));
+        let table = FileMeta::new(f.clone(), Arc::clone(db.files.purge()));
+        table.set_open(db.files.open_new_table(f.number));
         Arc::new(table)
     };
     files.into_iter().map(table).collect()
@@ -164,12 +165,12 @@ impl DbInner {
                 let pending = Pending::new(self, cf, edit, done);
                 let mut state = self.state.lock();
                 if let Some(c) = state.cfs.get_mut(&cf.id) {
-                    c.cursors.worked(number);
+                    c.jobs.running.worked(number);
                     if compaction.subcompactions_max > 1 {
                         self.work_available.notify_all(); // its threads are free, whether it commits now or not
                     }
                 }
-                let unknown = match state.commits.get_mut(&cf.id) {
+                let unknown = match state.jobs.commits.get_mut(&cf.id) {
                     Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
                     None => Some(pending),
                 };
@@ -191,7 +192,7 @@ impl DbInner {
             Err(e) => {
                 let unwanted = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
                 let mut state = self.state.lock();
-                if let Some(queue) = state.commits.get_mut(&cf.id) {
+                if let Some(queue) = state.jobs.commits.get_mut(&cf.id) {
                     queue.failed(ticket);
                 }
                 self.free_inputs(&mut state, cf, number, [&*compaction]);
@@ -218,10 +219,10 @@ impl DbInner {
         let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
         let done = {
             let mut state = self.state.lock();
-            let State { commits, cfs, .. } = &mut *state;
-            let done = match (commits.get_mut(&cf.id), done) {
+            let State { jobs, cfs, .. } = &mut *state;
+            let done = match (jobs.commits.get_mut(&cf.id), done) {
                 (Some(queue), Ok((edit, output))) => {
-                    let whole = Merged {
+                    let whole = IntraDfOutput {
                         cf: Arc::clone(cf),
                         tables: tables(self, &output.files),
                         new_files: edit.new_files,
@@ -247,15 +248,14 @@ impl DbInner {
                 }),
             };
             if let Some(c) = cfs.get_mut(&cf.id) {
-                c.cursors.finish_merge(merge, done.is_ok());
+                c.jobs.running.finish_merge(merge, done.is_ok());
             }
             done
         };
         self.remove_outputs(&undone, None);
         // The last one that reads them deletes them.
         for table in &replaced {
-            let gone = self.new_tables.lock().remove(&table.number());
-            drop(gone); // closed without the lock
+            self.files.forget_new_table(table.number());
             table.set_obsolete();
         }
         drop(replaced);
@@ -268,10 +268,10 @@ impl DbInner {
         loop {
             let step = {
                 let mut state = self.state.lock();
-                let Some(queue) = state.commits.get_mut(&id) else { return };
+                let Some(queue) = state.jobs.commits.get_mut(&id) else { return };
                 let step = queue.turn();
                 match &step {
-                    None if queue.is_empty() => drop(state.commits.remove(&id)),
+                    None if queue.is_empty() => drop(state.jobs.commits.remove(&id)),
                     // It has left the queue: nobody may count on it from now on.
                     Some(Step::Drop(number, p)) => self.free_inputs(&mut state, &p.cf, *number, p.compactions()),
                     _ => {}
@@ -299,7 +299,7 @@ impl DbInner {
         let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
         let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
-            let install = |c: &mut CfState, commits: &mut Commits| {
+            let install = |c: &mut CfState, jobs: &mut Jobs| {
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
                 let outputs = c.version.levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
@@ -307,21 +307,21 @@ impl DbInner {
                 }
                 for compaction in p.jobs.iter().map(|j| &j.compaction) {
                     if let Some(key) = &compaction.next_cursor {
-                        c.cursors.set_cursor(compaction.start_level(), key.clone());
+                        c.jobs.running.set_cursor(compaction.start_level(), key.clone());
                     }
                 }
                 // In one step with the new version: a table that moved is input to the next job from now on, and
                 // nobody must see it there while the job that moved it still counts as running.
-                if let (Some(queue), Some(ticket)) = (commits.get_mut(&cf.id), ticket.take()) {
+                if let (Some(queue), Some(ticket)) = (jobs.commits.get_mut(&cf.id), ticket.take()) {
                     queue.committed(ticket);
                 }
-                p.compactions().for_each(|compaction| c.cursors.finish(number, compaction));
+                p.compactions().for_each(|compaction| c.jobs.running.finish(number, compaction));
             };
             self.log_and_apply_noting(Change::new(&cf, edit, install), &named)
         });
         if let Some(ticket) = ticket {
             let mut state = self.state.lock();
-            if let Some(queue) = state.commits.get_mut(&cf.id) {
+            if let Some(queue) = state.jobs.commits.get_mut(&cf.id) {
                 queue.failed(ticket);
             }
             self.free_inputs(&mut state, &cf, number, p.compactions());
@@ -361,10 +361,7 @@ impl DbInner {
             *outcome.lock() = Some(done.map(|output| output.stats));
         }
         let mut state = self.state.lock();
-        state.running_compactions -= 1;
-        if let Some(c) = state.cfs.get_mut(&cf.id) {
-            c.compacting -= 1;
-        }
+        state.jobs.running_compactions -= 1;
         drop(state);
         self.job_finished.notify_all();
         self.work_available.notify_all();
@@ -380,7 +377,7 @@ impl DbInner {
     ) {
         let oldest_snapshot = state.oldest_snapshot;
         if let Some(c) = state.cfs.get_mut(&cf.id) {
-            compactions.into_iter().for_each(|compaction| c.cursors.finish(number, compaction));
+            compactions.into_iter().for_each(|compaction| c.jobs.running.finish(number, compaction));
             c.rescore(oldest_snapshot);
         }
         self.update_threshold(state);
@@ -429,7 +426,8 @@ mod tests {
             let mut state = inner.state.lock();
             let c = state.cfs.get_mut(&0).unwrap();
             let cf = Arc::clone(&c.cf);
-            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let picked =
+                strategy::pick(&c.version, &cf.options.load(), &mut c.jobs.running, &Moment::default()).unwrap();
             let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
             (cf, picked, ticket)
         };
@@ -441,7 +439,7 @@ mod tests {
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
         db.put("key", "2").unwrap_err();
         assert!(inner.state.lock().cfs[&0].version.files().all(|f| !f.being_compacted.load(Ordering::Acquire)));
-        inner.state.lock().commits.get_mut(&0).unwrap().failed(expected);
+        inner.state.lock().jobs.commits.get_mut(&0).unwrap().failed(expected);
     }
 
     thread_local! {
@@ -488,7 +486,8 @@ mod tests {
             let mut state = inner.state.lock();
             let c = state.cfs.get_mut(&0).unwrap();
             let cf = Arc::clone(&c.cf);
-            let picked = strategy::pick(&c.version, &cf.options.load(), &mut c.cursors, &Moment::default()).unwrap();
+            let picked =
+                strategy::pick(&c.version, &cf.options.load(), &mut c.jobs.running, &Moment::default()).unwrap();
             let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
             (cf, Arc::new(picked), ticket)
         };
@@ -497,7 +496,7 @@ mod tests {
         let pending = Pending::new(inner, &cf, edit, Done { compaction, job, output, caller: None });
         let step = {
             let mut state = inner.state.lock();
-            let queue = state.commits.get_mut(&0).unwrap();
+            let queue = state.jobs.commits.get_mut(&0).unwrap();
             queue.finished(ticket, pending).unwrap();
             queue.turn()
         };
@@ -512,11 +511,11 @@ mod tests {
         {
             let state = inner.state.lock();
             let c = &state.cfs[&0];
-            assert_eq!((c.version.num_files(), c.cursors.running(), state.running_compactions), (1, 0, 0));
-            assert!(state.commits.get(&0).is_none_or(CommitQueue::is_empty));
+            assert_eq!((c.version.num_files(), c.jobs.running.running(), state.jobs.running_compactions), (1, 0, 0));
+            assert!(state.jobs.commits.get(&0).is_none_or(CommitQueue::is_empty));
         }
         // It goes on, with a new MANIFEST; and it opens again.
-        let manifest = |db: &Db| db.inner.manifest.lock().as_ref().map(|m| m.number());
+        let manifest = |db: &Db| db.inner.catalog.lock_manifest().as_ref().map(|m| m.number());
         let before = manifest(&db);
         db.resume().unwrap();
         assert_ne!(manifest(&db), before);

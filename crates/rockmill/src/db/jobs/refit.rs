@@ -6,28 +6,20 @@
 //! they keep out of the levels that it passes (`strategy/refit.rs`).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::compaction::{Compaction, strategy};
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, Result};
-use crate::sync::atomic::Ordering;
 use crate::version::Version;
-
-/// How long a wait lasts before the condition is looked at again by itself.
-const WAIT: Duration = Duration::from_millis(200);
 
 /// Keeps automatic compactions from beginning while it lives.
 struct Paused<'a>(&'a DbInner);
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.paused = state.paused.saturating_sub(1);
-        drop(state);
-        self.0.work_available.notify_all();
+        self.0.end_pause();
     }
 }
 
@@ -54,16 +46,13 @@ impl DbInner {
     pub fn refit_level(self: &Arc<Self>, cf: &Arc<CfData>, level: usize, target: i32) -> Result<()> {
         let compaction = {
             let mut state = self.state.lock();
-            state.paused += 1;
+            state.jobs.paused += 1;
             let paused = Paused(self);
-            while state.running_compactions > 0 {
-                if self.shutdown.load(Ordering::Acquire) {
-                    drop(state);
-                    return Err(Error::closing());
-                }
-                self.job_finished.wait_for(&mut state, WAIT);
-            }
-            let chosen = choose(&state, cf, level, target);
+            self.wait_for_compactions(&mut state);
+            let chosen = match state.jobs.running_compactions {
+                0 => choose(&state, cf, level, target),
+                _ => Err(Error::closing()),
+            };
             // Manual compactions that begin now find its files taken.
             let begun = chosen.map(|c| c.and_then(|c| Some((begin_compaction(&mut state, cf, &c)?, c))));
             drop(state);
@@ -78,9 +67,7 @@ impl DbInner {
 }
 
 fn choose(state: &State, cf: &CfData, level: usize, target: i32) -> Result<Option<Compaction>> {
-    if let Some(b) = &state.background_error {
-        return Err(b.error.clone());
-    }
+    state.errors.check()?;
     let Some(CfState { version, .. }) = state.cfs.get(&cf.id) else { return Ok(None) };
     strategy::refit::pick(version, &cf.options.load(), level, usize::try_from(target).ok())
 }
@@ -121,8 +108,8 @@ mod tests {
     /// A refit to level 2, begun and not done.
     fn begun(db: &Db) -> (Ticket, Compaction) {
         let mut state = db.inner.state.lock();
-        state.paused += 1;
-        assert_eq!(state.running_compactions, 0);
+        state.jobs.paused += 1;
+        assert_eq!(state.jobs.running_compactions, 0);
         let cf = Arc::clone(&state.cfs[&0].cf);
         let c = choose(&state, &cf, 6, 2).unwrap().unwrap();
         (begin_compaction(&mut state, &cf, &c).unwrap(), c)
@@ -131,7 +118,7 @@ mod tests {
     fn finish(db: &Db, (ticket, c): (Ticket, Compaction)) {
         let cf = Arc::clone(&db.inner.state.lock().cfs[&0].cf);
         db.inner.run_compaction(&cf, Arc::new(c), ticket).unwrap();
-        db.inner.state.lock().paused -= 1;
+        db.inner.state.lock().jobs.paused -= 1;
     }
 
     #[test]
@@ -145,9 +132,9 @@ mod tests {
         {
             let mut state = db.inner.state.lock();
             let c = state.cfs.get_mut(&0).unwrap();
-            assert_eq!(c.scores.base_level, 5);
+            assert_eq!(c.jobs.scores.base_level, 5);
             let (options, moment) = (c.cf.options.load(), Moment::default());
-            let picked = ManualStep::new(0, 5).pick(&c.version, &options, &c.cursors, &moment, None, None);
+            let picked = ManualStep::new(0, 5).pick(&c.version, &options, &c.jobs.running, &moment, None, None);
             assert!(matches!(picked, ManualPick::Conflict), "{picked:?}");
         }
         finish(&db, refit);

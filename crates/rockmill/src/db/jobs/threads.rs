@@ -6,10 +6,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::db::jobs::Weighed;
 use crate::db::jobs::compact::{Picked, pick_compaction, take_unweighed};
 use crate::db::jobs::error_recovery::recovery_thread;
 use crate::db::jobs::timer;
-use crate::db::{CfState, DbInner, State, Weighed};
+use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::info_log::log_warn;
@@ -65,7 +66,7 @@ impl Worker {
     fn ends(self, db: &DbInner, state: &mut State) -> bool {
         let ends = db.shutdown.load(Ordering::Acquire) || self.is_too_many(db);
         if ends {
-            state.threads.remove(&self);
+            state.jobs.threads.remove(&self);
         }
         ends
     }
@@ -85,7 +86,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     let jobs = (0..flushes).map(Worker::Flush).chain((0..compactions).map(Worker::Compaction));
     for worker in jobs.chain([Worker::Timer, Worker::Recovery]) {
-        if !db.state.lock().threads.insert(worker) {
+        if !db.state.lock().jobs.threads.insert(worker) {
             continue;
         }
         let for_thread = Arc::clone(db);
@@ -98,7 +99,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
         match crate::sync::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
             Ok(thread) => threads.push(thread),
             Err(e) => {
-                db.state.lock().threads.remove(&worker);
+                db.state.lock().jobs.threads.remove(&worker);
                 return Err(Error::io("cannot start a background thread", &e));
             }
         }
@@ -144,7 +145,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     state = db.state.lock();
                     let oldest_snapshot = state.oldest_snapshot;
                     if let Some(c) = state.cfs.get_mut(&cf.id) {
-                        c.weighed = Weighed::Done;
+                        c.jobs.weighed = Weighed::Done;
                         c.rescore(oldest_snapshot);
                     }
                     db.update_pressure(&state);
@@ -181,8 +182,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
 
 /// How long a compaction thread may wait for the next table to be due; `None` when none will be.
 fn next_due(state: &State, now: u64) -> Option<Duration> {
-    let waits = |c: &&CfState| !c.aging_blocked && !c.cf.options.load().disable_auto_compactions;
-    let next = state.cfs.values().filter(waits).map(|c| c.aging.next_due).min().filter(|&t| t < u64::MAX)?;
+    let waits = |c: &&CfState| !c.jobs.aging_blocked && !c.cf.options.load().disable_auto_compactions;
+    let next = state.cfs.values().filter(waits).map(|c| c.jobs.aging.next_due).min().filter(|&t| t < u64::MAX)?;
     // The clock may be set: look now and then. And never spin, whatever holds the job up.
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }

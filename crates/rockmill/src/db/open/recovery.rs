@@ -46,14 +46,13 @@ impl DbInner {
             let mut state = self.state.lock();
             let Some(c) = state.cfs.get_mut(&id) else { return Ok(()) };
             let Some(runs) = c.front.take_recovered(&c.cf.options.load(), self.front.memory()) else { return Ok(()) };
-            c.next_epoch += 1;
-            (Arc::clone(&c.cf), runs, Arc::clone(&c.version), c.next_epoch)
+            (Arc::clone(&c.cf), runs, Arc::clone(&c.version), c.next_epoch())
         };
         let (reason, family) = (TableFileCreationReason::Recovery, self.job_family(&cf));
         let mut host = self.job_host(&cf, &family, 0, reason);
         if let Some(mut entry) = flush::build_l0(&runs, &family, &mut host, reason)?.into_table() {
             entry.epoch_number = epoch;
-            let mut builder = VersionBuilder::new(base, Arc::clone(&self.purge));
+            let mut builder = VersionBuilder::new(base, Arc::clone(self.files.purge()));
             builder.apply(&add_files(0, [entry]))?;
             let version = Arc::new(builder.build()?);
             let mut state = self.state.lock();
@@ -67,7 +66,7 @@ impl DbInner {
 
 impl RecoveryHost for Arc<DbInner> {
     fn pass_number(&self, number: u64) {
-        self.numbers.pass(number);
+        self.files.numbers().pass(number);
     }
 
     fn replay(&self, log: u64, batch: &BatchRep) -> rockmill_format::Result<SequenceNumber> {

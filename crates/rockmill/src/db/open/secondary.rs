@@ -269,7 +269,7 @@ impl Secondary {
                 };
                 Ok((InternalKeyComparator::new(cmp), levels))
             };
-            let recovered = recover_manifest(fs, &db.path, &db.purge, &mut order)?;
+            let recovered = recover_manifest(fs, &db.path, db.files.purge(), &mut order)?;
             self.replace(recovered);
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl Secondary {
             let Some(cf) = self.cfs.get(&id) else { continue };
             self.front.raise_log_number(id, edit.log_number.unwrap_or(0));
             if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
-                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(&db.purge));
+                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(db.files.purge()));
                 builders.entry(id).or_insert_with(fresh).apply(&edit)?;
             }
         }

@@ -6,7 +6,7 @@
 //! 4. Write a new MANIFEST with the whole state and point CURRENT at it: from here on the old WALs are not needed.
 //! 5. Remove orphans, start the background threads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -20,13 +20,11 @@ use rockmill_io::FileLock;
 
 use crate::compaction::SharedEngines;
 use crate::compaction::engine::kernel::InUse;
-use crate::compaction::strategy::RunningCompactions;
-use crate::compaction::strategy::aging::aging;
-use crate::compaction::strategy::score::level_scores;
+use crate::db::catalog::Catalog;
 use crate::db::catalog::column_family::{CfData, ColumnFamily};
-use crate::db::catalog::file_numbers::FileNumbers;
-use crate::db::jobs::error_recovery::Recovery;
-use crate::db::jobs::threads;
+use crate::db::files::Files;
+use crate::db::jobs::error_recovery::{Errors, Recovery};
+use crate::db::jobs::{FamilyJobs, Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
@@ -34,7 +32,7 @@ use crate::db::open::{DirLocks, wal_owner};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
-use crate::db::{CfState, Db, DbInner, State, Weighed};
+use crate::db::{CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::{FamilyFront, Front, FrontMemory, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
@@ -43,7 +41,7 @@ use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_op
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::pacing::Pacing;
 use crate::statistics::CountedOperator;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
@@ -289,7 +287,7 @@ fn open_files(
     // outside of the database (an ingested file), and must not be written over.
     for name in &names {
         if let Some(FileType::Table(n)) = filename::parse(name) {
-            db.numbers.pass(n);
+            db.files.numbers().pass(n);
         }
     }
     db.pass_options_files(&names);
@@ -340,13 +338,13 @@ fn open_files(
     }
     let kept = db.recover_wals(&logs, true)?;
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
-    db.write_options_file(&db.options_turn.lock())?;
+    db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
     db.log_opened();
     if let Some(program) = program {
         db.engines.open(program, &db.live(), &db.log)?;
     }
-    db.numbers.begin();
+    db.files.numbers().begin();
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
@@ -423,7 +421,7 @@ fn finish_open(
         db.snapshot_edits(&state)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
-    *db.manifest.lock() = Some(writer);
+    *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
     let mut state = db.state.lock();
     state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
@@ -498,7 +496,7 @@ pub(crate) fn assemble(
         let mut state =
             new_cf_state(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
         for (level, key) in cursors {
-            state.cursors.set_cursor(*level as usize, key.clone());
+            state.jobs.set_cursor(*level as usize, key.clone());
         }
         cfs.insert(id, state);
     };
@@ -539,53 +537,36 @@ pub(crate) fn assemble(
         path: path.to_owned(),
         opening,
         opts: options.db.clone(),
-        live: ArcSwap::from_pointee(options.db.clone()),
         read_only: mode.read_only,
         with_ttl: mode.with_ttl,
         db_id,
         session_id,
         tables: TableCache::new(needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES))),
-        cfs: ArcSwap::default(),
-        default_cf,
+        catalog: Catalog::new(default_cf, &options.db),
         state: Mutex::new(State {
             cfs,
             logs: Logs::new(recovered.map_or(0, |r| r.min_log_number_to_keep)),
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
-            background_error: None,
-            recovering: false,
-            failed_meanwhile: None,
-            manifest_failure: None,
-            running_flushes: 0,
-            running_compactions: 0,
-            commits: HashMap::new(),
-            exclusive_manual: 0,
-            // Nobody's pause but the option's: `continue_background_work` ends it.
-            paused: usize::from(options.db.reproducible),
-            background_errors: 0,
-            threads: BTreeSet::new(),
+            errors: Errors::default(),
+            jobs: Jobs::new(options.db.reproducible),
             oldest_snapshot: 0,
         }),
         job_finished: Condvar::new(),
         work_available: Condvar::new(),
         recovery: Recovery::default(),
-        manifest: Mutex::new(None),
         queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
         front,
         last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
-        numbers: FileNumbers::new(recovered.map_or(1, |r| r.next_file_number)),
+        files: Files::new(recovered.map_or(1, |r| r.next_file_number), purge),
         snapshots: crate::db::read::snapshot::SnapshotList::default(),
-        purge,
-        deletions_off: AtomicUsize::new(0),
         shutdown: Arc::new(AtomicBool::new(false)),
         pacing: Pacing::new(&options.db.clock),
-        new_tables: Arc::default(),
         running_jobs: Default::default(),
         engines: Arc::default(),
         leader_has_work: AtomicBool::new(false),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
         reporting: Reporting::new(options.db.clock.now_micros()),
-        options_turn: Mutex::new(()),
         locks: DirLocks::default(),
         following: Following::default(),
     }))
@@ -606,8 +587,7 @@ pub(crate) fn new_cf_state(
     let version = Arc::new(version);
     let front = FamilyFront::new(&cmp, &options, memory, log_number);
     let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
-    let scores = level_scores(&version, &options);
-    let aging = aging(&version, &options, 0);
+    let jobs = FamilyJobs::new(&version, &options);
     CfState {
         cf: Arc::new(CfData {
             id,
@@ -623,16 +603,9 @@ pub(crate) fn new_cf_state(
         }),
         front,
         // RocksDB keeps epoch 1 for files ingested behind.
-        next_epoch: largest_epoch(&version).max(u64::from(version.reserves_last_level)),
+        epoch: largest_epoch(&version).max(u64::from(version.reserves_last_level)),
         version,
-        cursors: RunningCompactions::new(),
-        scores,
-        aging,
-        aging_blocked: false,
-        nothing_found: false,
-        flush_awaited: Arc::default(),
-        weighed: Weighed::NotYet,
-        compacting: 0,
+        jobs,
         job_stats: Default::default(),
     }
 }
@@ -678,7 +651,7 @@ impl DbInner {
     /// WALs, temporary files. Files that are not the database's stay.
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
-        let manifest = self.manifest.lock().as_ref().map_or(0, ManifestWriter::number);
+        let manifest = self.catalog.lock_manifest().as_ref().map_or(0, ManifestWriter::number);
         let (wals, live): (Vec<u64>, std::collections::HashSet<u64>) = {
             let state = self.state.lock();
             let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));

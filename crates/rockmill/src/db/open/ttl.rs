@@ -146,7 +146,7 @@ impl Db {
 
     /// Changes the default column family's time to live; see [`Self::set_ttl_cf`].
     pub fn set_ttl(&self, ttl: Duration) -> Result<()> {
-        self.set_ttl_cf(&self.inner.default_cf, ttl)
+        self.set_ttl_cf(self.inner.catalog.default_cf(), ttl)
     }
 
     /// Changes a column family's time to live (RocksDB's `SetTtl`) for values already written too; zero keeps them

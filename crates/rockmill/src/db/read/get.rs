@@ -399,7 +399,7 @@ impl Db {
 
     /// The value of `key`.
     pub fn get_opt(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Vec<u8>>> {
-        Ok(self.read(&self.inner.default_cf, key.as_ref(), options)?.map(PinnedValue::into_vec))
+        Ok(self.read(self.inner.catalog.default_cf(), key.as_ref(), options)?.map(PinnedValue::into_vec))
     }
 
     /// The value of `key` in a column family.
@@ -424,7 +424,7 @@ impl Db {
 
     /// The value of `key`, not copied when it stands in a cached block.
     pub fn get_pinned_opt(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<DbPinnableSlice>> {
-        Ok(self.read(&self.inner.default_cf, key.as_ref(), options)?.map(|value| DbPinnableSlice { value }))
+        Ok(self.read(self.inner.catalog.default_cf(), key.as_ref(), options)?.map(|value| DbPinnableSlice { value }))
     }
 
     /// The value of `key` in a column family, not copied when it stands in a cached block.
@@ -456,7 +456,7 @@ impl Db {
 impl Snapshot<'_> {
     /// The value of `key` as the snapshot sees it.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.get_in(&self.db.default_cf, key.as_ref())
+        self.get_in(self.db.catalog.default_cf(), key.as_ref())
     }
 
     /// The value of `key` in a column family as the snapshot sees it.

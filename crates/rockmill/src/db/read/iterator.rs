@@ -86,7 +86,7 @@ impl DbInner {
         options: &ReadOptions,
     ) -> DbRawIterator<'_> {
         let refused = self.check_family(&cf.as_cf().data).err();
-        let cf = if refused.is_none() { &cf.as_cf().data } else { &self.default_cf.data };
+        let cf = if refused.is_none() { &cf.as_cf().data } else { &self.catalog.default_cf().data };
         let current = cf.current.load_full();
         let (seq, refused) = match (refused, self.read_sequence(options.snapshot.as_deref())) {
             (None, Ok(seq)) => (seq, None),
@@ -767,7 +767,7 @@ impl Db {
     /// Iterates over the keys of the default column family that begin with `prefix`; see
     /// [`Self::prefix_iterator_cf`].
     pub fn prefix_iterator(&self, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.prefix_iterator_cf(&cf, prefix)
     }
 
@@ -793,7 +793,7 @@ impl Db {
 
     /// An iterator over the default column family that is moved by hand.
     pub fn raw_iterator_opt(&self, options: ReadOptions) -> DbRawIterator<'_> {
-        let cf = self.inner.default_cf.clone();
+        let cf = self.inner.catalog.default_cf().clone();
         self.inner.raw_iterator(&cf, &options)
     }
 

@@ -234,7 +234,7 @@ impl Db {
         keys: impl IntoIterator<Item = K>,
         options: &ReadOptions,
     ) -> Vec<Result<Option<Vec<u8>>>> {
-        let cf = &self.inner.default_cf;
+        let cf = self.inner.catalog.default_cf();
         self.multi_get_cf_opt(keys.into_iter().map(|k| (cf, k)), options)
     }
 

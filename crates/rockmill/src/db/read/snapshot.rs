@@ -175,7 +175,7 @@ impl DbInner {
         let mut due = false;
         for c in state.cfs.values_mut() {
             c.rescore(oldest);
-            due |= c.aging.bottommost_due;
+            due |= c.jobs.aging().bottommost_due;
         }
         self.update_threshold(&state);
         drop(state);

@@ -320,11 +320,9 @@ impl DbInner {
                 if !self.may_open_more(files_of(entry)) {
                     break;
                 }
-                let file = FileMeta::new(entry.clone(), Arc::clone(&self.purge));
+                let file = FileMeta::new(entry.clone(), Arc::clone(self.files.purge()));
                 let table = self.open_counted(&file, &settings)?;
-                if let Some(new) = self.new_tables.lock().get_mut(&entry.number) {
-                    new.open = Some((table, file.cache_id.get().copied()));
-                }
+                self.files.set_new_table_open(entry.number, (table, file.cache_id.get().copied()));
             }
             Ok(())
         });
@@ -333,8 +331,7 @@ impl DbInner {
     /// True when so many files more may be open and none has to be closed for them.
     fn may_open_more(&self, files: usize) -> bool {
         let Some(max) = self.open_files_max() else { return true };
-        let new = self.new_tables.lock();
-        let new = files + new.values().filter(|new| new.open.is_some()).map(|new| new.files).sum::<usize>();
+        let new = files + self.files.new_files_open();
         let mut open = self.tables.open.lock();
         if open.files + new > max {
             open.clean();

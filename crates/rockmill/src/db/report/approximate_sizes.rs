@@ -46,7 +46,7 @@ impl Db {
     /// About how many bytes of tables each key range takes, compression included. A range whose end is not behind its
     /// start takes none.
     pub fn get_approximate_sizes(&self, ranges: &[Range<'_>]) -> Vec<u64> {
-        self.get_approximate_sizes_cf(&self.inner.default_cf, ranges)
+        self.get_approximate_sizes_cf(self.inner.catalog.default_cf(), ranges)
     }
 
     /// The same of a column family.
@@ -87,7 +87,7 @@ impl Db {
 
     /// About how many entries of the memtables lie in a key range of the default column family, and their bytes.
     pub fn get_approximate_memtable_stats(&self, range: &Range<'_>) -> (u64, u64) {
-        self.get_approximate_memtable_stats_cf(&self.inner.default_cf, range)
+        self.get_approximate_memtable_stats_cf(self.inner.catalog.default_cf(), range)
     }
 
     /// The same of a column family.

@@ -93,7 +93,7 @@ impl Db {
             let Some(c) = state.cfs.get(&cf.id) else { return Ok(out) };
             out.unflushed_entries = c.front.active_stats().entries + c.front.sealed_stats().entries;
             let cf_options = cf.options.load();
-            let next_file = db.numbers.next();
+            let next_file = db.files.numbers().next();
             let bottommost = options.bottommost_level_compaction;
             let mut walk = ManualWalk::new(&c.version, start, end, bottommost, next_file);
             while let Some(step) = walk.next_step(&c.version, &cf_options) {
@@ -149,7 +149,7 @@ fn pick_step(
     let mut picked = Vec::new();
     let mut from = start.map(<[u8]>::to_vec);
     loop {
-        match step.pick(&c.version, options, &c.cursors, moment, from.as_deref(), end) {
+        match step.pick(&c.version, options, c.jobs.running(), moment, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
             ManualPick::First(compaction) => {
@@ -198,7 +198,7 @@ mod tests {
         options.set_file_system(Arc::new(fs.clone()));
         let db = filled(&options);
         db.put("unflushed", "x").unwrap();
-        let cf = db.inner.default_cf.clone();
+        let cf = db.inner.catalog.default_cf().clone();
         let ask = |from: Option<&str>, to: Option<&str>, how| {
             let mut options = CompactOptions::default();
             options.set_bottommost_level_compaction(how);
@@ -250,13 +250,13 @@ mod tests {
         options.set_level_compaction_dynamic_level_bytes(false);
         options.set_file_system(fs);
         let db = filled(&options);
-        let cf = db.inner.default_cf.clone();
+        let cf = db.inner.catalog.default_cf().clone();
         db.compact_range(None::<&str>, None::<&str>).unwrap();
         db.put("key00001", "again").unwrap();
         db.flush().unwrap();
         drop((cf, db));
         let db = Db::open_for_read_only(&options, "/db", false).unwrap();
-        let cf = db.inner.default_cf.clone();
+        let cf = db.inner.catalog.default_cf().clone();
         let mut how = CompactOptions::default();
         how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         let plan = db.explain_compact_range_cf_opt(&cf, None::<&str>, None::<&str>, &how).unwrap();

@@ -77,7 +77,7 @@ impl DbInner {
             ..MemoryParts::default()
         };
         let mut caches = Vec::new();
-        for cf in self.cfs.load().by_name.values() {
+        for cf in self.catalog.families().all() {
             let tables = cf.data.current.load_full();
             let files = tables.version.levels.iter().flatten();
             let open = files.filter_map(|f| f.table.load_full());
@@ -102,7 +102,7 @@ pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) ->
     let mut all_caches = Vec::new();
     for db in dbs.unwrap_or(&[]) {
         stats.mem_table_total += db.inner.front.memory().kept_bytes();
-        for cf in db.inner.cfs.load().by_name.values() {
+        for cf in db.inner.catalog.families().all() {
             let number = |property| db.property_int_value_cf(cf, property).map(Option::unwrap_or_default);
             stats.mem_table_total += number("rocksdb.size-all-mem-tables")?;
             stats.mem_table_unflushed += number("rocksdb.cur-size-all-mem-tables")?;

@@ -39,7 +39,7 @@ impl Db {
     /// A property of the default column family, as text; `None` for one that does not exist. The names are in
     /// [`crate::properties`].
     pub fn property_value(&self, name: impl AsRef<str>) -> Result<Option<String>> {
-        self.property_value_cf(&self.inner.default_cf, name)
+        self.property_value_cf(self.inner.catalog.default_cf(), name)
     }
 
     /// A property of a column family, as text; `None` for one that does not exist.
@@ -77,8 +77,7 @@ impl Db {
             names::OPTIONS_STATISTICS => db.opts.statistics.as_ref().map(ToString::to_string),
             "rockmill.write-stall-reason" => Some(db.pacing.writers().reason().name().to_owned()),
             "rockmill.background-error" => {
-                let state = db.state.lock();
-                Some(state.background_error.as_ref().map_or_else(String::new, |b| b.error.to_string()))
+                Some(db.state.lock().errors.worst().map_or_else(String::new, ToString::to_string))
             }
             _ => None,
         })
@@ -86,7 +85,7 @@ impl Db {
 
     /// A property of the default column family, as a number; `None` for one that does not exist or is text.
     pub fn property_int_value(&self, name: impl AsRef<str>) -> Result<Option<u64>> {
-        self.property_int_value_cf(&self.inner.default_cf, name)
+        self.property_int_value_cf(self.inner.catalog.default_cf(), name)
     }
 
     /// A property of a column family, as a number; `None` for one that does not exist or is text.
@@ -110,7 +109,7 @@ impl Db {
     pub fn compaction_debt(&self, cf: &impl AsColumnFamilyRef) -> u64 {
         let state = self.inner.state.lock();
         let cf = Some(&cf.as_cf().data).filter(|cf| self.inner.check_family(cf).is_ok());
-        cf.and_then(|cf| state.cfs.get(&cf.id)).map_or(0, |c| c.scores.pending_bytes)
+        cf.and_then(|cf| state.cfs.get(&cf.id)).map_or(0, |c| c.jobs.scores().pending_bytes)
     }
 }
 
@@ -135,7 +134,7 @@ impl DbInner {
             names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
             names::LIVE_SST_FILES_SIZE => bytes(),
             names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
-            names::OBSOLETE_SST_FILES_SIZE => self.purge.bytes(),
+            names::OBSOLETE_SST_FILES_SIZE => self.files.purge().bytes(),
             names::NUM_BLOB_FILES
             | names::TOTAL_BLOB_FILE_SIZE
             | names::LIVE_BLOB_FILE_SIZE
@@ -169,8 +168,8 @@ impl DbInner {
             names::NUM_IMMUTABLE_MEM_TABLE => c.front.sealed_count() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
             names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.front.is_flushing() && c.flush_due(self.flushes_at_once())),
-            names::COMPACTION_PENDING => u64::from(c.scores.needs_compaction()),
-            names::BACKGROUND_ERRORS => state.background_errors,
+            names::COMPACTION_PENDING => u64::from(c.jobs.scores().needs_compaction()),
+            names::BACKGROUND_ERRORS => state.errors.count(),
             names::CUR_SIZE_ACTIVE_MEM_TABLE => c.front.active_stats().memory,
             names::CUR_SIZE_ALL_MEM_TABLES => c.front.memory_usage(),
             // Readers keep flushed memtables in memory.
@@ -179,7 +178,7 @@ impl DbInner {
             names::NUM_ENTRIES_IMM_MEM_TABLES => c.front.sealed_stats().entries,
             names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front.active_stats().deletes,
             names::NUM_DELETES_IMM_MEM_TABLES => c.front.sealed_stats().deletes,
-            names::IS_FILE_DELETIONS_ENABLED => u64::from(self.deletions_off.load(Ordering::Acquire) == 0),
+            names::IS_FILE_DELETIONS_ENABLED => u64::from(self.files.may_delete()),
             names::NUM_SNAPSHOTS => self.snapshots.count() as u64,
             names::OLDEST_SNAPSHOT_TIME => self.snapshots.oldest_time(),
             names::OLDEST_SNAPSHOT_SEQUENCE => self.snapshots.all().first().copied().unwrap_or(0),
@@ -188,12 +187,12 @@ impl DbInner {
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
             // RocksDB's -1, as an unsigned number, where L0 is compacted into no one level.
             names::BASE_LEVEL => match c.cf.options.load().compaction_style {
-                CompactionStyle::Level => c.scores.base_level as u64,
+                CompactionStyle::Level => c.jobs.scores().base_level as u64,
                 CompactionStyle::Universal | CompactionStyle::Fifo => u64::MAX,
             },
-            names::ESTIMATE_PENDING_COMPACTION_BYTES => c.scores.pending_bytes,
-            names::NUM_RUNNING_COMPACTIONS => state.running_compactions as u64,
-            names::NUM_RUNNING_FLUSHES => state.running_flushes as u64,
+            names::ESTIMATE_PENDING_COMPACTION_BYTES => c.jobs.scores().pending_bytes,
+            names::NUM_RUNNING_COMPACTIONS => state.jobs.running().1 as u64,
+            names::NUM_RUNNING_FLUSHES => state.jobs.running().0 as u64,
             names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(),
             names::IS_WRITE_STOPPED => {
                 u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())
@@ -243,8 +242,8 @@ pub(crate) fn levels(c: &CfState) -> Vec<LevelStats> {
         level,
         files: files.len(),
         bytes: c.version.level_bytes(level),
-        target_bytes: c.scores.targets.get(level).copied().filter(|&t| level > 0 && t != u64::MAX && t != 0),
-        score: c.scores.scores.get(level).copied().unwrap_or(0.0),
+        target_bytes: c.jobs.scores().targets.get(level).copied().filter(|&t| level > 0 && t != u64::MAX && t != 0),
+        score: c.jobs.scores().scores.get(level).copied().unwrap_or(0.0),
         extra_runs: files.extras.len(),
         extra_run_bytes: files.extras.iter().flat_map(|run| &run.files).map(|f| f.size()).sum(),
         compacting: files.iter().filter(|f| f.being_compacted.load(Ordering::Acquire)).count(),

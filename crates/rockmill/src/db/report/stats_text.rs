@@ -190,7 +190,7 @@ fn cf_text(c: &CfState, now: u64) -> String {
             seconds(jobs.micros)
         );
     }
-    let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.scores.pending_bytes);
+    let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.jobs.scores().pending_bytes);
     let pieces = c.version.pieces().totals();
     if pieces.tables > 0 {
         let _ = writeln!(

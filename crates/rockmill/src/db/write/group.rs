@@ -26,12 +26,13 @@ use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::block::ENTRY_LEN_MAX;
 use rockmill_format::{InternalKeyComparator, MAX_SEQUENCE, SequenceNumber, ValueType};
 
+use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{GroupSpan, Leadership, Slot, insert_group};
 use crate::db::write::turn;
-use crate::db::{AsColumnFamilyRef, CfMap, ColumnFamily, Db, DbInner, WriteBatch};
+use crate::db::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::front::{BufferLimit, entry_of};
@@ -298,7 +299,7 @@ impl DbInner {
         }
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
-            let failed = self.state.lock().write_error().cloned();
+            let failed = self.state.lock().errors.of_writes().cloned();
             return Err(failed.unwrap_or_else(Error::closing));
         };
         let n = if members.is_empty() && own.sequence() == first {
@@ -383,9 +384,9 @@ impl<'a> Families<'a> {
     #[inline]
     fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
         if id == 0 {
-            return Some(&self.db.default_cf);
+            return Some(self.db.catalog.default_cf());
         }
-        self.others.get_or_insert_with(|| self.db.cfs.load()).by_id.get(&id)
+        self.others.get_or_insert_with(|| self.db.catalog.families()).get(id)
     }
 }
 
@@ -613,9 +614,7 @@ impl Db {
 impl DbInner {
     /// [`Db::flush_wal`] for the write leader. With `begin`, a WAL without records says first what it follows on.
     pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
-        if let Some(e) = self.state.lock().write_error() {
-            return Err(e.clone());
-        }
+        self.check_takes_writes()?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
         let done = self.front.flush_log(sync, begin);

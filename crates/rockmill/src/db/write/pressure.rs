@@ -22,12 +22,12 @@ impl DbInner {
         let families = state.cfs.iter().map(|(&id, c)| FamilyNow {
             id,
             options: c.cf.options.load_full(),
-            load: c.scores.load(),
+            load: c.jobs.scores().load(),
             full_memtables: c.front.sealed_count(),
             flushing: c.waits_for_flush(at_once),
             pace: c.front.pace(),
         });
-        self.obey(state, &decide(families, state.background_error.is_some()));
+        self.obey(state, &decide(families, state.errors.worst().is_some()));
     }
 
     fn obey(&self, state: &State, orders: &Orders) {
@@ -54,7 +54,7 @@ impl DbInner {
     pub fn paced_rate(&self, now: f64, written: u64) -> (f64, f64) {
         let (at_once, state) = (self.flushes_at_once(), self.state.lock());
         let free = (f64::INFINITY, f64::INFINITY);
-        if state.background_error.is_some() {
+        if state.errors.worst().is_some() {
             return free;
         }
         let paces = state.cfs.values().map(|c| c.paced_rate(now, written, at_once));
@@ -69,7 +69,10 @@ impl DbInner {
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        state.cfs.values().find_map(|c| write_stop(c.scores.load(), &c.cf.options.load(), c.front.sealed_count()))
+        state
+            .cfs
+            .values()
+            .find_map(|c| write_stop(c.jobs.scores().load(), &c.cf.options.load(), c.front.sealed_count()))
     }
 }
 

@@ -30,7 +30,7 @@ impl DbInner {
             self.leader_has_work.store(false, Ordering::Release);
             let (full, stop, reason) = {
                 let mut state = self.state.lock();
-                if let Some(e) = state.write_error() {
+                if let Some(e) = state.errors.of_writes() {
                     self.leader_has_work.store(true, Ordering::Release);
                     return Err(e.clone());
                 }
@@ -47,8 +47,8 @@ impl DbInner {
                 (full, self.stop_reason(&state), reason)
             };
             let stalled = full.is_empty() && self.front.memory().stalls_writers();
-            if stalled && self.shutdown.load(Ordering::Acquire) {
-                return Err(Error::closing());
+            if stalled {
+                self.check_not_closing()?;
             }
             let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {
@@ -67,7 +67,7 @@ impl DbInner {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
                     let closing = self.shutdown.load(Ordering::Acquire);
-                    let waits = state.write_error().is_none() && !closing && !self.queue.has_urgent();
+                    let waits = state.errors.of_writes().is_none() && !closing && !self.queue.has_urgent();
                     if waits && self.stop_reason(&state).is_some() {
                         self.work_available.notify_all();
                         self.job_finished.wait_for(&mut state, STOP_WAIT);
@@ -108,7 +108,7 @@ impl DbInner {
         }
         match lent.get() {
             // A write that came between may have failed, and left the WAL as it is.
-            true => self.state.lock().write_error().map_or(Ok(false), |e| Err(e.clone())),
+            true => self.check_takes_writes().map(|()| false),
             false => Ok(false),
         }
     }
@@ -231,9 +231,7 @@ impl DbInner {
     /// Begins a new WAL unless the present one is empty; gives the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
         // The present one may end in a record that does not count; a recovery leaves it.
-        if let Some(e) = self.state.lock().write_error() {
-            return Err(e.clone());
-        }
+        self.check_takes_writes()?;
         let next = self.queue.in_flight.newest(&self.last_sequence) + 1;
         let turn = self.front.begin_log(next, &self.live(), || self.new_file_number()).map_err(|failed| {
             self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);

@@ -225,7 +225,7 @@ impl DbInner {
         if options.move_files || options.link_files {
             // The numbers are not used again after a crash: what is written under one would change the file outside,
             // too.
-            self.append_to_manifest(&mut self.manifest.lock(), &mut [VersionEdit::default()])?;
+            self.append_to_manifest(&mut self.catalog.lock_manifest(), &mut [VersionEdit::default()])?;
         }
         files.iter_mut().try_for_each(|f| f.bring_in(self, options))?;
         let synced = self.opts.fs.sync_dir(&self.path);
@@ -238,7 +238,7 @@ impl DbInner {
         self.flush_overlapped(families)?;
         self.flush_wal_as_leader(true, true)?;
         // Versions change under this lock only: what is found out about one stays true.
-        let mut manifest = self.manifest.lock();
+        let mut manifest = self.catalog.lock_manifest();
         let done = self.place_and_commit(families, &mut manifest);
         let cut_short = manifest.as_ref().is_some_and(ManifestWriter::has_failed);
         drop(manifest);
@@ -256,9 +256,7 @@ impl DbInner {
             let mut flush = Vec::new();
             {
                 let state = self.state.lock();
-                if let Some(e) = state.write_error() {
-                    return Err(e.clone());
-                }
+                state.errors.check_writes()?;
                 for family in families {
                     let Some(c) = state.cfs.get(&family.cf.id) else {
                         return Err(crate::db::write::group::dropped(&family.cf));
@@ -294,8 +292,7 @@ impl DbInner {
         // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
         let consistent = families.iter().any(|f| f.options.snapshot_consistency);
         let no_new_snapshot = consistent.then(|| self.snapshots.close());
-        // Those who need that no compaction runs, because they move whole levels, wait for this too.
-        self.state.lock().running_compactions += 1;
+        self.state.lock().jobs.begin_table_change();
         let mut reserved = Vec::new();
         // A panic of the user's comparator must leave neither that nor what is reserved.
         let done = guarded("an ingestion", || {
@@ -309,10 +306,10 @@ impl DbInner {
         let mut state = self.state.lock();
         for (cf, number) in reserved {
             if let Some(c) = state.cfs.get_mut(&cf) {
-                c.cursors.unreserve(number);
+                c.jobs.unreserve(number);
             }
         }
-        state.running_compactions -= 1;
+        state.jobs.end_table_change();
         drop(state);
         self.job_finished.notify_all();
         self.work_available.notify_all();
@@ -348,7 +345,7 @@ impl DbInner {
             let places = place::place(c, family, overlaps, new_sequences, &mut own)?;
             for (file, place) in family.files.iter().zip(&places) {
                 let (start, limit) = file.range();
-                reserved.push((family.cf.id, c.cursors.reserve(place.level, start, limit)));
+                reserved.push((family.cf.id, c.jobs.reserve(place.level, start, limit)));
             }
             last = last.max(own);
             all.push(places);

@@ -124,7 +124,14 @@ pub(super) fn place(
             let end = below.unwrap_or(levels);
             let (level, overlaps) = match c.cf.options.load().compaction_style {
                 CompactionStyle::Fifo => (0, true), // it has one level, and the file is the newest in it
-                _ => deepest_place(&c.version, &c.cursors, c.scores.base_level, file.range(), overlaps[i], end),
+                _ => deepest_place(
+                    &c.version,
+                    c.jobs.running(),
+                    c.jobs.scores().base_level,
+                    file.range(),
+                    overlaps[i],
+                    end,
+                ),
             };
             if options.fail_if_not_bottommost_level && level + 1 < levels {
                 return Err(Error::new(
@@ -136,10 +143,9 @@ pub(super) fn place(
                     ),
                 ));
             }
-            c.next_epoch += 1;
             let needs_one = overlaps || new_sequences || family.overlap;
             let sequence = if needs_one { *last + 1 } else { 0 };
-            TargetLevel { level, sequence, epoch: c.next_epoch }
+            TargetLevel { level, sequence, epoch: c.next_epoch() }
         };
         if place.sequence > 0 {
             if !options.allow_global_seqno {
@@ -167,7 +173,7 @@ pub(super) fn place(
 /// those that running jobs write to; `end` or deeper excluded. And whether it lies above anything such.
 pub fn deepest_place(
     version: &Version,
-    cursors: &RunningCompactions,
+    running: &RunningCompactions,
     base_level: usize,
     (start, limit): (&[u8], &[u8]),
     first_overlap: usize,
@@ -178,7 +184,7 @@ pub fn deepest_place(
         if l > 0 && l < base_level {
             continue; // nothing is kept there
         }
-        if l >= first_overlap || cursors.output_conflict(&version.cmp, l, start, limit) {
+        if l >= first_overlap || running.output_conflict(&version.cmp, l, start, limit) {
             return (level, true);
         }
         if l == 0 || version.overlapping(l, Some(start), Some(limit)).is_empty() {
@@ -193,7 +199,7 @@ fn place_behind(c: &CfState, file: &ExternalFile) -> Result<TargetLevel> {
     let (start, limit) = file.range();
     let last = c.version.levels.len() - 1;
     if !c.version.overlapping(last, Some(start), Some(limit)).is_empty()
-        || c.cursors.output_conflict(&c.version.cmp, last, start, limit)
+        || c.jobs.running().output_conflict(&c.version.cmp, last, start, limit)
     {
         return Err(Error::invalid_argument(format!(
             "{}: cannot be ingested behind: it does not fit into the last level, which has keys of its range",

@@ -1,0 +1,115 @@
+//! Files that nothing needs any more: when they are deleted, and what holds that off.
+
+use rockmill_format::filename;
+
+use crate::db::files::Files;
+use crate::db::{Db, DbInner};
+use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
+
+impl Files {
+    /// False while somebody needs that every file stays.
+    pub fn may_delete(&self) -> bool {
+        self.deletions_off.load(Ordering::Acquire) == 0
+    }
+
+    fn hold_deletions(&self) {
+        self.deletions_off.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Keeps files from being deleted while it lives.
+pub(crate) struct DeletionsOff<'a>(&'a DbInner);
+
+impl<'a> DeletionsOff<'a> {
+    pub fn new(db: &'a DbInner) -> Self {
+        db.files.hold_deletions();
+        Self(db)
+    }
+}
+
+impl Drop for DeletionsOff<'_> {
+    fn drop(&mut self) {
+        self.0.allow_deletions();
+    }
+}
+
+impl Db {
+    /// Keeps files of the database from being deleted until [`Self::enable_file_deletions`] was called as many times,
+    /// so that they can be copied. The database grows meanwhile.
+    pub fn disable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        self.inner.files.hold_deletions();
+        Ok(())
+    }
+
+    /// Undoes one [`Self::disable_file_deletions`]; the last one deletes what was kept. An error if there was none.
+    pub fn enable_file_deletions(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        if !self.inner.allow_deletions() {
+            return Err(Error::invalid_argument("enable_file_deletions: file deletions are not disabled"));
+        }
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Undoes one disabling of deletions; false if there was none.
+    fn allow_deletions(&self) -> bool {
+        let less = |n: usize| n.checked_sub(1);
+        match self.files.deletions_off.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+            Ok(1) => {
+                self.delete_obsolete_wals();
+                self.delete_purged_files_and_wait();
+                true
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+    /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
+    pub fn delete_obsolete_wals(&self) {
+        let gone = {
+            let mut state = self.state.lock();
+            // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
+            if !self.files.may_delete() {
+                return;
+            }
+            let oldest = state.oldest_log();
+            state.logs.take_obsolete(oldest)
+        };
+        self.front.retire_logs(&gone);
+    }
+
+    /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed
+    /// at the next open.
+    pub fn delete_purged_files(&self) {
+        if !self.files.may_delete() {
+            return; // they stay queued
+        }
+        let mut taken = self.files.purge.take();
+        if taken.numbers.is_empty() {
+            return;
+        }
+        let remove = |&number: &u64| {
+            let path = self.path.join(filename::table(number));
+            let mut done = self.opts.fs.remove(&path);
+            if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
+                done = Ok(());
+            }
+            (path, done)
+        };
+        let removed: Vec<_> = taken.numbers.iter().map(remove).collect();
+        taken.deleted();
+        for (number, (path, done)) in taken.numbers.iter().zip(&removed) {
+            self.table_deleted(*number, path, done);
+        }
+    }
+
+    /// The same for calls of users, which see the files gone when they return: another thread may have begun. Listeners
+    /// have been told, too, except where a listener calls.
+    pub fn delete_purged_files_and_wait(&self) {
+        self.delete_purged_files();
+        self.files.purge.wait_deleted();
+    }
+}
