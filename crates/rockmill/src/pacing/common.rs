@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// A moment, counted from any other, or the time between two, in seconds.
+pub type Seconds = f64;
+/// A rate; infinite: no bound.
+pub type BytesPerSecond = f64;
+
 /// Time constant of what writers did lately, in seconds. Simulated: half or twice of it changes throughput by less than
 /// 4 %; with half of it some writers stop for seconds.
 pub const LATELY_SECONDS: f64 = 5.0;

@@ -18,30 +18,36 @@
 //!   over everything below 1, S would only fall: there it grows by a tenth, to what writers wrote lately at most, each
 //!   time that pressure comes back.
 
-use crate::pacing::common::LATELY_SECONDS;
+use crate::pacing::common::{BytesPerSecond, LATELY_SECONDS, Seconds};
 use crate::pacing::write_control::WriteControl;
 
 /// Time constant in which S is learned, in units of the bytes from the slowdown trigger to the stop trigger at rate S.
 /// Derived: from 2 on the loop does not oscillate (the module's text); 3 leaves a margin.
 const WINDOW: f64 = 3.0;
-/// The lowest rate, in bytes per second. RocksDB's `kMinWriteRate`.
-const RATE_MIN: f64 = 16.0 * 1024.0;
+/// The lowest rate. RocksDB's `kMinWriteRate`.
+const RATE_MIN: BytesPerSecond = 16.0 * 1024.0;
 
-/// How fast writers may write. Times are seconds from any moment on.
+/// How fast writers may write.
 #[derive(Debug, Clone)]
 pub struct RateControl {
-    /// Bytes per second that compactions can take in, as far as is known.
-    pub sustained: f64,
+    /// What compactions can take in, as far as is known.
+    pub sustained: BytesPerSecond,
     /// There was pressure, so `sustained` is learned from now on.
     begun: bool,
     /// Pressure was between 0 and 1 since it last rose from 0.
     grew: bool,
-    /// Bytes per second that writers wrote in the last seconds.
-    before: f64,
+    /// What writers wrote in the last seconds.
+    before: BytesPerSecond,
     pressure: f64,
     span_bytes: f64,
-    /// Until when what was written is taken into account, and how much that was.
-    seen: Option<(f64, f64)>,
+    seen: Option<Seen>,
+}
+
+/// Until when what was written is taken into account, and how much that was.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Seconds,
+    written: f64,
 }
 
 impl Default for RateControl {
@@ -62,7 +68,7 @@ fn share(pressure: f64) -> f64 {
 impl RateControl {
     /// The tree's pressure from now on. `delayed_write_rate` is where S begins at least. `written`: all bytes that were
     /// written so far.
-    pub fn set(&mut self, now: f64, control: &WriteControl, delayed_write_rate: f64, written: f64) {
+    pub fn set(&mut self, now: Seconds, control: &WriteControl, delayed_write_rate: BytesPerSecond, written: f64) {
         if self.sustained <= 0.0 {
             self.sustained = delayed_write_rate.max(RATE_MIN);
         }
@@ -83,18 +89,18 @@ impl RateControl {
     }
 
     /// So much was written until now.
-    pub fn observe(&mut self, now: f64, written: f64) {
-        let Some((then, before)) = self.seen else {
-            self.seen = Some((now, written));
+    pub fn observe(&mut self, now: Seconds, written: f64) {
+        let Some(before) = self.seen else {
+            self.seen = Some(Seen { at: now, written });
             return;
         };
-        let seconds = now - then;
+        let seconds = now - before.at;
         // Each write looks; what is to be learned takes seconds.
         if seconds < 1e-3 {
             return;
         }
-        self.seen = Some((now, written));
-        let rate = (written - before).max(0.0) / seconds;
+        self.seen = Some(Seen { at: now, written });
+        let rate = (written - before.written).max(0.0) / seconds;
         let old = (-seconds / LATELY_SECONDS).exp();
         self.before = self.before * old + rate * (1.0 - old);
         if self.pressure <= 0.0 {
@@ -110,8 +116,8 @@ impl RateControl {
         self.sustained = (self.sustained * (1.0 + (by - 1.0) * part)).max(RATE_MIN);
     }
 
-    /// Bytes per second that writers get; infinite when they are free.
-    pub fn rate(&self) -> f64 {
+    /// What writers get; infinite when they are free.
+    pub fn rate(&self) -> BytesPerSecond {
         if self.pressure > 0.0 { (self.sustained * share(self.pressure)).max(RATE_MIN) } else { f64::INFINITY }
     }
 }

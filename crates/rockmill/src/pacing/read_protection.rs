@@ -69,6 +69,36 @@ pub(super) const PIECE: usize = 256 << 10;
 /// learned (older ones fade by a quarter with each); and over about how much it is averaged how busy readers are.
 const WINDOW_NANOS: u64 = 500_000_000;
 
+/// What users do at a moment, and what they wait for.
+#[derive(Debug, Clone, Copy)]
+struct UsersNow {
+    /// They read.
+    read: bool,
+    /// Which part of the time readers waited for the device.
+    busy: f64,
+    /// Compactions are behind.
+    behind: bool,
+    /// They wrote within [`LATELY_NANOS`].
+    wrote: bool,
+    /// A flush is due, or writers are stopped.
+    awaited: bool,
+    /// A writer was delayed within [`LATELY_NANOS`].
+    delayed: bool,
+}
+
+/// What users leave to background jobs at a moment. Pure; see the module's text.
+fn left_to_jobs(users: &UsersNow) -> Leave {
+    if !users.read {
+        Leave::All
+    } else if !((users.behind && users.wrote) || users.awaited || users.delayed) {
+        Leave::Least
+    } else if users.busy < BUSY_MIN {
+        Leave::All
+    } else {
+        Leave::Part(1.0 - users.busy * (1.0 - SHARE))
+    }
+}
+
 /// What users leave to background jobs at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Leave {
@@ -181,8 +211,8 @@ impl Share {
 /// One for each database.
 pub struct ReadProtection {
     clock: Arc<dyn Clock>,
-    /// The tree is not behind.
-    calm: AtomicBool,
+    /// Compactions are behind.
+    behind: AtomicBool,
     /// A flush is due, or writers are stopped.
     awaited: AtomicBool,
     /// Jobs that may have to wait.
@@ -211,7 +241,7 @@ impl ReadProtection {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            calm: AtomicBool::new(true),
+            behind: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
             users_read_until: AtomicU64::new(0),
@@ -226,7 +256,7 @@ impl ReadProtection {
 
     /// Says whether compactions are behind, and whether a flush is due or writers are stopped, from now on.
     pub fn set(&self, behind: bool, awaited: bool) {
-        self.calm.store(!behind, Ordering::Relaxed);
+        self.behind.store(behind, Ordering::Relaxed);
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
@@ -280,19 +310,18 @@ impl ReadProtection {
 
     /// What users leave to jobs now.
     fn leave(&self, now: u64) -> Leave {
-        if now >= self.users_read_until.load(Ordering::Relaxed) {
-            return Leave::All;
-        }
-        let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
-            0 => u64::MAX,
-            at => now.saturating_sub(at),
+        let lately = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => false,
+            at => now.saturating_sub(at) < LATELY_NANOS,
         };
-        let calm = self.calm.load(Ordering::Relaxed) || since(&self.last_write) >= LATELY_NANOS;
-        if calm && !self.awaited.load(Ordering::Relaxed) && since(&self.last_delay) >= LATELY_NANOS {
-            return Leave::Least;
-        }
-        let busy = self.readers_busy.load(Ordering::Relaxed) as f64 * 1e-3;
-        if busy < BUSY_MIN { Leave::All } else { Leave::Part(1.0 - busy * (1.0 - SHARE)) }
+        left_to_jobs(&UsersNow {
+            read: now < self.users_read_until.load(Ordering::Relaxed),
+            busy: self.readers_busy.load(Ordering::Relaxed) as f64 * 1e-3,
+            behind: self.behind.load(Ordering::Relaxed),
+            wrote: lately(&self.last_write),
+            awaited: self.awaited.load(Ordering::Relaxed),
+            delayed: lately(&self.last_delay),
+        })
     }
 }
 

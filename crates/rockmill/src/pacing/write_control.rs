@@ -17,9 +17,9 @@ use std::time::Duration;
 use rockmill_io::Clock;
 
 use crate::options::{CfOptions, CompactionStyle};
-use crate::pacing::common::{BYTES_OF_A_BYTE, SLEEP_MAX, SLEEP_MIN};
-use crate::pacing::decide::Orders;
-use crate::pacing::flush_bound::FlushBound;
+use crate::pacing::common::{BYTES_OF_A_BYTE, BytesPerSecond, SLEEP_MAX, SLEEP_MIN, Seconds};
+use crate::pacing::decide::{Orders, Pace};
+use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 use crate::pacing::rate_control::RateControl;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -208,7 +208,7 @@ struct Bucket {
 
 impl Bucket {
     /// Adds what the time since the last look allows. Gives the rate.
-    fn look(&mut self, now: u64) -> f64 {
+    fn look(&mut self, now: u64) -> BytesPerSecond {
         let rate = self.control.rate();
         let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
         self.at = self.at.max(now);
@@ -226,8 +226,8 @@ struct PaceBucket {
     /// When `credit` was right, in the clock's monotonic nanoseconds, and what users had written then.
     at: u64,
     written: u64,
-    /// Bytes a second at the last look.
-    rate: f64,
+    /// At the last look.
+    rate: BytesPerSecond,
 }
 
 impl Default for WriteController {
@@ -258,7 +258,7 @@ const SLEEP_NS: (u64, u64) = (SLEEP_MIN.as_nanos() as u64, SLEEP_MAX.as_nanos() 
 const LOOK_BYTES: f64 = 262_144.0;
 /// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Derived: more
 /// than a scheduler's tick (4 ms), by which sleeps overshoot, and too short for a burst.
-const CREDIT_SECONDS: f64 = 0.005;
+const CREDIT_SECONDS: Seconds = 0.005;
 
 impl WriteController {
     /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
@@ -283,11 +283,9 @@ impl WriteController {
         self.reason.store(if delaying { control.reason as u8 } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether writers wait for flushes rather than for compactions, and whether they did a moment ago
-    /// ([`FlushBound`]).
-    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> (bool, bool) {
-        let (bound, now) = (self.flush_bound.lock(), clock.monotonic_nanos() as f64 * 1e-9);
-        (bound.holds(now), !bound.is_over(now))
+    /// How writers wait for flushes rather than for compactions.
+    pub fn waits_for_flushes(&self, clock: &dyn Clock) -> FlushWaits {
+        self.flush_bound.lock().waits(clock.monotonic_nanos() as f64 * 1e-9)
     }
 
     /// True when writers may have to wait.
@@ -318,8 +316,8 @@ impl WriteController {
         self.bucket.lock().control.sustained as u64
     }
 
-    /// Seconds that writers waited.
-    pub fn waited_seconds(&self) -> f64 {
+    /// How long writers waited.
+    pub fn waited_seconds(&self) -> Seconds {
         let micros = self.delayed_micros.load(Ordering::Relaxed) + self.stopped_micros.load(Ordering::Relaxed);
         micros as f64 * 1e-6
     }
@@ -382,21 +380,19 @@ impl WriteController {
         written >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// Makes the leader of a group wait until what was written before fits the rate, or `closing` is set. `rate` gives
-    /// bytes a second at a moment in seconds, and for how many bytes there is room; it is without bound when no flush
-    /// is in flight, and is asked before each sleep. Gives the microseconds slept, and true if nobody had to wait for
-    /// this flush before.
+    /// Makes the leader of a group wait until what was written before fits the pace, or `closing` is set. `pace_at` is
+    /// asked before each sleep. Gives the microseconds slept, and true if nobody had to wait for this flush before.
     pub fn pace(
         &self,
         written: u64,
         closing: &AtomicBool,
         clock: &dyn Clock,
-        rate: impl Fn(f64) -> (f64, f64),
+        pace_at: impl Fn(Seconds) -> Pace,
     ) -> (u64, bool) {
         let began = clock.monotonic_nanos();
         let (mut now, mut first) = (began, false);
         while !closing.load(Ordering::Acquire) {
-            let (rate, room) = rate(now as f64 * 1e-9);
+            let Pace { rate, room } = pace_at(now as f64 * 1e-9);
             let short = {
                 let mut pace = self.pace.lock();
                 if pace.rate.is_infinite() {
@@ -528,7 +524,7 @@ mod tests {
         let (mut looks, asked) = (0, std::cell::Cell::new(0));
         let rate = |_: f64| {
             asked.set(asked.get() + 1);
-            (1e8, 16e6)
+            Pace { rate: 1e8, room: 16e6 }
         };
         for i in 0..10_000u64 {
             if c.is_pacing(i * 1000) {
@@ -541,19 +537,20 @@ mod tests {
         assert!(looks <= 200 && asked.get() <= 400, "{looks} looks, asked {} times", asked.get());
         assert!(c.longest_micros.load(Ordering::Relaxed) < 3000);
         assert_eq!((c.reason(), c.rate()), (StallReason::Memtables, 100_000_000));
-        assert!(c.waits_for_flushes(&clock).1, "a moment ago");
+        assert!(c.waits_for_flushes(&clock).lately, "a moment ago");
         // The flush ends while a writer sleeps for a batch that was too large.
         let until = clock.monotonic_nanos() as f64 * 1e-9 + 0.05;
-        let ends = |now: f64| if now < until { (1e8, 16e6) } else { (f64::INFINITY, 0.0) };
+        let ends = |now: f64| if now < until { Pace { rate: 1e8, room: 16e6 } } else { Pace::FREE };
         let (slept, first) = c.pace(1 << 30, &closing, &clock, ends);
         assert!((50_000..53_000).contains(&slept) && !first, "{slept}");
         // A rate that would be all the room at once is none's to save up.
         c.set_pacing(false, 1 << 30, &clock);
         c.set_pacing(true, 1 << 30, &clock);
         clock.sleep(Duration::from_millis(10));
-        c.pace(1 << 30, &closing, &clock, |_| (1e9, 1e6));
+        let fast = |_: f64| Pace { rate: 1e9, room: 1e6 };
+        c.pace(1 << 30, &closing, &clock, fast);
         clock.sleep(Duration::from_millis(10));
-        let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, |_| (1e9, 1e6));
+        let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, fast);
         assert!((2_000..3_100).contains(&slept), "{slept}");
         c.set_pacing(false, 1 << 30, &clock);
         assert_eq!((c.reason(), c.rate()), (StallReason::None, 0));

@@ -115,11 +115,11 @@ impl DbInner {
 
     /// Lets the flush in flight come nearer to its end.
     fn pace(&self, written: u64, lend: impl Fn()) {
-        let rate = |now: f64| {
+        let pace_at = |now| {
             lend();
-            self.paced_rate(now, written)
+            self.pace_at(now, written)
         };
-        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, rate);
+        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, pace_at);
         if slept > 0 {
             self.count_stall(slept);
         }
