@@ -228,7 +228,7 @@ impl Db {
             }
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
-                c.flush_due(db.flushes_at_once())
+                c.flush_due(db.flushes_without_merging())
                     || (!c.cf.options.load().disable_auto_compactions
                         && (((c.scores.needs_compaction() || c.version.has_extra_runs()) && !c.nothing_found)
                             || c.is_aging_due(now))

@@ -114,7 +114,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if worker.ends(db, &mut state) {
                     return;
                 }
-                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_at_once()) {
+                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_without_merging()) {
                     break p;
                 }
                 db.work_available.wait(&mut state);

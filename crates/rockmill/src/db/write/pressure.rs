@@ -23,10 +23,10 @@ impl DbInner {
         &self,
         state: &'a State,
     ) -> impl Iterator<Item = FamilyNow<'a, Arc<CfOptions>>> + Clone + use<'a> {
-        let at_once = self.flushes_at_once();
+        let without_merging = self.flushes_without_merging();
         state.cfs.iter().map(move |(&id, c)| {
             let options = c.cf.options.load_full();
-            let flushing = c.front.waits_for_flush(&options, at_once);
+            let flushing = c.front.waits_for_flush(&options, without_merging);
             let (load, full_memtables) = (c.scores.load(), c.front.sealed_count());
             FamilyNow { id, options, load, full_memtables, flushing, pace: c.front.pace() }
         })
@@ -53,8 +53,9 @@ impl DbInner {
 
     /// How fast users may go on, who wrote `written`, at a moment.
     pub fn pace_at(&self, now: Seconds, written: u64) -> Pace {
-        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
-        let families = state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, at_once));
+        let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
+        let families =
+            state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging));
         decide::pace(families, now, state.background_error.is_some())
     }
 

@@ -239,17 +239,17 @@ impl FamilyFront {
 
     // Flushes.
 
-    /// True when something is sealed and it is time to flush it. `at_once`: it does not wait for others to be merged
-    /// with.
-    pub fn flush_due(&self, options: &CfOptions, at_once: bool) -> bool {
+    /// True when something is sealed and it is time to flush it. `without_merging`: it waits for no
+    /// others to be merged with.
+    pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
         let n = self.sealed.len();
-        let merged = if at_once { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
+        let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
 
     /// True when something is sealed that is being flushed, or is about to be.
-    pub fn waits_for_flush(&self, options: &CfOptions, at_once: bool) -> bool {
-        !self.sealed.is_empty() && (self.flushing || self.flush_due(options, at_once))
+    pub fn waits_for_flush(&self, options: &CfOptions, without_merging: bool) -> bool {
+        !self.sealed.is_empty() && (self.flushing || self.flush_due(options, without_merging))
     }
 
     /// A flush runs.
@@ -338,14 +338,14 @@ impl FamilyFront {
         &self,
         options: &CfOptions,
         written: u64,
-        at_once: bool,
+        without_merging: bool,
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
         let size = options.write_buffer_size;
         let waiting: u64 = self.sealed.iter().map(|s| s.mem.data_size()).sum();
         MemtablesNow {
             full: self.sealed.len(),
             most: options.max_write_buffer_number.max(1) as usize,
-            flushing: self.waits_for_flush(options, at_once),
+            flushing: self.waits_for_flush(options, without_merging),
             pace: &self.pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
             room: move |more| self.fill.room(filled(&self.active, size), written, more),
