@@ -323,7 +323,7 @@ impl Engine<'_> {
             let compactions = self.jobs.iter().filter_map(|j| j.compaction.as_ref());
             let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
-            self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
+            self.cursors.set_threads(self.s.threads, idle);
             let sparing = self.is_sparing();
             self.cursors.set_flush_bound(sparing);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };
