@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MergeTicket, Moment, PendingRun,
-    RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide, memtable_left_over, pick,
-    pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
+    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide,
+    is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -278,19 +278,21 @@ impl Engine<'_> {
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
     fn flush_pace(&self, memtable: f64) -> f64 {
-        let most = self.options.max_write_buffer_number.max(1) as usize;
-        match most.checked_sub(self.full.len() + 1) {
-            Some(more) if !self.full.is_empty() => {
-                self.pace.rate(self.now, more as f64 * memtable + (memtable - self.filled).max(0.0), (self.now, 0.0))
-            }
-            _ => f64::INFINITY,
-        }
+        let now = MemtablesNow {
+            full: self.full.len(),
+            most: self.options.max_write_buffer_number.max(1) as usize,
+            flushing: !self.full.is_empty(),
+            pace: &self.pace,
+            due: OneFlush { since: self.now, bytes: 0.0 },
+            room: |more| more as f64 * memtable + (memtable - self.filled).max(0.0),
+        };
+        pace(std::iter::once(now), self.now, false).rate
     }
 
-    /// Writers wait for flushes: few bytes count more than many jobs. Not where they rest.
+    /// Writers wait for flushes: few bytes count more than many jobs.
     fn is_flush_bound(&self) -> bool {
-        let at_work = !self.jobs.is_empty() || !self.full.is_empty() || !self.bound.is_over(self.now);
-        at_work && self.bound.holds(self.now)
+        let at_work = !self.jobs.is_empty() || !self.full.is_empty();
+        is_flush_bound(self.bound.waits(self.now), at_work)
     }
 
     /// The active memtable becomes a full one.
@@ -321,7 +323,7 @@ impl Engine<'_> {
             let compactions = self.jobs.iter().filter_map(|j| j.compaction.as_ref());
             let busy: usize = compactions.map(|c| c.subcompactions_max.max(1)).sum();
             let Some(idle) = self.s.threads.checked_sub(busy).filter(|n| *n > 0) else { break };
-            self.cursors.set_threads(if self.s.by_score { 0 } else { self.s.threads }, idle);
+            self.cursors.set_threads(self.s.threads, idle);
             let flush_bound = self.is_flush_bound();
             self.cursors.set_flush_bound(flush_bound);
             let moment = Moment { now: (EPOCH_SECONDS + self.now) as u64, oldest_snapshot: 0 };

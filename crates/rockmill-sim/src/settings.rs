@@ -52,8 +52,6 @@ pub struct Settings {
     pub strategy: String,
     /// Compaction threads.
     pub threads: usize,
-    /// Levels get threads by score alone, as in RocksDB; for comparisons.
-    pub by_score: bool,
     /// Threads that one job may be split over.
     pub subcompactions: usize,
     /// Which jobs idle threads help.
@@ -142,7 +140,6 @@ impl Default for Settings {
         Self {
             strategy: "leveled".to_owned(),
             threads: 4,
-            by_score: false,
             subcompactions: 1,
             split: Split::Store,
             data_bytes: 50 << 30,

@@ -164,19 +164,14 @@ fn a_writer_that_flushes_keep_up_with_hardly_waits_for_them() {
     }
 }
 
-/// Two threads for four levels. They go by score, which brings most, as long as debt keeps to its bound; and it does.
+/// Two threads for four levels, which get them by score: debt keeps to its bound.
 #[test]
-fn threads_that_are_short_go_by_score_while_debt_keeps_to_its_bound() {
-    let with = |by_score, workload| {
-        let mut s = Settings { threads: 2, by_score, workload, data_bytes: 50 << 30, ..Settings::default() };
-        s.options.max_bytes_for_level_multiplier = 5.0;
-        of(&s)
-    };
+fn debt_keeps_to_its_bound_where_threads_are_short() {
     for workload in [Workload::Fill, Workload::Overwrite] {
-        let (score, balanced) = (with(true, workload), with(false, workload));
-        let what = format!("{workload:?}: {} against {} by score", balanced.throughput(), score.throughput());
-        assert!(balanced.throughput() > score.throughput() * 0.98, "{what}");
-        assert!(balanced.stopped_seconds < balanced.seconds / 100.0, "{what}: {} s", balanced.stopped_seconds);
+        let mut s = Settings { threads: 2, workload, data_bytes: 50 << 30, ..Settings::default() };
+        s.options.max_bytes_for_level_multiplier = 5.0;
+        let r = of(&s);
+        assert!(r.stopped_seconds < r.seconds / 100.0, "{workload:?}: {} s", r.stopped_seconds);
     }
 }
 

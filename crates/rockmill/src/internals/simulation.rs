@@ -12,8 +12,8 @@
 //!    [`CommitQueue::begin_merge`] and [`RunningCompactions::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`RunningCompactions::finish_merge`];
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
-//!    and, while a flush is in flight, a [`FlushPace`]; [`RunningCompactions::set_flush_bound`] is told what
-//!    [`FlushBound`] makes of why they wait.
+//!    and, while a flush is in flight, by its [`pace`]; [`RunningCompactions::set_flush_bound`] is told what
+//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]).
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -28,9 +28,9 @@ pub use crate::compaction::strategy::{Issued, RunningCompactions, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::common::RATE_MIN;
-pub use crate::pacing::decide::{FamilyNow, Orders, decide};
-pub use crate::pacing::flush_bound::FlushBound;
-pub use crate::pacing::flush_pace::FlushPace;
+pub use crate::pacing::decide::{FamilyNow, MemtablesNow, Orders, Pace, decide, is_flush_bound, pace};
+pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
+pub use crate::pacing::flush_pace::{FlushPace, OneFlush};
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
 pub use crate::table::TphSettings;

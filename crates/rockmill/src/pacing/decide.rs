@@ -1,14 +1,24 @@
 //! From what is observed to orders: what slows writers now, and what flushes, compactions and reads get of the device.
 //!
-//! One pure function. The store calls it whenever the tree or the memtables change, and carries out the orders
-//! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`.
+//! Pure functions. The store calls [`decide`] whenever the tree or the memtables change, and carries out the orders
+//! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`. Some answers change with
+//! time alone, and are asked for when they are needed:
 //!
-//! The simulator calls it, too. What jobs leave to reads under these orders is simulated in the tests of
+//! | function | asked |
+//! |---|---|
+//! | [`stop`] | by a writer that waits, each time that it looks |
+//! | [`pace`] | before each sleep of a writer, while a flush is in flight |
+//! | [`is_flush_bound`] | by a compaction thread, for each job |
+//! | `read_protection.rs`, `left_to_jobs` | by each job, before each piece; tables are there, which know no options |
+//!
+//! The simulator calls them, too. What jobs leave to reads under these orders is simulated in the tests of
 //! `read_protection.rs`.
 
 use std::ops::Deref;
 
-use super::flush_pace::FlushPace;
+use super::common::{BytesPerSecond, Seconds};
+use super::flush_bound::FlushWaits;
+use super::flush_pace::{FlushPace, OneFlush};
 use super::write_control::{StallReason, TreeLoad, WriteControl, write_control, write_stop};
 use crate::options::CfOptions;
 
@@ -40,7 +50,9 @@ pub struct Orders {
     pub stop: Option<(u32, StallReason)>,
     /// Compactions are to speed up (RocksDB's `NeedSpeedupCompaction`), and writes of low priority wait.
     pub behind: bool,
-    /// A flush is in flight, or due: writers are paced to it.
+    /// The first column family with a flush in flight, or due.
+    pub flushing: Option<u32>,
+    /// There is one: writers are paced to it.
     pub paced: bool,
     /// Writers wait for something that flushes or compactions do: reads leave them
     /// more of the device then (`read_protection.rs`).
@@ -72,10 +84,10 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
         }
     }
     behind |= tree.pressure > 0.0;
-    let (mut stop, mut flushing, mut first) = (None, false, 0.0_f64);
+    let (mut stop, mut flushing, mut first) = (None, None, 0.0_f64);
     for f in families {
-        stop = stop.or_else(|| Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?)));
-        flushing |= f.flushing;
+        stop = stop.or_else(|| stop_of(&f));
+        flushing = flushing.or(f.flushing.then_some(f.id));
         first = first.max(flush_first(&f, behind, tree.pressure));
     }
     Orders {
@@ -83,10 +95,84 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
         cause,
         stop,
         behind,
-        paced: flushing && !failed,
-        awaited: flushing || stop.is_some(),
+        flushing,
+        paced: flushing.is_some() && !failed,
+        awaited: flushing.is_some() || stop.is_some(),
         flush_first: if failed { 0.0 } else { first },
     }
+}
+
+/// Why writers must wait, if they must, and for which column family.
+pub fn stop<'a, O: Deref<Target = CfOptions>>(
+    mut families: impl Iterator<Item = FamilyNow<'a, O>>,
+) -> Option<(u32, StallReason)> {
+    families.find_map(|f| stop_of(&f))
+}
+
+fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>) -> Option<(u32, StallReason)> {
+    Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?))
+}
+
+/// The first column family with a flush in flight, or due.
+pub fn flushing<'a, O>(mut families: impl Iterator<Item = FamilyNow<'a, O>>) -> Option<u32> {
+    families.find(|f| f.flushing).map(|f| f.id)
+}
+
+/// A column family's memtables at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct MemtablesNow<'a, R> {
+    /// Those that are full.
+    pub full: usize,
+    /// How many there may be, with the one that is filled.
+    pub most: usize,
+    /// The full ones are being flushed, or are about to be.
+    pub flushing: bool,
+    /// How long its flushes take.
+    pub pace: &'a FlushPace,
+    /// Where none is in flight, the one that is due.
+    pub due: OneFlush,
+    /// Bytes that writers can write until the memtable that is filled is full, and so many more are.
+    pub room: R,
+}
+
+/// How fast writers may write at a moment, so that memtables are full when the flush in flight ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// What they get; infinite where they are free.
+    pub rate: BytesPerSecond,
+    /// Bytes until they stop.
+    pub room: f64,
+}
+
+impl Pace {
+    /// No flush is in flight.
+    pub const FREE: Self = Self { rate: f64::INFINITY, room: f64::INFINITY };
+}
+
+/// The pace that the slowest column family asks for. `failed`: as for [`decide`].
+pub fn pace<'a, R: FnOnce(usize) -> f64>(
+    families: impl Iterator<Item = MemtablesNow<'a, R>>,
+    now: Seconds,
+    failed: bool,
+) -> Pace {
+    if failed {
+        return Pace::FREE;
+    }
+    let paces = families.map(|f| match f.most.checked_sub(f.full + 1) {
+        Some(more) if f.flushing => {
+            let room = (f.room)(more);
+            Pace { rate: f.pace.rate(now, room, f.due), room }
+        }
+        // At the limit writers are stopped.
+        _ => Pace::FREE,
+    });
+    paces.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Pace::FREE)
+}
+
+/// Whether jobs of DF-compaction are to write little before they are to be many: writers wait for flushes, and are at
+/// work, or a job or a flush is. Never where all rest: what was put off is due then.
+pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
+    waits.often && (waits.lately || at_work)
 }
 
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, behind: bool, pressure: f64) -> f64 {
@@ -133,7 +219,7 @@ mod tests {
         };
         let calm = all([("on", 0), ("on", 3), ("off", 100)]);
         assert!(!calm.delayed() && !calm.behind && calm.stop.is_none(), "a tree without compactions slows nobody");
-        assert!(!calm.paced && !calm.awaited && calm.flush_first == 0.0);
+        assert!(!calm.paced && calm.flushing.is_none() && !calm.awaited && calm.flush_first == 0.0);
         let slow = all([("on", 14), ("on", 20), ("off", 100)]);
         assert!(slow.behind && slow.cause == 2 && slow.tree.pressure == 1.0 && slow.stop.is_none());
         assert_eq!(slow.tree.reason, StallReason::L0Files);
@@ -149,5 +235,36 @@ mod tests {
         assert!(of(false).paced && of(false).flush_first == 1.0);
         assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
         assert!(!of(true).paced && of(true).flush_first == 0.0 && of(true).awaited);
+    }
+
+    #[test]
+    fn the_slowest_column_family_with_a_flush_gives_the_pace() {
+        let mut flush = FlushPace::default();
+        flush.begin(0.0, 1e6);
+        flush.end(1.0, Some(0.0));
+        flush.begin(10.0, 1e6);
+        let of = |full, flushing, room: f64| MemtablesNow {
+            full,
+            most: 2,
+            flushing,
+            pace: &flush,
+            due: OneFlush { since: 10.0, bytes: 1e6 },
+            room: move |more: usize| room * (more + 1) as f64,
+        };
+        assert_eq!(pace([of(1, false, 1.0)].into_iter(), 10.0, false), Pace::FREE, "no flush");
+        assert_eq!(pace([of(2, true, 1.0)].into_iter(), 10.0, false), Pace::FREE, "writers are stopped");
+        let all = || [of(1, true, 3e6), of(1, true, 2e6), of(1, false, 1e6)].into_iter();
+        assert_eq!(pace(all(), 10.0, true), Pace::FREE, "nobody writes");
+        let slowest = pace(all(), 10.0, false);
+        assert_eq!(slowest, Pace { rate: flush.rate(10.0, 2e6, of(0, true, 0.0).due), room: 2e6 });
+        assert!(pace(all(), 20.0, false).rate < slowest.rate, "it is late");
+        assert_eq!(pace([of(0, true, 2e6)].into_iter(), 10.0, false).room, 4e6, "one more may be full");
+    }
+
+    #[test]
+    fn who_rests_is_not_flush_bound() {
+        let flush_bound = |often, lately, at_work| is_flush_bound(FlushWaits { often, lately }, at_work);
+        assert!(flush_bound(true, true, false) && flush_bound(true, false, true));
+        assert!(!flush_bound(true, false, false) && !flush_bound(false, true, true));
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! A pure state machine in given times, for the store and the simulator alike.
 
-use crate::pacing::common::LATELY_SECONDS;
+use crate::pacing::common::{LATELY_SECONDS, Seconds};
 
 /// Fewest waits for flushes, as a part of the time, at which writers count as bound by them. Simulated: half of it
 /// changes throughput by less than 3 %, twice of it costs df-leveled up to 6 % on a slowed device.
@@ -16,22 +16,31 @@ const SHARE_MIN: f64 = 0.05;
 /// Writers count as idle after this many seconds without a wait for a flush. Measured: it must be longer than the gap
 /// between two paced flushes. Where it was not, deferred merges began in the gap, and a load with 134,000 writes/s fell
 /// to 98,000.
-pub(crate) const REST_SECONDS: f64 = 0.25;
+pub(crate) const REST_SECONDS: Seconds = 0.25;
 
 /// The part of the last seconds in which writers waited for flushes.
 #[derive(Debug, Clone, Default)]
 pub struct FlushBound {
     share: f64,
     /// What has been so since `at`.
-    at: f64,
+    at: Seconds,
     stopped: bool,
     /// When writers waited for a flush last.
-    last: f64,
+    last: Seconds,
+}
+
+/// How writers wait for flushes at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlushWaits {
+    /// They do for much of the time.
+    pub often: bool,
+    /// They did a moment ago: they do not rest.
+    pub lately: bool,
 }
 
 impl FlushBound {
-    /// Says whether writers are stopped for a flush from now on. Times are seconds from any moment on.
-    pub fn set(&mut self, now: f64, stopped: bool) {
+    /// Says whether writers are stopped for a flush from now on.
+    pub fn set(&mut self, now: Seconds, stopped: bool) {
         self.share = self.share(now);
         if self.stopped {
             self.last = self.last.max(now);
@@ -39,23 +48,18 @@ impl FlushBound {
         (self.at, self.stopped) = (self.at.max(now), stopped);
     }
 
-    /// Writers slept so many seconds until `now` so that a flush could end (`flush_pace.rs`).
-    pub fn waited(&mut self, now: f64, seconds: f64) {
+    /// Writers slept so long until `now` so that a flush could end (`flush_pace.rs`).
+    pub fn waited(&mut self, now: Seconds, seconds: Seconds) {
         self.share = (self.share(now) + (seconds / LATELY_SECONDS).max(0.0)).min(1.0);
         (self.at, self.last) = (self.at.max(now), self.last.max(now));
     }
 
-    /// True when writers wait for flushes for much of the time.
-    pub fn holds(&self, now: f64) -> bool {
-        self.share(now) > SHARE_MIN
+    /// How writers wait for flushes now.
+    pub fn waits(&self, now: Seconds) -> FlushWaits {
+        FlushWaits { often: self.share(now) > SHARE_MIN, lately: self.stopped || now - self.last < REST_SECONDS }
     }
 
-    /// True when writers, who wait for flushes for much of the time, rest: they have not for a moment.
-    pub fn is_over(&self, now: f64) -> bool {
-        !self.stopped && now - self.last >= REST_SECONDS
-    }
-
-    fn share(&self, now: f64) -> f64 {
+    fn share(&self, now: Seconds) -> f64 {
         let old = (-(now - self.at).max(0.0) / LATELY_SECONDS).exp();
         self.share * old + f64::from(u8::from(self.stopped)) * (1.0 - old)
     }
@@ -72,16 +76,16 @@ mod tests {
             bound.set(now, true);
             bound.set(now + 0.1 * stopped, false);
         }
-        bound.holds(from + seconds)
+        bound.waits(from + seconds).often
     }
 
     #[test]
     fn stops_for_memtables_count_and_are_forgotten() {
         let mut bound = FlushBound::default();
-        assert!(!bound.holds(0.0));
+        assert!(!bound.waits(0.0).often);
         assert!(after(3.0, 0.0, &mut bound, 0.5), "half of the time");
-        assert!(bound.holds(5.0));
-        assert!(!bound.holds(3.0 + 20.0), "writers are gone");
+        assert!(bound.waits(5.0).often);
+        assert!(!bound.waits(3.0 + 20.0).often, "writers are gone");
         assert!(!after(60.0, 30.0, &mut bound, 0.02), "a fiftieth of the time is nothing");
     }
 
@@ -97,10 +101,10 @@ mod tests {
             }
             stopped.set(now, true);
             stopped.set(now + 0.05, false);
-            assert!(!bound.is_over(now + 0.09) && !stopped.is_over(now + 0.09));
+            assert!(bound.waits(now + 0.09).lately && stopped.waits(now + 0.09).lately);
         }
         let (a, b) = (bound.share(10.0), stopped.share(10.0));
         assert!((a - b).abs() < 0.05, "{a} next to {b}");
-        assert!(bound.holds(10.0) && bound.is_over(11.0) && stopped.is_over(11.0));
+        assert!(bound.waits(10.0).often && !bound.waits(11.0).lately && !stopped.waits(11.0).lately);
     }
 }

@@ -18,6 +18,8 @@
 //!
 //! A pure state machine in given times, for the store and the simulator alike.
 
+use super::common::{BytesPerSecond, Seconds};
+
 /// Writers are to reach the limit after this part of the expected time of the flush: a flush that ends early then finds
 /// its successor nearly full, and one that is late still has the tail of the slope. Simulated: with 0.5 or 0.85
 /// throughput changes by less than 4 %.
@@ -28,51 +30,78 @@ const MARGIN: f64 = 0.1;
 /// The steepest tail, as a factor of the time left; 1 is the flattest. Simulated: with half of it some writes wait for
 /// a second, with twice of it writers as fast as flushes lose 2 %, and 5 % if all tails are flat.
 const TAIL_MIN: f64 = 0.2;
-/// CPU time of flushes as a part of their time. Up to the first they have full priority over compactions that are
-/// behind, from the second on none, and in between a part. Measured on a slow device and a fast one: where flushes need
+/// CPU time of flushes, as a part of their time, up to which they go before compactions that are behind. From
+/// [`CPU_BOUND`] on they do not, and in between in part. Measured on a slow device and a fast one: where flushes need
 /// cores, compactions that waited cost up to a third of the throughput (docs/compaction.md, "Slow writers").
-const PRIORITY: (f64, f64) = (0.12, 0.25);
+const DEVICE_BOUND: f64 = 0.12;
+/// See [`DEVICE_BOUND`].
+const CPU_BOUND: f64 = 0.25;
 /// With each flush that ends, what earlier ones taught counts this much: about the last four flushes count.
 /// Simulated: with two or eight throughput changes by less than 4 %.
 const MEMORY: f64 = 0.75;
+/// With each memtable that is filled, what is known of how fast writers are who do not wait counts this much.
+/// Simulated, with writers who are up to three times as fast from one memtable to the next: half or one and a half
+/// times of it changes throughput by less than 1 %; with 0 some writes wait for 120 ms instead of 2.
+const FREE_MEMORY: f64 = 0.5;
+/// No memtable is filled in less time. Derived: so that what a coarse clock says is no rate without bound.
+const FILL_SECONDS_MIN: Seconds = 1e-6;
+/// The least part of a memtable that its entries are taken for. Derived: an entry of one byte takes some fifty.
+const PART_MIN: f64 = 0.01;
+/// The least room, as a part of what memory says. Derived: nobody is to wait for memory that is there where entries are
+/// larger than those of the last memtable. Simulated: half or twice of it changes throughput by less than 0.5 %.
+const ROOM_MIN: f64 = 1.0 / 16.0;
+/// How much of the last memtable counts for how much is written for a whole one. Simulated: half or twice of it changes
+/// throughput by less than 0.5 % and the longest wait by a fifth; with 0, small memtables take 2 % less.
+const LAST_PART: f64 = 1.0 / 8.0;
 
 /// How long flushes take, and the one in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FlushPace {
     /// Bytes of the last flushes and seconds that they took, older ones counting less.
     bytes: f64,
-    seconds: f64,
-    /// Seconds of CPU time that they took.
-    cpu: f64,
-    /// When the flush in flight began, and its bytes.
-    flight: Option<(f64, f64)>,
-    /// Bytes a second that writers write who are not slowed; 0 as long as that is not known.
-    free: f64,
+    seconds: Seconds,
+    /// The CPU time that they took.
+    cpu: Seconds,
+    flight: Option<OneFlush>,
+    /// What writers write who are not slowed; 0 as long as that is not known.
+    free: BytesPerSecond,
+}
+
+/// A flush that is in flight, or due.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OneFlush {
+    /// It is since then.
+    pub since: Seconds,
+    /// Bytes of the memtables that it writes.
+    pub bytes: f64,
 }
 
 impl FlushPace {
-    /// A flush of so many bytes of memtables begins. Times are seconds from any moment on.
-    pub fn begin(&mut self, now: f64, bytes: f64) {
-        self.flight = Some((now, bytes.max(1.0)));
+    /// A flush of so many bytes of memtables begins.
+    pub fn begin(&mut self, now: Seconds, bytes: f64) {
+        self.flight = Some(OneFlush { since: now, bytes: bytes.max(1.0) });
     }
 
-    /// The flush in flight ended; what it took is learned if it was done, in so many seconds of CPU time (0: unknown).
-    pub fn end(&mut self, now: f64, done: Option<f64>) {
-        let (Some((began, bytes)), Some(cpu)) = (self.flight.take(), done) else { return };
+    /// The flush in flight ended; what it took is learned if it was done, with so much CPU time (0: unknown).
+    pub fn end(&mut self, now: Seconds, done: Option<Seconds>) {
+        let (Some(flush), Some(cpu)) = (self.flight.take(), done) else { return };
         self.cpu = self.cpu * MEMORY + cpu;
-        self.bytes = self.bytes * MEMORY + bytes;
-        self.seconds = self.seconds * MEMORY + (now - began).max(0.0);
+        self.bytes = self.bytes * MEMORY + flush.bytes;
+        self.seconds = self.seconds * MEMORY + (now - flush.since).max(0.0);
     }
 
-    /// Seconds that a flush of so many bytes probably takes; 0 when none is known.
-    pub fn expected(&self, bytes: f64) -> f64 {
+    /// How long a flush of so many bytes probably takes; 0 when none is known.
+    pub fn expected(&self, bytes: f64) -> Seconds {
         if self.bytes > 0.0 { bytes * self.seconds / self.bytes } else { 0.0 }
     }
 
-    /// Writers wrote so many bytes in so many seconds in which they did not wait.
-    pub fn wrote(&mut self, bytes: f64, seconds: f64) {
-        let free = bytes / seconds.max(1e-6);
-        self.free = if self.free > 0.0 { (self.free + free) / 2.0 } else { free };
+    /// Writers wrote so many bytes in a time in which they did not wait.
+    pub fn wrote(&mut self, bytes: f64, seconds: Seconds) {
+        let free = bytes / seconds.max(FILL_SECONDS_MIN);
+        self.free = match self.free > 0.0 {
+            true => self.free * FREE_MEMORY + free * (1.0 - FREE_MEMORY),
+            false => free,
+        };
     }
 
     /// How fast flushes are, as a multiple of writers who do not wait; 0 when it is not known.
@@ -91,11 +120,11 @@ impl FlushPace {
         if !behind {
             return 1.0;
         }
-        let (all, none) = PRIORITY;
         if self.cpu <= 0.0 || self.seconds <= 0.0 {
             return 0.0; // not known
         }
-        ((none - self.cpu / self.seconds) / (none - all)).clamp(0.0, 1.0) * (1.0 - pressure).clamp(0.0, 1.0)
+        ((CPU_BOUND - self.cpu / self.seconds) / (CPU_BOUND - DEVICE_BOUND)).clamp(0.0, 1.0)
+            * (1.0 - pressure).clamp(0.0, 1.0)
     }
 
     /// How flat the slope's tail is: 1 where writers fill a memtable in half of the time that its flush takes, so that
@@ -106,27 +135,26 @@ impl FlushPace {
         (2.0 * (1.0 - f)).max((f - 1.0) / (1.0 - AIM + MARGIN)).clamp(TAIL_MIN, 1.0)
     }
 
-    /// Seconds until the flush in flight ends, as writers are to take it. `due`: where none is, one is due since then,
-    /// of so many bytes, and has not begun.
-    pub fn left(&self, now: f64, due: (f64, f64)) -> f64 {
-        let Some((began, bytes)) = self.flight else {
+    /// Time until the flush in flight ends, as writers are to take it. `due`: where none is, that one has not begun.
+    pub fn left(&self, now: Seconds, due: OneFlush) -> Seconds {
+        let Some(flush) = self.flight else {
             // It waits for a thread, and probably as long again.
-            return (AIM + MARGIN) * self.expected(due.1) + (now - due.0).max(0.0);
+            return (AIM + MARGIN) * self.expected(due.bytes) + (now - due.since).max(0.0);
         };
-        let (expected, gone) = (self.expected(bytes), (now - began).max(0.0));
+        let (expected, gone) = (self.expected(flush.bytes), (now - flush.since).max(0.0));
         let over = AIM * expected - gone;
         over.max(0.0) + self.tail() * (MARGIN * expected - over.min(0.0))
     }
 
-    /// Seconds until the way [`Self::left`] changes is another one, for who goes from event to event.
-    pub fn changes_in(&self, now: f64) -> f64 {
-        let Some((began, bytes)) = self.flight else { return f64::INFINITY };
-        let turn = began + AIM * self.expected(bytes) - now;
-        if turn > 1e-9 { turn } else { (self.left(now, (now, 0.0)) / 8.0).max(1e-4) }
+    /// Time until the way [`Self::left`] changes is another one, for who goes from event to event.
+    pub fn changes_in(&self, now: Seconds) -> Seconds {
+        let Some(flush) = self.flight else { return f64::INFINITY };
+        let turn = flush.since + AIM * self.expected(flush.bytes) - now;
+        if turn > 1e-9 { turn } else { (self.left(now, flush) / 8.0).max(1e-4) }
     }
 
-    /// Bytes a second that writers get who have `room` bytes until they stop. `due`: see [`Self::left`].
-    pub fn rate(&self, now: f64, room: f64, due: (f64, f64)) -> f64 {
+    /// What writers get who have `room` bytes until they stop. `due`: see [`Self::left`].
+    pub fn rate(&self, now: Seconds, room: f64, due: OneFlush) -> BytesPerSecond {
         room.max(0.0) / self.left(now, due).max(1e-9)
     }
 }
@@ -138,15 +166,26 @@ pub(crate) struct MemtableFill {
     part: f64,
     /// Bytes that users wrote, to any column family, while the last memtable was filled.
     last: f64,
-    /// And until this one began; when that was, and how many seconds they had waited.
+    /// And until this one began; when that was, and how long they had waited.
     since: u64,
-    began: f64,
-    waited: f64,
+    began: Seconds,
+    waited: Seconds,
+}
+
+/// What is in a memtable.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filled {
+    /// Bytes of entries.
+    pub data: u64,
+    /// Bytes of memory that it has taken.
+    pub memory: usize,
+    /// And that it takes.
+    pub size: usize,
 }
 
 impl MemtableFill {
-    /// When the memtable began, in seconds.
-    pub fn began(&self) -> f64 {
+    /// When the memtable began.
+    pub fn began(&self) -> Seconds {
         self.began
     }
 
@@ -154,19 +193,14 @@ impl MemtableFill {
         Self { part: 1.0, last: size as f64, since: 0, began: 0.0, waited: 0.0 }
     }
 
-    /// A memtable that takes `size` ends with so many bytes of entries, and `memory`; users wrote `written` until now,
-    /// and waited so many seconds. Gives the seconds in which they filled it and did not wait, where it is full.
-    pub fn sealed(
-        &mut self,
-        (data, memory, size): (u64, usize, usize),
-        written: u64,
-        now: f64,
-        waited: f64,
-    ) -> Option<f64> {
+    /// A memtable ends; users wrote `written` until now, and waited so long. Gives the time in which they filled it and
+    /// did not wait, where it is full.
+    pub fn sealed(&mut self, mem: Filled, written: u64, now: Seconds, waited: Seconds) -> Option<Seconds> {
+        let Filled { data, memory, size } = mem;
         let seconds = now - self.began - (waited - self.waited);
         let full = memory >= size && data > 0;
         if full {
-            self.part = (data as f64 / size.max(1) as f64).clamp(0.01, 1.0);
+            self.part = (data as f64 / size.max(1) as f64).clamp(PART_MIN, 1.0);
             self.last = written.saturating_sub(self.since) as f64;
         }
         (self.since, self.waited) = (written, waited);
@@ -174,16 +208,15 @@ impl MemtableFill {
         (full && known).then_some(seconds.max(0.0))
     }
 
-    /// Bytes that users can write, to any column family, until a memtable with so many bytes of entries, and `memory`,
-    /// is full and `more` of them are.
-    pub fn room(&self, data: u64, memory: usize, size: usize, written: u64, more: usize) -> f64 {
+    /// Bytes that users can write, to any column family, until this memtable is full and `more` of them are.
+    pub fn room(&self, Filled { data, memory, size }: Filled, written: u64, more: usize) -> f64 {
         let size = size.max(1) as f64;
         // Its memory is ahead of what is in it, by less than one step.
         let most = (1.0 - memory as f64 / size).max(0.0);
-        let left = (1.0 - data as f64 / (size * self.part)).min(most).max(most / 16.0);
+        let left = (1.0 - data as f64 / (size * self.part)).min(most).max(most * ROOM_MIN);
         let filled = 1.0 - left;
         // What is written for a whole one: as much as for the last, until this one says otherwise.
-        let whole = (written.saturating_sub(self.since) as f64 + self.last / 8.0) / (filled + 0.125);
+        let whole = (written.saturating_sub(self.since) as f64 + self.last * LAST_PART) / (filled + LAST_PART);
         (left + more as f64) * whole
     }
 }
@@ -193,7 +226,7 @@ mod tests {
     use super::*;
 
     const MB: f64 = 1e6;
-    const NONE_DUE: (f64, f64) = (0.0, 0.0);
+    const NONE_DUE: OneFlush = OneFlush { since: 0.0, bytes: 0.0 };
 
     /// Writers that want `want` bytes a second, two memtables of `size`, and flushes that take these times.
     struct Model {
@@ -336,24 +369,21 @@ mod tests {
     #[test]
     fn the_fill_is_that_of_the_entries_and_keeps_to_the_memory() {
         let mut fill = MemtableFill::new(16 << 20);
-        assert_eq!(fill.room(0, 0, 16 << 20, 0, 0), (16 << 20) as f64);
+        let filled = |data, memory| Filled { data, memory, size: 16 << 20 };
+        assert_eq!(fill.room(filled(0, 0), 0, 0), (16 << 20) as f64);
         // The last memtable was full with 15 MB of entries, for which users wrote 30 MB to two column families.
-        assert_eq!(
-            fill.sealed((15_000_000, 16 << 20, 16 << 20), 30_000_000, 7.0, 1.0),
-            None,
-            "since when is not known"
-        );
-        let at = |data: u64, more| fill.room(data, data as usize, 16 << 20, 30_000_000 + 2 * data, more);
+        assert_eq!(fill.sealed(filled(15_000_000, 16 << 20), 30_000_000, 7.0, 1.0), None, "since when is not known");
+        let at = |data: u64, more| fill.room(filled(data, data as usize), 30_000_000 + 2 * data, more);
         assert!((at(7_500_000, 0) / 15.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 0));
         assert!((at(7_500_000, 2) / 75.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 2));
         // What memory says counts: little room where it is nearly used up, and never none before it is.
-        assert!(fill.room(0, 15 << 20, 16 << 20, 30_000_000, 0) <= 2.0e6);
-        assert!(fill.room(15_000_000, 15 << 20, 16 << 20, 60_000_000, 0) > 0.0);
+        assert!(fill.room(filled(0, 15 << 20), 30_000_000, 0) <= 2.0e6);
+        assert!(fill.room(filled(15_000_000, 15 << 20), 60_000_000, 0) > 0.0);
         // How long writers took for one: without the time that they waited.
         let mut again = fill;
-        assert_eq!(again.sealed((15_000_000, 16 << 20, 16 << 20), 60_000_000, 9.0, 2.5), Some(0.5));
-        assert_eq!(again.sealed((1_000, 1 << 20, 16 << 20), 60_001_000, 10.0, 2.5), None, "not full");
+        assert_eq!(again.sealed(filled(15_000_000, 16 << 20), 60_000_000, 9.0, 2.5), Some(0.5));
+        assert_eq!(again.sealed(filled(1_000, 1 << 20), 60_001_000, 10.0, 2.5), None, "not full");
         // A column family that nobody writes to holds nobody up.
-        assert!(fill.room(10_000_000, 10 << 20, 16 << 20, 1 << 40, 0) > 1e11);
+        assert!(fill.room(filled(10_000_000, 10 << 20), 1 << 40, 0) > 1e11);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `decide.rs` | everything that holds until the tree or the memtables change: from observed to orders, pure |
+//! | `decide.rs` | from observed to orders, pure: until the tree or the memtables change, and at a moment |
 //! | `write_control.rs` | how a tree is to slow writers, and how a writer waits |
 //! | `rate_control.rs` | the rate that compactions can take in |
 //! | `flush_pace.rs` | how fast memtables may fill while a flush is in flight |

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
+use super::aging;
 use super::inputs::{Files, Picker, any_busy, key_range};
-use super::{aging, balance};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::sync::atomic::Ordering as Atomic;
@@ -57,7 +57,7 @@ impl Picker<'_> {
     fn by_score(&self) -> Option<Compaction> {
         let base = self.scores.base_level;
         let mut l0_blocked = false;
-        for (level, score) in balance::level_order(&self.scores, self.options, self.running) {
+        for (level, score) in self.scores.by_priority() {
             if score < 1.0 {
                 return None;
             }

@@ -12,7 +12,6 @@
 //!    that of a level that moves past it (`refit.rs`), and no file is input to two jobs.
 
 pub mod aging;
-pub mod balance;
 pub mod df;
 mod extra_runs;
 pub mod fifo;
@@ -344,11 +343,6 @@ impl RunningCompactions {
     /// Threads for jobs, as they were set; 0: not known.
     pub fn threads(&self) -> usize {
         self.threads
-    }
-
-    /// Jobs running that begin at `level`.
-    pub fn of_level(&self, level: usize) -> usize {
-        self.running.iter().filter(|r| r.start_level == level).count()
     }
 
     /// Jobs running.

@@ -29,8 +29,6 @@ pub struct LevelScores {
     pub scores: Vec<f64>,
     /// Compaction debt: bytes that compactions must still rewrite until every level is within its target.
     pub pending_bytes: u64,
-    /// The part of each level in `pending_bytes`: what leaves it, and what that makes rewritten below.
-    pub debts: Vec<u64>,
     /// Sorted runs that count towards the triggers `level0_slowdown_writes_trigger` and
     /// `level0_stop_writes_trigger`: L0's files, and with universal compaction the levels that have files, too.
     pub runs: usize,
@@ -74,7 +72,6 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
     let mut base = base_bytes(&sizes, options);
     base.targets.resize(version.levels.len(), u64::MAX);
     let l0_files = version.levels.first().map_or(0, Level::len);
-    let mut debts = Vec::new();
     let (mut scores, pending_bytes, mut runs) = match options.compaction_style {
         CompactionStyle::Universal if options.compaction_downforce => {
             let (scores, runs) = df_tiered_scores(version, options, sums);
@@ -87,16 +84,13 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
         // Whatever there is too much of is deleted: nobody has to wait.
         CompactionStyle::Fifo => (fifo_scores(version, options, sums), 0, 0),
         CompactionStyle::Level => {
-            debts = debts_of(version, options, &sizes, &base);
-            let pending = debts.iter().copied().fold(0, u64::saturating_add);
-            (scores(options, &base, sums, usable), pending, l0_files)
+            (scores(options, &base, sums, usable), debt_of(version, options, &sizes, &base), l0_files)
         }
     };
     if options.compaction_style == CompactionStyle::Level && version.has_extra_runs() {
         runs += extra_runs(options, &mut scores, sums, usable);
     }
     LevelScores {
-        debts,
         base_level: base.level,
         lowest_unnecessary_level: base.lowest_unnecessary,
         targets: base.targets,
@@ -323,17 +317,16 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
     scores
 }
 
-/// Bytes that must still be rewritten, by the level that they leave.
-fn debts_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> Vec<u64> {
-    let mut debts = vec![0u64; sizes.len()];
-    let Some(&l0_bytes) = sizes.first() else { return debts };
+/// Bytes that must still be rewritten: what leaves each level, and what that makes rewritten below.
+fn debt_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> u64 {
+    let Some(&l0_bytes) = sizes.first() else { return 0 };
     let l0_due = version.levels[0].len() as i64 >= i64::from(options.level0_file_num_compaction_trigger)
         || l0_bytes >= options.max_bytes_for_level_base;
-    debts[0] = if l0_due { l0_bytes } else { 0 };
-    let mut incoming = debts[0];
+    let mut debt = if l0_due { l0_bytes } else { 0 };
+    let mut incoming = debt;
     for level in base.level.max(1)..sizes.len().saturating_sub(1) {
         if level == base.level && l0_due {
-            debts[0] = debts[0].saturating_add(sizes[level]);
+            debt = debt.saturating_add(sizes[level]);
         }
         let size = sizes[level].saturating_add(incoming);
         incoming = 0;
@@ -342,11 +335,11 @@ fn debts_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) 
             let next = sizes[level + 1];
             if next > 0 {
                 let fan_out = next as f64 / size as f64 + 1.0;
-                debts[level] = (incoming as f64 * fan_out) as u64;
+                debt = debt.saturating_add((incoming as f64 * fan_out) as u64);
             }
         }
     }
-    debts
+    debt
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 use crate::options::DbOptions;
+use crate::pacing::decide::is_flush_bound;
+use crate::pacing::flush_bound::FlushWaits;
 use crate::pacing::read_protection::DeviceShare;
 use crate::pacing::write_control::write_control;
 use crate::statistics::CountedOperator;
@@ -48,14 +50,8 @@ pub(super) enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-/// The next job of a column family, if one is due and there is a thread for it. `bound`: writers wait for flushes
-/// rather than for compactions; `lately`: they did a moment ago.
-pub(super) fn pick_compaction(
-    state: &mut State,
-    now: u64,
-    threads: usize,
-    (bound, lately): (bool, bool),
-) -> Option<Picked> {
+/// The next job of a column family, if one is due and there is a thread for it.
+pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits: FlushWaits) -> Option<Picked> {
     if !may_pick(state) {
         return None;
     }
@@ -66,8 +62,8 @@ pub(super) fn pick_compaction(
     }
     let idle = threads.saturating_sub(busy).max(1);
     let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
-    let at_work =
-        lately || state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
+    let at_work = state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
+    let flush_bound = is_flush_bound(waits, at_work);
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
         .cfs
@@ -93,8 +89,8 @@ pub(super) fn pick_compaction(
         }
         let c = state.cfs.get_mut(&id)?;
         c.jobs.running.set_threads(threads, idle);
-        // Never where nothing runs: what was put off is due when writers rest, and the end of the last job tells.
-        c.jobs.running.set_flush_bound(bound && at_work);
+        // When writers rest, the end of the last job tells.
+        c.jobs.running.set_flush_bound(flush_bound);
         if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.jobs.running, &moment) {
             let cf = Arc::clone(&c.cf);
             let ticket = begin_compaction(state, &cf, &compaction)?;

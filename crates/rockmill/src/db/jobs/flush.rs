@@ -71,13 +71,13 @@ struct BuiltPart {
 
 impl CfState {
     /// True when there are immutable memtables and it is time to flush them.
-    pub fn flush_due(&self, at_once: bool) -> bool {
-        self.front.flush_due(&self.cf.options.load(), at_once)
+    pub fn flush_due(&self, without_merging: bool) -> bool {
+        self.front.flush_due(&self.cf.options.load(), without_merging)
     }
 
     /// True when there are immutable memtables that are being flushed, or are about to be.
-    pub fn waits_for_flush(&self, at_once: bool) -> bool {
-        self.front.waits_for_flush(&self.cf.options.load(), at_once)
+    pub fn waits_for_flush(&self, without_merging: bool) -> bool {
+        self.front.waits_for_flush(&self.cf.options.load(), without_merging)
     }
 
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
@@ -92,7 +92,7 @@ impl CfState {
 }
 
 impl State {
-    pub(super) fn pick_flush(&mut self, atomic: bool, at_once: bool) -> Option<FlushPick> {
+    pub(super) fn pick_flush(&mut self, atomic: bool, without_merging: bool) -> Option<FlushPick> {
         if self.errors.of_writes().is_some() {
             return None;
         }
@@ -101,7 +101,7 @@ impl State {
             let free = self.cfs.values().all(|c| !c.front.is_flushing());
             return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
         }
-        let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(at_once))?;
+        let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(without_merging))?;
         self.jobs.running_flushes += 1;
         Some(FlushPick::of(std::iter::once(due)))
     }
@@ -140,7 +140,7 @@ impl State {
 impl DbInner {
     /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
     /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
-    pub fn flushes_at_once(&self) -> bool {
+    pub fn flushes_without_merging(&self) -> bool {
         self.opts.atomic_flush || self.front.memory().may_stall_writers()
     }
 
@@ -182,10 +182,10 @@ impl DbInner {
                 state.join_flushes(); // each time: another may have begun
                 state.errors.check_writes()?;
                 self.check_not_closing()?;
-                if !self.queue.has_urgent() {
+                if !self.queue.has_from_listener() {
                     self.job_finished.wait_for(&mut state, FLUSH_WAIT);
                 }
-                if self.queue.has_urgent() {
+                if self.queue.has_from_listener() {
                     drop(state);
                     self.queue.lend();
                     state = self.state.lock();

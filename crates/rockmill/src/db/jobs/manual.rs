@@ -223,7 +223,7 @@ impl Db {
             db.check_not_closing()?;
             let now = db.now_seconds();
             let due = state.cfs.values().any(|c| {
-                c.flush_due(db.flushes_at_once())
+                c.flush_due(db.flushes_without_merging())
                     || (!c.cf.options.load().disable_auto_compactions
                         && (((c.jobs.scores.needs_compaction() || c.version.has_extra_runs())
                             && !c.jobs.nothing_found)

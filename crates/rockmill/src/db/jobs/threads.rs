@@ -115,7 +115,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if worker.ends(db, &mut state) {
                     return;
                 }
-                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_at_once()) {
+                if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_without_merging()) {
                     break p;
                 }
                 db.work_available.wait(&mut state);
@@ -154,16 +154,15 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 }
                 let now = db.now_seconds();
                 let threads = thread_counts(db.live().max_background_jobs).1;
-                let (bound, lately) = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
+                let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The comparator is the user's: without this thread nothing would ever be compacted again.
-                let picked = guarded("the choice of a compaction", || {
-                    Ok(pick_compaction(&mut state, now, threads, (bound, lately)))
-                });
+                let picked =
+                    guarded("the choice of a compaction", || Ok(pick_compaction(&mut state, now, threads, waits)));
                 if let Some(picked) = picked.transpose() {
                     break picked;
                 }
                 // Deferred merges become due when writers go idle; nothing signals that, so we poll.
-                let rest = (bound && lately).then_some(REST_WAIT);
+                let rest = (waits.often && waits.lately).then_some(REST_WAIT);
                 match next_due(&state, now).into_iter().chain(rest).min() {
                     Some(wait) => drop(db.work_available.wait_for(&mut state, wait)),
                     None => db.work_available.wait(&mut state),

@@ -167,7 +167,9 @@ impl DbInner {
         Some(match name {
             names::NUM_IMMUTABLE_MEM_TABLE => c.front.sealed_count() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
-            names::MEM_TABLE_FLUSH_PENDING => u64::from(!c.front.is_flushing() && c.flush_due(self.flushes_at_once())),
+            names::MEM_TABLE_FLUSH_PENDING => {
+                u64::from(!c.front.is_flushing() && c.flush_due(self.flushes_without_merging()))
+            }
             names::COMPACTION_PENDING => u64::from(c.jobs.scores().needs_compaction()),
             names::BACKGROUND_ERRORS => state.errors.count(),
             names::CUR_SIZE_ACTIVE_MEM_TABLE => c.front.active_stats().memory,

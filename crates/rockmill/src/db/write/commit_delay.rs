@@ -13,9 +13,13 @@
 
 use std::time::{Duration, Instant};
 
-/// The next writers are waited for, for such a part of a sync.
+/// The next writers are waited for, for such a part of a sync. Simulated (`groups_that_wait_sync_more_writers`, syncs
+/// of 0.8 ms): a fourth or a sixteenth changes what 2 to 64 writers sync by 4 % at most, but the latter for 4 writers
+/// who take 50 us to come back (-17 %). Without waits 2 to 16 such writers sync half as much, and nobody more than 4 %
+/// more.
 const WAIT_PART: u32 = 8;
-/// After waits in vain, so many groups at most begin without one.
+/// After waits in vain, so many groups at most begin without one. Simulated: half or twice of it changes less than
+/// 0.5 %; with one, 64 writers who take longer than a sync to come back sync 5 % less.
 const SKIPS_MAX: u32 = 64;
 /// No time passes for the explorer of schedules: every group that may wait does, once.
 const TIMELESS: bool = cfg!(rockmill_shuttle);
@@ -182,5 +186,57 @@ mod tests {
         };
         delay.has_waited(company, 7, now + SYNC / 2);
         assert!(delay.company(1, 0, now).is_some(), "it paid, and the next one tries");
+    }
+
+    /// Writes a second that are synced, of `n` writers who need that long to come back, the later the more there are to
+    /// be woken, `waits` or not.
+    fn synced(waits: bool, n: usize, back: Duration) -> f64 {
+        let (began, mut rng, mut delay) = (Instant::now(), fastrand::Rng::with_seed(7), CommitDelay::default());
+        let (mut now, mut synced) = (began, 0);
+        let mut coming = vec![now; n];
+        let mut queue: Vec<Instant> = Vec::new();
+        while now < began + Duration::from_secs(5) {
+            coming.sort();
+            now = now.max(if queue.is_empty() { coming[0] } else { now });
+            let here = coming.partition_point(|at| *at <= now);
+            queue.extend(coming.drain(..here));
+            let earlier = queue.iter().filter(|at| delay.last.is_some_and(|last| **at < last)).count();
+            let company = delay.company(queue.len(), earlier, now).filter(|_| waits);
+            if let Some(mut company) = company {
+                while !company.is_whole(queue.len()) {
+                    let until = company.sleep(now);
+                    if coming.first().is_some_and(|at| *at < until) {
+                        queue.push(coming.remove(0));
+                        now = now.max(queue[queue.len() - 1]);
+                    } else {
+                        now = now.max(until);
+                        if !company.waits_on(queue.len(), now) {
+                            break;
+                        }
+                    }
+                }
+                delay.has_waited(company, queue.len(), now);
+            }
+            let took = SYNC.mul_f64(0.7 + 0.6 * rng.f64());
+            now += took;
+            delay.has_synced(queue.len(), took, now);
+            synced += queue.len();
+            for i in 1..=queue.len() as u32 {
+                coming.push(now + i * Duration::from_micros(5) + back.mul_f64(-(1.0 - rng.f64()).ln()));
+            }
+            queue.clear();
+        }
+        synced as f64 / (now - began).as_secs_f64()
+    }
+
+    #[test]
+    fn groups_that_wait_sync_more_writers() {
+        if TIMELESS {
+            return;
+        }
+        for (n, back, at_least) in [(2, 0, 1.8), (4, 50, 1.5), (16, 100, 1.2), (64, 100, 1.0), (8, 3000, 0.95)] {
+            let [with, without] = [true, false].map(|waits| synced(waits, n, Duration::from_micros(back)));
+            assert!(with > at_least * without, "{n} writers, {back} us: {with} and {without} a second");
+        }
     }
 }

@@ -18,35 +18,28 @@
 //! group and of all behind it never become visible, their records leave the WAL, and writes are refused until the
 //! database is opened again.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill_format::batch::{BatchRecord, BatchRep};
-use rockmill_format::block::ENTRY_LEN_MAX;
-use rockmill_format::{InternalKeyComparator, MAX_SEQUENCE, SequenceNumber, ValueType};
+use rockmill_format::batch::BatchRep;
+use rockmill_format::{MAX_SEQUENCE, SequenceNumber};
 
 use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::CfData;
 use crate::db::read::super_version::SuperVersion;
 use crate::db::report::stats::count;
-use crate::db::write::queue::{GroupSpan, Leadership, Slot, insert_group};
+use crate::db::write::queue::{GroupSpan, Joined, Leadership, Slot, insert_group};
 use crate::db::write::turn;
-use crate::db::{AsColumnFamilyRef, ColumnFamily, Db, DbInner, WriteBatch};
+use crate::db::{ColumnFamily, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::front::{BufferLimit, entry_of};
 use crate::options::WriteOptions;
 use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
-use crate::range_del::refuse_hashed_range;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Guard;
 use crate::sync::atomic::Ordering;
-
-/// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
-/// gets a few bytes more on its way there (the internal key's, a time to live).
-const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
 
 /// The batch of the writer that leads.
 enum Own<'a> {
@@ -84,7 +77,8 @@ enum Stage {
 }
 
 impl DbInner {
-    /// After a writer has become urgent: a leader who waits is to [`lend`](WriteQueue::lend) it its place.
+    /// After a writer in a call of a listener has queued up: a leader who waits is to lend it its
+    /// place ([`WriteQueue::lend`](crate::db::write::queue::WriteQueue::lend)).
     #[cold]
     pub fn wake_waiting_leader(&self) {
         // The locks keep a leader from missing this between its look and its sleep.
@@ -97,11 +91,11 @@ impl DbInner {
     pub fn lead_alone(&self) -> Leadership<'_> {
         let mut none = BatchRep::default();
         match self.queue.join(self, &mut none, WriteOptions::default(), true) {
-            Ok(leadership) => {
+            Joined::Leads(leadership) => {
                 self.queue.in_flight.drain();
                 leadership
             }
-            Err(_) => unreachable!("a barrier is never taken into a group"),
+            Joined::Done(_) => unreachable!("a barrier is never taken into a group"),
         }
     }
 
@@ -154,8 +148,8 @@ impl DbInner {
     /// Writes a batch as it is to stand in the WAL.
     fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         let leadership = match self.queue.join(self, rep, *options, false) {
-            Ok(l) => l,
-            Err(done) => return done,
+            Joined::Leads(leadership) => leadership,
+            Joined::Done(done) => return done,
         };
         let result = self.lead_group(leadership, Own::Lent(rep), options);
         self.tell_waiting();
@@ -371,32 +365,24 @@ impl DbInner {
 type CurrentVersion = Guard<Arc<SuperVersion>>;
 
 /// Finds the column families of a batch's records. Most batches have the default one's only.
-struct Families<'a> {
+pub(super) struct Families<'a> {
     db: &'a DbInner,
     others: Option<Guard<Arc<CfMap>>>,
 }
 
 impl<'a> Families<'a> {
-    fn of(db: &'a DbInner) -> Self {
+    pub fn of(db: &'a DbInner) -> Self {
         Self { db, others: None }
     }
 
     #[inline]
-    fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
+    pub fn get(&mut self, id: u32) -> Option<&ColumnFamily> {
         if id == 0 {
             return Some(self.db.catalog.default_cf());
         }
         self.others.get_or_insert_with(|| self.db.catalog.families()).get(id)
     }
 }
-
-crate::sync::thread_local! {
-    /// The batch that single-record writes are built in; kept for its memory.
-    static SCRATCH: RefCell<BatchRep> = RefCell::new(BatchRep::default());
-}
-
-/// Keeps the scratch batch from holding on to the memory of one huge value.
-const SCRATCH_KEEP_BYTES: usize = 1 << 20;
 
 #[inline]
 fn check_write_options(options: &WriteOptions) -> Result<()> {
@@ -406,213 +392,9 @@ fn check_write_options(options: &WriteOptions) -> Result<()> {
     Ok(())
 }
 
-/// A range of keys to delete, in the column family's order.
-fn check_range(cmp: &InternalKeyComparator, begin: &[u8], end: &[u8]) -> Result<()> {
-    refuse_hashed_range(cmp, "delete_range")?;
-    match cmp.compare_user(begin, end).is_gt() {
-        true => Err(Error::invalid_argument("delete_range: the end comes before the start")),
-        false => Ok(()),
-    }
-}
-
-#[inline]
-fn check_length(key: &[u8], value: &[u8]) -> Result<()> {
-    let len = key.len().saturating_add(value.len());
-    if len > LENGTH_MAX { Err(too_long(len)) } else { Ok(()) }
-}
-
-#[cold]
-fn too_long(len: usize) -> Error {
-    Error::invalid_argument(format!("key and value are too large together: {len} bytes, and the limit is {LENGTH_MAX}"))
-}
-
-impl Db {
-    fn write_one(&self, record: BatchRecord<'_>, options: &WriteOptions) -> Result<()> {
-        self.inner.check_writable()?;
-        let (_, _, key, value) = entry_of(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
-        check_length(key, value)?;
-        SCRATCH.with(|scratch| {
-            // A comparator or clock of the user's that writes to a database would find the scratch in use.
-            let Ok(mut rep) = scratch.try_borrow_mut() else {
-                let mut rep = BatchRep::default();
-                rep.push(record);
-                return self.inner.write_rep(&mut rep, options);
-            };
-            rep.clear();
-            rep.push(record);
-            let done = self.inner.write_rep(&mut rep, options);
-            if rep.len_bytes() > SCRATCH_KEEP_BYTES {
-                *rep = BatchRep::default();
-            }
-            done
-        })
-    }
-
-    fn live(&self, cf: &impl AsColumnFamilyRef) -> Result<u32> {
-        let cf = cf.as_cf();
-        self.inner.check_family(&cf.data)?;
-        if cf.data.is_dropped() {
-            // RocksDB's kind for a write to what is not there.
-            let what = format!("column family {:?} was dropped", cf.data.name);
-            return Err(Error::invalid_argument(what));
-        }
-        Ok(cf.id())
-    }
-
-    /// Sets `key` to `value`.
-    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.put_opt(key, value, &WriteOptions::default())
-    }
-
-    /// Sets `key` to `value`.
-    pub fn put_opt(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
-        self.write_one(BatchRecord::Put { cf: 0, key: key.as_ref(), value: value.as_ref() }, options)
-    }
-
-    /// Sets `key` to `value` in a column family.
-    pub fn put_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.put_cf_opt(cf, key, value, &WriteOptions::default())
-    }
-
-    /// Sets `key` to `value` in a column family.
-    pub fn put_cf_opt(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        options: &WriteOptions,
-    ) -> Result<()> {
-        let cf = self.live(cf)?;
-        self.write_one(BatchRecord::Put { cf, key: key.as_ref(), value: value.as_ref() }, options)
-    }
-
-    /// Deletes `key`; fine if it is not there.
-    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.delete_opt(key, &WriteOptions::default())
-    }
-
-    /// Deletes `key`; fine if it is not there.
-    pub fn delete_opt(&self, key: impl AsRef<[u8]>, options: &WriteOptions) -> Result<()> {
-        self.write_one(BatchRecord::Delete { cf: 0, key: key.as_ref() }, options)
-    }
-
-    /// Deletes `key` from a column family.
-    pub fn delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
-        self.delete_cf_opt(cf, key, &WriteOptions::default())
-    }
-
-    /// Deletes `key` from a column family.
-    pub fn delete_cf_opt(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        key: impl AsRef<[u8]>,
-        options: &WriteOptions,
-    ) -> Result<()> {
-        let cf = self.live(cf)?;
-        self.write_one(BatchRecord::Delete { cf, key: key.as_ref() }, options)
-    }
-
-    /// Deletes `key`, which was put at most once since it was last deleted.
-    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.write_one(BatchRecord::SingleDelete { cf: 0, key: key.as_ref() }, &WriteOptions::default())
-    }
-
-    /// Deletes `key`, which was put at most once since it was last deleted, from a column family.
-    pub fn single_delete_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>) -> Result<()> {
-        let cf = self.live(cf)?;
-        self.write_one(BatchRecord::SingleDelete { cf, key: key.as_ref() }, &WriteOptions::default())
-    }
-
-    /// Adds a merge operand: what it does to the value is the column family's merge operator's business, when the key
-    /// is read. Without an operator a read of the key fails until it is overwritten or deleted.
-    pub fn merge(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let record = BatchRecord::Merge { cf: 0, key: key.as_ref(), value: value.as_ref() };
-        self.write_one(record, &WriteOptions::default())
-    }
-
-    /// Adds a merge operand in a column family; see [`Self::merge`].
-    pub fn merge_cf(&self, cf: &impl AsColumnFamilyRef, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let cf = self.live(cf)?;
-        let record = BatchRecord::Merge { cf, key: key.as_ref(), value: value.as_ref() };
-        self.write_one(record, &WriteOptions::default())
-    }
-
-    /// Deletes every key in `[from, to)` of a column family. `from` after `to` is an error.
-    pub fn delete_range_cf(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        from: impl AsRef<[u8]>,
-        to: impl AsRef<[u8]>,
-    ) -> Result<()> {
-        let id = self.live(cf)?;
-        let (begin, end) = (from.as_ref(), to.as_ref());
-        check_range(&cf.as_cf().data.cmp, begin, end)?;
-        self.write_one(BatchRecord::DeleteRange { cf: id, begin, end }, &WriteOptions::default())
-    }
-
-    /// Applies a batch, all of it or nothing.
-    pub fn write(&self, batch: &WriteBatch) -> Result<()> {
-        self.write_opt(batch, &WriteOptions::default())
-    }
-
-    /// Applies a batch without the WAL.
-    pub fn write_without_wal(&self, batch: &WriteBatch) -> Result<()> {
-        self.write_opt(batch, &WriteOptions { disable_wal: true, ..WriteOptions::default() })
-    }
-
-    /// Applies a batch, all of it or nothing.
-    pub fn write_opt(&self, batch: &WriteBatch, options: &WriteOptions) -> Result<()> {
-        self.inner.check_writable()?;
-        if let Some(e) = &batch.refused {
-            return Err(e.clone());
-        }
-        if let Some((opening, id)) = batch.family
-            && opening != self.inner.opening
-        {
-            return Err(Error::invalid_argument(format!(
-                "{}: the write batch was given the handle of a column family (id {id}) of another database, or of an \
-                 earlier opening of this one",
-                self.inner.path.display()
-            )));
-        }
-        let mut families = Families::of(&self.inner);
-        for record in batch.rep.iter() {
-            let record = record.map_err(|e| Error::corruption(format!("write batch: {e}")))?;
-            let Some((cf, t, key, value)) = entry_of(&record) else { continue };
-            let Some(cf) = families.get(cf) else {
-                if options.ignore_missing_column_families {
-                    continue; // the insertion passes it over, too
-                }
-                return Err(Error::invalid_argument(format!(
-                    "the write batch names column family {cf}, which does not exist"
-                )));
-            };
-            check_length(key, value)?;
-            if t == ValueType::RangeDeletion {
-                check_range(&cf.data.cmp, key, value)?;
-            }
-        }
-        drop(families);
-        self.inner.write_shared(&batch.rep, options)
-    }
-
-    /// Hands the records that `manual_wal_flush` keeps in memory to the kernel, so that they survive the process, and
-    /// with `sync` makes every write so far durable.
-    pub fn flush_wal(&self, sync: bool) -> Result<()> {
-        let db = &self.inner;
-        db.check_writable()?;
-        let _alone = db.lead_alone();
-        db.flush_wal_as_leader(sync, false)
-    }
-
-    /// Makes every write so far durable; the same as [`Self::flush_wal`] with `sync` (RocksDB's `SyncWAL`).
-    pub fn sync_wal(&self) -> Result<()> {
-        self.flush_wal(true)
-    }
-}
-
 impl DbInner {
-    /// [`Db::flush_wal`] for the write leader. With `begin`, a WAL without records says first what it follows on.
+    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
+    /// says first what it follows on.
     pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
         self.check_takes_writes()?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);

@@ -2,6 +2,7 @@
 //!
 //! | file | what happens there |
 //! |---|---|
+//! | `api.rs` | what users call: single updates and batches, checked |
 //! | `batch.rs` | batches of updates |
 //! | `group.rs` | how a batch gets in: its group is logged, inserted and made visible |
 //! | `queue.rs` | who leads a group, and in which order groups become visible |
@@ -10,6 +11,7 @@
 //! | `pressure.rs` | what slows writers and what jobs get of the device: observed, and obeyed |
 //! | `wal_iterator.rs` | updates read back from the logs |
 
+mod api;
 pub(crate) mod batch;
 pub(crate) mod commit_delay;
 pub(crate) mod group;

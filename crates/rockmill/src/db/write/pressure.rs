@@ -1,33 +1,35 @@
 //! What slows writers and what background work gets of the device: observed, decided in `pacing/decide.rs`, obeyed.
 
-use crate::db::{CfState, DbInner, State};
-use crate::event_listener::WriteStallCondition;
-use crate::pacing::decide::{FamilyNow, Orders, decide};
-use crate::pacing::write_control::{StallReason, write_stop};
-use crate::sync::atomic::Ordering;
+use std::sync::Arc;
 
-impl CfState {
-    /// See [`FamilyFront::paced_rate`](crate::front::FamilyFront::paced_rate).
-    fn paced_rate(&self, now: f64, written: u64, at_once: bool) -> (f64, f64) {
-        self.front.paced_rate(&self.cf.options.load(), now, written, at_once)
-    }
-}
+use crate::db::{DbInner, State};
+use crate::event_listener::WriteStallCondition;
+use crate::options::CfOptions;
+use crate::pacing::common::Seconds;
+use crate::pacing::decide::{self, FamilyNow, Orders, Pace, decide};
+use crate::pacing::write_control::StallReason;
+use crate::sync::atomic::Ordering;
 
 impl DbInner {
     /// Decides again how writers are slowed, and what jobs and reads get of the device. Called after every change of
     /// the tree, of the memtables, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
-        let at_once = self.flushes_at_once();
-        let families = state.cfs.iter().map(|(&id, c)| FamilyNow {
-            id,
-            options: c.cf.options.load_full(),
-            load: c.jobs.scores().load(),
-            full_memtables: c.front.sealed_count(),
-            flushing: c.waits_for_flush(at_once),
-            pace: c.front.pace(),
-        });
-        self.obey(state, &decide(families, state.errors.worst().is_some()));
+        self.obey(state, &decide(self.families_now(state), state.errors.worst().is_some()));
+    }
+
+    /// What is observed of each column family.
+    fn families_now<'a>(
+        &self,
+        state: &'a State,
+    ) -> impl Iterator<Item = FamilyNow<'a, Arc<CfOptions>>> + Clone + use<'a> {
+        let without_merging = self.flushes_without_merging();
+        state.cfs.iter().map(move |(&id, c)| {
+            let options = c.cf.options.load_full();
+            let flushing = c.front.waits_for_flush(&options, without_merging);
+            let (load, full_memtables) = (c.jobs.scores().load(), c.front.sealed_count());
+            FamilyNow { id, options, load, full_memtables, flushing, pace: c.front.pace() }
+        })
     }
 
     fn obey(&self, state: &State, orders: &Orders) {
@@ -42,37 +44,29 @@ impl DbInner {
                 self.note_stall(state, WriteStallCondition::Delayed, Some((orders.cause, orders.tree.reason)));
             }
             None if self.pacing.writers().is_paced() => {
-                let cause = self.paced_by(state).map(|id| (id, StallReason::Memtables));
+                let cause = orders.flushing.map(|id| (id, StallReason::Memtables));
                 self.note_stall(state, WriteStallCondition::Delayed, cause);
             }
             None => self.note_stall(state, WriteStallCondition::Normal, None),
         }
     }
 
-    /// Bytes a second that writers get while flushes are in flight, without bound when none is, and for how many there
-    /// is room.
-    pub fn paced_rate(&self, now: f64, written: u64) -> (f64, f64) {
-        let (at_once, state) = (self.flushes_at_once(), self.state.lock());
-        let free = (f64::INFINITY, f64::INFINITY);
-        if state.errors.worst().is_some() {
-            return free;
-        }
-        let paces = state.cfs.values().map(|c| c.paced_rate(now, written, at_once));
-        paces.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(free)
+    /// How fast users may go on, who wrote `written`, at a moment.
+    pub fn pace_at(&self, now: Seconds, written: u64) -> Pace {
+        let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
+        let families =
+            state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging));
+        decide::pace(families, now, state.errors.worst().is_some())
     }
 
     /// The column family whose flush writers wait for.
     pub fn paced_by(&self, state: &State) -> Option<u32> {
-        let at_once = self.flushes_at_once();
-        state.cfs.iter().find(|(_, c)| c.waits_for_flush(at_once)).map(|(&id, _)| id)
+        decide::flushing(self.families_now(state))
     }
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        state
-            .cfs
-            .values()
-            .find_map(|c| write_stop(c.jobs.scores().load(), &c.cf.options.load(), c.front.sealed_count()))
+        decide::stop(self.families_now(state)).map(|(_, why)| why)
     }
 }
 

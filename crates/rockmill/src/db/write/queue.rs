@@ -116,7 +116,7 @@ struct QueueInner {
     /// How many of them sleep.
     asleep: usize,
     /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
-    urgent: VecDeque<Arc<Slot>>,
+    from_listeners: VecDeque<Arc<Slot>>,
     /// The option `max_write_batch_group_size_bytes`.
     group_bytes_max: usize,
     delay: CommitDelay,
@@ -236,6 +236,14 @@ impl QueueInner {
     }
 }
 
+/// What became of a writer that joined the queue.
+pub(crate) enum Joined<'a> {
+    /// It leads.
+    Leads(Leadership<'a>),
+    /// Another's group did its work.
+    Done(Result<()>),
+}
+
 /// Leadership; dropping it (also in a panic) lets the next writer lead.
 pub(crate) struct Leadership<'a> {
     queue: &'a WriteQueue,
@@ -245,7 +253,7 @@ impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         let mut q = self.queue.inner.lock();
         let at_front = |q: &QueueInner| q.waiting.front().is_some_and(|front| front.barrier);
-        let next = q.urgent.pop_front().or_else(|| if at_front(&q) { q.pop() } else { None });
+        let next = q.from_listeners.pop_front().or_else(|| if at_front(&q) { q.pop() } else { None });
         if let Some(slot) = next {
             self.queue.led.store(LED, Ordering::Relaxed);
             drop(q);
@@ -381,30 +389,23 @@ impl WriteQueue {
         Some(Leadership { queue: self })
     }
 
-    /// Becomes leader at once, or queues `rep` and waits. `Ok(leadership)` means: lead, with `rep` back in place.
-    /// `Err(result)` means: somebody else's group did the work.
-    pub fn join(
-        &self,
-        db: &DbInner,
-        rep: &mut BatchRep,
-        options: WriteOptions,
-        barrier: bool,
-    ) -> std::result::Result<Leadership<'_>, Result<()>> {
+    /// Becomes leader at once, or queues `rep` and waits until it is its turn, or in. `rep` is back in place then.
+    pub fn join(&self, db: &DbInner, rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Joined<'_> {
         let slot = {
             let mut q = self.inner.lock();
-            let urgent = in_listener();
+            let from_listener = in_listener();
             if let Some(leadership) =
-                self.lead_now(&mut q, |q| urgent || q.may_lead(&options, rep.len_bytes(), barrier, true))
+                self.lead_now(&mut q, |q| from_listener || q.may_lead(&options, rep.len_bytes(), barrier, true))
             {
-                return Ok(leadership);
+                return Joined::Leads(leadership);
             }
             let slot = Slot::new(rep, options, barrier, q.delay.synced());
-            let queue = if urgent { &mut q.urgent } else { &mut q.waiting };
+            let queue = if from_listener { &mut q.from_listeners } else { &mut q.waiting };
             queue.push_back(Arc::clone(&slot));
-            if !urgent && !options.sync {
+            if !from_listener && !options.sync {
                 q.interrupt_company();
             }
-            if urgent {
+            if from_listener {
                 drop(q);
                 db.wake_waiting_leader();
             }
@@ -417,9 +418,9 @@ impl WriteQueue {
         turn::begin();
         std::mem::swap(rep, &mut slot.rep.lock());
         if leads {
-            return Ok(Leadership { queue: self });
+            return Joined::Leads(Leadership { queue: self });
         }
-        Err(std::mem::replace(&mut *slot.result.lock(), Ok(())))
+        Joined::Done(std::mem::replace(&mut *slot.result.lock(), Ok(())))
     }
 
     /// Waits until the slot's writer leads (true), or is in another's group.
@@ -507,8 +508,8 @@ impl WriteQueue {
     }
 
     /// True when a writer in a call of a listener wants to lead.
-    pub fn has_urgent(&self) -> bool {
-        !self.inner.lock().urgent.is_empty()
+    pub fn has_from_listener(&self) -> bool {
+        !self.inner.lock().from_listeners.is_empty()
     }
 
     /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
@@ -518,7 +519,7 @@ impl WriteQueue {
         loop {
             let (next, own) = {
                 let mut q = self.inner.lock();
-                let Some(next) = q.urgent.pop_front() else { return lent };
+                let Some(next) = q.from_listeners.pop_front() else { return lent };
                 // The next to lead after them; in no group of theirs.
                 let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true, q.delay.synced());
                 q.waiting.push_front(Arc::clone(&own));

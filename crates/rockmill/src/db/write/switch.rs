@@ -62,12 +62,12 @@ impl DbInner {
                 let before = self.opts.clock.monotonic_nanos();
                 if reason == StallReason::WriteBufferManager {
                     self.work_available.notify_all();
-                    self.front.memory().wait(STOP_WAIT, || self.queue.has_urgent());
+                    self.front.memory().wait(STOP_WAIT, || self.queue.has_from_listener());
                 } else {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
                     let closing = self.shutdown.load(Ordering::Acquire);
-                    let waits = state.errors.of_writes().is_none() && !closing && !self.queue.has_urgent();
+                    let waits = state.errors.of_writes().is_none() && !closing && !self.queue.has_from_listener();
                     if waits && self.stop_reason(&state).is_some() {
                         self.work_available.notify_all();
                         self.job_finished.wait_for(&mut state, STOP_WAIT);
@@ -115,11 +115,11 @@ impl DbInner {
 
     /// Lets the flush in flight come nearer to its end.
     fn pace(&self, written: u64, lend: impl Fn()) {
-        let rate = |now: f64| {
+        let pace_at = |now| {
             lend();
-            self.paced_rate(now, written)
+            self.pace_at(now, written)
         };
-        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, rate);
+        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, pace_at);
         if slept > 0 {
             self.count_stall(slept);
         }
@@ -191,8 +191,8 @@ impl DbInner {
         if !self.front.memory().should_flush() {
             return None;
         }
-        let at_once = self.flushes_at_once();
-        let candidates = state.cfs.iter().filter(|(_, c)| !c.front.is_empty() && !c.waits_for_flush(at_once));
+        let without_merging = self.flushes_without_merging();
+        let candidates = state.cfs.iter().filter(|(_, c)| !c.front.is_empty() && !c.waits_for_flush(without_merging));
         candidates.min_by_key(|(_, c)| c.front.first_sequence()).map(|(&id, _)| id)
     }
 

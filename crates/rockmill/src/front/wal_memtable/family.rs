@@ -20,7 +20,9 @@ use crate::event_listener::FlushReason;
 use crate::front::{BufferStats, SealedInfo};
 use crate::memtable::MemTable;
 use crate::options::CfOptions;
-use crate::pacing::flush_pace::{FlushPace, MemtableFill};
+use crate::pacing::common::Seconds;
+use crate::pacing::decide::MemtablesNow;
+use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
@@ -59,10 +61,14 @@ struct Sealed {
 pub(crate) struct WritersNow {
     /// Bytes that users have written, to any column family.
     pub written: u64,
-    /// The time, in seconds.
-    pub now: f64,
-    /// Seconds that writers have waited.
-    pub waited: f64,
+    /// The time.
+    pub now: Seconds,
+    /// How long writers have waited.
+    pub waited: Seconds,
+}
+
+fn filled(mem: &MemTable, size: usize) -> Filled {
+    Filled { data: mem.data_size(), memory: mem.memory_usage(), size }
 }
 
 impl FamilyFront {
@@ -143,10 +149,9 @@ impl FamilyFront {
         }
         let full = self.replace_active(options, memory);
         full.mark_immutable();
-        let (data, size) = (full.data_size(), options.write_buffer_size);
-        let filled = (data, full.memory_usage(), size);
+        let filled = filled(&full, options.write_buffer_size);
         if let Some(seconds) = self.fill.sealed(filled, writers.written, writers.now, writers.waited) {
-            self.pace.wrote(data as f64, seconds);
+            self.pace.wrote(filled.data as f64, seconds);
         }
         let info = SealedInfo { id: full.id(), first_sequence: full.first_sequence(), stats: stats_of(&full) };
         self.sealed.push_back(Sealed { mem: full, log: self.active_log });
@@ -234,17 +239,17 @@ impl FamilyFront {
 
     // Flushes.
 
-    /// True when something is sealed and it is time to flush it. `at_once`: it does not wait for others to be merged
-    /// with.
-    pub fn flush_due(&self, options: &CfOptions, at_once: bool) -> bool {
+    /// True when something is sealed and it is time to flush it. `without_merging`: it waits for no
+    /// others to be merged with.
+    pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
         let n = self.sealed.len();
-        let merged = if at_once { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
+        let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
 
     /// True when something is sealed that is being flushed, or is about to be.
-    pub fn waits_for_flush(&self, options: &CfOptions, at_once: bool) -> bool {
-        !self.sealed.is_empty() && (self.flushing || self.flush_due(options, at_once))
+    pub fn waits_for_flush(&self, options: &CfOptions, without_merging: bool) -> bool {
+        !self.sealed.is_empty() && (self.flushing || self.flush_due(options, without_merging))
     }
 
     /// A flush runs.
@@ -281,7 +286,7 @@ impl FamilyFront {
     }
 
     /// A flush that was taken begins to write, of so many bytes together with other column families.
-    pub fn flush_begins(&mut self, now: f64, bytes: f64) {
+    pub fn flush_begins(&mut self, now: Seconds, bytes: f64) {
         self.pace.begin(now, bytes);
     }
 
@@ -306,8 +311,8 @@ impl FamilyFront {
         self.raise_log_number(log_number);
     }
 
-    /// The flush of these runs ended, with a commit or not, after so many seconds of CPU time.
-    pub fn flush_ended(&mut self, runs: &SealedRuns, now: f64, cpu: f64) {
+    /// The flush of these runs ended, with a commit or not, after so much CPU time.
+    pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
         self.flushing = false;
         let done = self.sealed.front().is_none_or(|s| runs.mems().iter().all(|m| !Arc::ptr_eq(m, &s.mem)));
         self.pace.end(now, done.then_some(cpu));
@@ -328,19 +333,23 @@ impl FamilyFront {
         &self.pace
     }
 
-    /// Bytes a second that writers get, who wrote `written`, so that memtables are full when the flush in flight ends,
-    /// and how many that are.
-    pub fn paced_rate(&self, options: &CfOptions, now: f64, written: u64, at_once: bool) -> (f64, f64) {
-        let most = options.max_write_buffer_number.max(1) as usize;
-        // At the limit writers are stopped.
-        let more = match most.checked_sub(self.sealed.len() + 1) {
-            Some(more) if self.waits_for_flush(options, at_once) => more,
-            _ => return (f64::INFINITY, f64::INFINITY),
-        };
-        let (data, memory) = (self.active.data_size(), self.active.memory_usage());
-        let room = self.fill.room(data, memory, options.write_buffer_size, written, more);
+    /// What says how fast users may go on, who wrote `written`.
+    pub fn memtables_now(
+        &self,
+        options: &CfOptions,
+        written: u64,
+        without_merging: bool,
+    ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
+        let size = options.write_buffer_size;
         let waiting: u64 = self.sealed.iter().map(|s| s.mem.data_size()).sum();
-        (self.pace.rate(now, room, (self.fill.began(), waiting as f64)), room)
+        MemtablesNow {
+            full: self.sealed.len(),
+            most: options.max_write_buffer_number.max(1) as usize,
+            flushing: self.waits_for_flush(options, without_merging),
+            pace: &self.pace,
+            due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
+            room: move |more| self.fill.room(filled(&self.active, size), written, more),
+        }
     }
 
     // What it holds.

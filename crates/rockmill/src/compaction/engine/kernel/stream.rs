@@ -215,8 +215,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     }
 
     /// Fills the memory of all runs as far as there is room. Where the program waits for reads, only blocks that are
-    /// there are taken, but of the run `urgent`.
-    fn fill(&mut self, urgent: Option<usize>) -> Result<()> {
+    /// there are taken, but of the run `awaited`.
+    fn fill(&mut self, awaited: Option<usize>) -> Result<()> {
         for run in 0..self.inputs.len() {
             let input = &mut self.inputs[run];
             let first = self.merge.release(run);
@@ -226,7 +226,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             if input.ended || input.failed.is_some() {
                 continue;
             }
-            let wait = !self.seated || urgent == Some(run);
+            let wait = !self.seated || awaited == Some(run);
             match input.fill(run, &mut self.merge, self.passing, wait, &mut self.rewritten) {
                 Ok(()) => {}
                 Err(Unfilled::HandOver(reason)) => return Err(self.hand_over(reason)),
