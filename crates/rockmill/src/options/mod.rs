@@ -19,6 +19,7 @@ mod operations;
 #[cfg(test)]
 mod page;
 pub(crate) mod parse;
+pub(crate) mod setters;
 mod style;
 mod table;
 pub(crate) mod text;

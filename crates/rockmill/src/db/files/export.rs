@@ -20,6 +20,7 @@ use crate::db::{AsColumnFamilyRef, Checkpoint, ColumnFamily, Db, DbInner};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::Options;
+use crate::options::setters::setters;
 use crate::table::{Table, TableOpenOptions};
 use crate::version::{FileMeta, Version, VersionBuilder};
 
@@ -63,6 +64,12 @@ impl ExportImportFilesMetaData {
     }
 }
 
+setters! {
+    impl ExportImportFilesMetaData;
+
+    set_db_comparator_name(name: &str) db_comparator_name = name.to_owned();
+}
+
 /// How a column family is imported (`rocksdb::ImportColumnFamilyOptions`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportColumnFamilyOptions {
@@ -75,11 +82,12 @@ impl ImportColumnFamilyOptions {
     pub fn new() -> Self {
         Self::default()
     }
+}
 
-    /// Sets `move_files`.
-    pub fn set_move_files(&mut self, v: bool) {
-        self.move_files = v;
-    }
+setters! {
+    impl ImportColumnFamilyOptions;
+
+    set_move_files(v: bool) move_files;
 }
 
 impl Checkpoint<'_> {
