@@ -294,10 +294,8 @@ fn what_cannot_be_ingested_changes_nothing() {
         assert!(db.ingest_external_file_opts(&bad, vec![&good]).is_err());
     }
     // Two column families: one bad file, and neither gets any.
-    let arg = |cf: &rockmill::ColumnFamily, path: PathBuf| IngestExternalFileArg {
-        column_family: cf.clone(),
-        external_files: vec![path],
-        options: IngestExternalFileOptions::default(),
+    let arg = |cf: &rockmill::ColumnFamily, path: PathBuf| {
+        IngestExternalFileArg::new(cf.clone(), vec![path], IngestExternalFileOptions::default())
     };
     let bad = [arg(&db.default_cf(), good.clone()), arg(&other, file("text.sst"))];
     assert!(db.ingest_external_files(&bad).is_err());
@@ -549,11 +547,8 @@ fn ingestions_appear_at_once_to_concurrent_readers() {
             for cf in [&db.default_cf(), &other] {
                 let path = PathBuf::from(format!("/{}-{n}.sst", cf.name()));
                 write_sst(&options, &path, &[("k1", &value), ("k5", &value), ("k9", &value)]);
-                args.push(IngestExternalFileArg {
-                    column_family: cf.clone(),
-                    external_files: vec![path],
-                    options: IngestExternalFileOptions::default(),
-                });
+                let how = IngestExternalFileOptions::default();
+                args.push(IngestExternalFileArg::new(cf.clone(), vec![path], how));
             }
             db.ingest_external_files(&args).unwrap();
             assert_eq!(get(&db, "k5"), Some(value));

@@ -184,6 +184,7 @@ impl fmt::Debug for CreateBackupOptions {
 
 /// What a restore leaves of the files that are in the database's directory (RocksDB `RestoreOptions::Mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RestoreMode {
     /// Nothing: everything comes from the backup.
     #[default]

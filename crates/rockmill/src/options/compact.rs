@@ -19,6 +19,7 @@ pub enum BottommostLevelCompaction {
 
 /// Options of `compact_range` (RocksDB's `CompactRangeOptions`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct CompactOptions {
     /// Let no automatic compaction run meanwhile.
     pub exclusive_manual_compaction: bool,

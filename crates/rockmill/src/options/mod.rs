@@ -46,6 +46,7 @@ pub use write::{FlushOptions, WriteOptions};
 
 /// Options of a database and of the column families opened with it, as in the `rocksdb` crate.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// The database's part.
     pub db: DbOptions,

@@ -4,6 +4,7 @@ use super::setters::setters;
 
 /// Options of a write (RocksDB's `WriteOptions`).
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// Return only when the WAL is on the disk.
     pub sync: bool,
@@ -36,6 +37,7 @@ setters! {
 
 /// Whether `flush` waits (RocksDB's `FlushOptions`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct FlushOptions {
     /// Return when the data is in tables.
     pub wait: bool,

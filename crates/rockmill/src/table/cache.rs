@@ -222,6 +222,7 @@ fn stripe_index() -> usize {
 
 /// How a block cache is made (`rocksdb::LruCacheOptions`).
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LruCacheOptions {
     /// Bytes that it holds at most, but for blocks in use.
     pub capacity: usize,

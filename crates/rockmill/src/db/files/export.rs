@@ -26,6 +26,7 @@ use crate::version::{FileMeta, Version, VersionBuilder};
 
 /// A table of an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportedFile {
     /// Directory that it is in.
     pub directory: PathBuf,
@@ -50,6 +51,7 @@ pub struct ExportedFile {
 /// What an export holds (`rocksdb::ExportImportFilesMetaData`). RocksDB writes it nowhere either: the caller carries it
 /// to the import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportImportFilesMetaData {
     /// Name of the column family's comparator.
     pub db_comparator_name: String,
@@ -72,6 +74,7 @@ setters! {
 
 /// How a column family is imported (`rocksdb::ImportColumnFamilyOptions`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ImportColumnFamilyOptions {
     /// Link the tables instead of copying them, and take the export's names away afterwards.
     pub move_files: bool,

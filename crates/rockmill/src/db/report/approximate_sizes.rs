@@ -27,6 +27,7 @@ impl<'a> Range<'a> {
 
 /// What counts in an estimate, and how exact it is (RocksDB's `SizeApproximationOptions`).
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct SizeApproximationOptions {
     /// Data in memtables. Off by default.
     pub include_memtables: bool,

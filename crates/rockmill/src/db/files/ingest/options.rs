@@ -7,6 +7,7 @@ use crate::options::setters::setters;
 
 /// How external files are ingested (`rocksdb::IngestExternalFileOptions`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IngestExternalFileOptions {
     /// Give the files a second name in the database instead of copying them, and take the first away afterwards. Off.
     pub move_files: bool,
@@ -73,6 +74,7 @@ setters! {
 
 /// What one column family gets of an ingestion into several (RocksDB's `IngestExternalFileArg`).
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct IngestExternalFileArg {
     /// The column family; each at most once in a call.
     pub column_family: ColumnFamily,
