@@ -49,7 +49,8 @@ impl Real {
 }
 
 fn options_of(base: &CfOptions, settings: &Settings) -> Options {
-    let mut o = Options { cf: base.clone(), ..Options::default() };
+    let mut o = Options::default();
+    o.cf = base.clone();
     o.create_if_missing(true);
     o.set_compression_type(CompressionType::None);
     o.set_max_background_jobs(settings.threads as i32 + 1);

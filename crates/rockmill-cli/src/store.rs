@@ -150,7 +150,9 @@ impl Stored {
     pub fn family(&self, name: &str) -> Options {
         let found = self.families.iter().find(|d| d.name() == name);
         let cf = found.map_or_else(|| Options::default().cf, |d| d.options().cf.clone());
-        Options { db: self.options.db.clone(), cf }
+        let mut options = self.options.clone();
+        options.cf = cf;
+        options
     }
 
     fn none() -> Self {

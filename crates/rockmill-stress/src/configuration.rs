@@ -65,13 +65,9 @@ fn hold_machines() {
 
 /// Why the kernel does not merge with a driver, if it does not; the kernel is asked once.
 fn missing_driver(driver: KernelDriver) -> Option<String> {
-    static RUN: OnceLock<Option<String>> = OnceLock::new();
-    static LOOP: OnceLock<Option<String>> = OnceLock::new();
-    let known = match driver {
-        KernelDriver::Run => &RUN,
-        KernelDriver::Loop => &LOOP,
-    };
-    known.get_or_init(|| probe_kernel_engine(driver).err().map(|e| e.reason)).clone()
+    static KNOWN: [OnceLock<Option<String>>; KernelDriver::ALL.len()] =
+        [const { OnceLock::new() }; KernelDriver::ALL.len()];
+    KNOWN[driver as usize].get_or_init(|| probe_kernel_engine(driver).err().map(|e| e.reason)).clone()
 }
 
 /// The examples of merge programs of one's own.

@@ -439,7 +439,9 @@ impl Watch<'_> {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 while !resumed.load(Ordering::Acquire) {
-                    let synced = WriteOptions { sync: true, no_slowdown: true, ..WriteOptions::default() };
+                    let mut synced = WriteOptions::default();
+                    synced.set_sync(true);
+                    synced.set_no_slowdown(true);
                     if db.put_opt(MEANWHILE.0, MEANWHILE.1, &synced).is_ok() {
                         return self.taken_meanwhile();
                     }
@@ -481,7 +483,9 @@ impl Watch<'_> {
             return Ok(());
         }
         let failed = |what: &str, e: &dyn fmt::Display| format!("{what} after a failure: {e}");
-        let (synced, names) = (WriteOptions { sync: true, ..WriteOptions::default() }, db.cf_names());
+        let names = db.cf_names();
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
         let (mut put, mut delete) = (WriteBatch::new(), WriteBatch::new());
         for name in &names {
             let cf = db.cf_handle(name).ok_or_else(|| format!("column family {name} is missing"))?;

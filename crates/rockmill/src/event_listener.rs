@@ -116,6 +116,7 @@ pub enum BackgroundErrorReason {
 
 /// How writers are treated (RocksDB's `WriteStallCondition`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum WriteStallCondition {
     /// They run free.
     #[default]

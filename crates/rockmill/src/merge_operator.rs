@@ -45,8 +45,8 @@ pub trait MergeOperator: Send + Sync {
         None
     }
 
-    /// The name of the operator that this one is wrapped around.
-    #[doc(hidden)]
+    /// The name of the operator that this one is wrapped around, if it is (RocksDB's `Inner`): tables that are ingested
+    /// may have operands of that one, too.
     fn wraps(&self) -> Option<&str> {
         None
     }

@@ -26,6 +26,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// How urgent a read or write of files is (RocksDB's `Env::IOPriority`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum IoPriority {
     /// Compactions.
     Low = 0,

@@ -466,7 +466,7 @@ fn restores_keep_the_tables_that_are_the_same() {
         let expected = match mode {
             RestoreMode::KeepLatestDbSessionIdFiles => tables.len(),
             RestoreMode::VerifyChecksum => tables.len() - 1,
-            RestoreMode::PurgeAllFiles => 0,
+            _ => 0,
         };
         assert_eq!(kept, expected, "{mode:?}");
         let copy = dir.path().join(format!("copy-{mode:?}"));

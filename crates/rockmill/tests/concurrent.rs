@@ -48,7 +48,8 @@ fn batches_are_seen_whole_and_values_never_go_back() {
                     b.put(key(w, i), n.to_be_bytes());
                     b.put_cf(other, key(w, i), n.to_be_bytes());
                     b.put(format!("pad/{w}/{}", rng.u32(..)), vec![b'x'; rng.usize(0..400)]);
-                    let o = WriteOptions { sync: n.is_multiple_of(500), ..WriteOptions::default() };
+                    let mut o = WriteOptions::default();
+                    o.set_sync(n.is_multiple_of(500));
                     db.write_opt(&b, &o).unwrap();
                     written.fetch_add(1, Ordering::Relaxed);
                 }
@@ -166,7 +167,8 @@ fn without_automatic_compactions_l0_files_stop_nobody() {
     o.set_disable_auto_compactions(true);
     o.set_level_zero_stop_writes_trigger(4);
     let db = Db::open(&o, dir.path()).unwrap();
-    let w = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let mut w = WriteOptions::default();
+    w.set_no_slowdown(true);
     for i in 0..8u32 {
         db.put_opt(i.to_be_bytes(), [0u8; 100], &w).unwrap();
         db.flush().unwrap();
@@ -185,7 +187,8 @@ fn a_writer_that_may_not_wait_is_told_of_a_stall() {
     o.set_level_zero_slowdown_writes_trigger(1);
     o.set_level_zero_stop_writes_trigger(1);
     let db = Db::open(&o, dir.path()).unwrap();
-    let w = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let mut w = WriteOptions::default();
+    w.set_no_slowdown(true);
     let told = (0..200_000u32).find_map(|i| db.put_opt(i.to_be_bytes(), [0u8; 1000], &w).err());
     let e = told.expect("no stall in 200 MB with a stop trigger of one file");
     assert_eq!(e.kind(), rockmill::ErrorKind::Incomplete, "{e}");
@@ -217,7 +220,8 @@ fn a_slow_flush_slows_writers_before_they_are_stopped() {
         }))
     }));
     let number = |name: &str| db.property_int_value(name).unwrap().unwrap();
-    let w = WriteOptions { disable_wal: true, ..WriteOptions::default() };
+    let mut w = WriteOptions::default();
+    w.disable_wal(true);
     let mut keys = 0u64;
     thread::scope(|s| {
         // Looks on: the flush is let go when the writer is seen to wait, and it must not wait for ever.
@@ -335,7 +339,8 @@ fn a_group_has_no_more_bytes_than_the_option_says() {
                 let db = &db;
                 s.spawn(move || {
                     for n in 0..50u8 {
-                        let o = WriteOptions { sync: true, ..WriteOptions::default() };
+                        let mut o = WriteOptions::default();
+                        o.set_sync(true);
                         db.put_opt([w, n], [n; 1 << 10], &o).unwrap();
                     }
                 });

@@ -173,7 +173,8 @@ fn history(seed: u64) {
                 95..97 => db.flush().unwrap(),
                 97 if rng.bool() => seen = Some((db.snapshot(), state.clone())),
                 98 if rng.u8(..4) == 0 => {
-                    let how = CompactOptions { max_subcompactions: rng.u32(0..4), ..CompactOptions::default() };
+                    let mut how = CompactOptions::default();
+                    how.set_max_subcompactions(rng.u32(0..4));
                     db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how).unwrap();
                 }
                 99 if rng.u8(..4) == 0 => {

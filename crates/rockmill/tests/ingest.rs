@@ -18,7 +18,7 @@ use oracle::content::{read, read_at, same};
 use oracle::{Peer, Script};
 use rockmill::{
     BottommostLevelCompaction, CompactOptions, Db, ErrorKind, IngestExternalFileArg, IngestExternalFileOptions,
-    Options, SstFileWriter,
+    MergeOperands, MergeOperator, Options, SstFileWriter,
 };
 use rockmill_io::{FileSystem, MemFileSystem, OpKind};
 use rockmill_skip::skip;
@@ -294,10 +294,8 @@ fn what_cannot_be_ingested_changes_nothing() {
         assert!(db.ingest_external_file_opts(&bad, vec![&good]).is_err());
     }
     // Two column families: one bad file, and neither gets any.
-    let arg = |cf: &rockmill::ColumnFamily, path: PathBuf| IngestExternalFileArg {
-        column_family: cf.clone(),
-        external_files: vec![path],
-        options: IngestExternalFileOptions::default(),
+    let arg = |cf: &rockmill::ColumnFamily, path: PathBuf| {
+        IngestExternalFileArg::new(cf.clone(), vec![path], IngestExternalFileOptions::default())
     };
     let bad = [arg(&db.default_cf(), good.clone()), arg(&other, file("text.sst"))];
     assert!(db.ingest_external_files(&bad).is_err());
@@ -549,11 +547,8 @@ fn ingestions_appear_at_once_to_concurrent_readers() {
             for cf in [&db.default_cf(), &other] {
                 let path = PathBuf::from(format!("/{}-{n}.sst", cf.name()));
                 write_sst(&options, &path, &[("k1", &value), ("k5", &value), ("k9", &value)]);
-                args.push(IngestExternalFileArg {
-                    column_family: cf.clone(),
-                    external_files: vec![path],
-                    options: IngestExternalFileOptions::default(),
-                });
+                let how = IngestExternalFileOptions::default();
+                args.push(IngestExternalFileArg::new(cf.clone(), vec![path], how));
             }
             db.ingest_external_files(&args).unwrap();
             assert_eq!(get(&db, "k5"), Some(value));
@@ -631,6 +626,23 @@ fn files_ingested_behind_give_way_to_everything_else() {
     assert!(e.to_string().contains("without allow_ingest_behind"), "{e}");
 }
 
+/// Merges as one called `theirs` does.
+struct AroundTheirs;
+
+impl MergeOperator for AroundTheirs {
+    fn name(&self) -> &str {
+        "around"
+    }
+
+    fn wraps(&self) -> Option<&str> {
+        Some("theirs")
+    }
+
+    fn full_merge(&self, _: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
+        Some([existing.unwrap_or_default(), &operands.iter().flatten().copied().collect::<Vec<_>>()].concat())
+    }
+}
+
 #[test]
 fn operands_of_another_merge_operator_are_refused() {
     let fs = MemFileSystem::new();
@@ -656,6 +668,14 @@ fn operands_of_another_merge_operator_are_refused() {
     table(&ours, "/ours.sst");
     db.ingest_external_file(vec!["/ours.sst"]).unwrap();
     assert_eq!(get(&db, "k").as_deref(), Some("12"));
+
+    let mut around = mem_options(&fs);
+    around.set_merge_operator_object(Arc::new(AroundTheirs));
+    let db = Db::open(&around, "/around").unwrap();
+    let e = db.ingest_external_file(vec!["/ours.sst"]).unwrap_err();
+    assert!(e.to_string().contains("\"ours\""), "{e}");
+    db.ingest_external_file(vec!["/theirs.sst"]).unwrap();
+    assert_eq!(get(&db, "k").as_deref(), Some("2"));
 }
 
 /// Values of a database with a time to live end with the times of their writing: without, the last bytes of the values

@@ -874,7 +874,9 @@ fn a_write_cannot_be_synced_without_a_wal() {
     options.set_file_system(std::sync::Arc::new(rockmill_io::MemFileSystem::new()));
     let db = Db::open(&options, "/db").expect("a database");
     let cf = db.cf_handle("default").expect("it is there");
-    let both = rockmill::WriteOptions { sync: true, disable_wal: true, ..rockmill::WriteOptions::default() };
+    let mut both = rockmill::WriteOptions::default();
+    both.set_sync(true);
+    both.disable_wal(true);
     let mut batch = rockmill::WriteBatch::new();
     batch.put("k", "v");
     for (what, done) in [

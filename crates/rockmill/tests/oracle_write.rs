@@ -31,7 +31,7 @@ struct Case {
     rocksdb: &'static str,
     /// Newest format_version in the database.
     format_version: u32,
-    writes: WriteOptions,
+    writes: fn(&mut WriteOptions),
     reverse: bool,
     /// Whether the wheel can be asked.
     wheel: bool,
@@ -48,7 +48,7 @@ impl Default for Case {
             shape: Shape::default(),
             rocksdb: "",
             format_version: 5,
-            writes: WriteOptions::default(),
+            writes: |_| {},
             reverse: false,
             wheel: true,
             compact: false,
@@ -99,7 +99,7 @@ impl Case {
             let families = workload.families.iter().map(|f| ColumnFamilyDescriptor::new(f, options.clone()));
             let db = Db::open_cf_descriptors(&options, &path, families).unwrap_or_else(|e| panic!("open: {e}"));
             let mut runner = Runner::new(&db, &workload.families);
-            runner.options = self.writes;
+            (self.writes)(&mut runner.options);
             runner.run(&workload.ops);
             for (n, family) in workload.families.iter().enumerate() {
                 same(&format!("Rockmill's own view of {family}"), &expected(&model, n), &read(&db, family));
@@ -426,8 +426,8 @@ cases! {
         compact: true,
     }
     log_only { shape: Shape { flush_every: 0, delete_ranges: true, ..Shape::default() } }
-    log_synced { shape: Shape { ops: 300, ..Shape::default() }, writes: WriteOptions { sync: true, ..plain() } }
-    no_log { writes: WriteOptions { disable_wal: true, ..plain() } }
+    log_synced { shape: Shape { ops: 300, ..Shape::default() }, writes: |w| w.set_sync(true) }
+    no_log { writes: |w| w.disable_wal(true) }
     recycled_logs {
         options: |o| {
             small_levels(o);
@@ -479,16 +479,6 @@ cases! {
         reverse: true,
         wheel: false,
         compact: true,
-    }
-}
-
-const fn plain() -> WriteOptions {
-    WriteOptions {
-        sync: false,
-        disable_wal: false,
-        no_slowdown: false,
-        ignore_missing_column_families: false,
-        low_pri: false,
     }
 }
 

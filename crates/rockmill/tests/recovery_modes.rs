@@ -28,6 +28,12 @@ fn options(mode: RecoveryMode) -> Options {
     o
 }
 
+fn no_wait() -> rockmill::FlushOptions {
+    let mut options = rockmill::FlushOptions::default();
+    options.set_wait(false);
+    options
+}
+
 /// A copy of the directory as a killed process leaves it: everything that was handed to the kernel.
 fn copy(from: &Path) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -239,8 +245,7 @@ fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
         db.put_cf(&passing, "k", "v").unwrap();
         // The memtable is switched and never flushed: a new WAL begins.
         db.cancel_all_background_work(true);
-        let no_wait = rockmill::FlushOptions { wait: false };
-        db.flush_cf_opt(&passing, &no_wait).unwrap();
+        db.flush_cf_opt(&passing, &no_wait()).unwrap();
         assert_eq!(wals(dir.path()).len(), 2);
         db.put("kept", "1").unwrap();
         db.drop_cf("passing").unwrap();
@@ -266,7 +271,7 @@ fn an_emptied_wal_is_a_hole_whatever_the_manifest_counted() {
     db.create_cf("later", &Options::default()).unwrap();
     db.drop_cf("later").unwrap();
     db.cancel_all_background_work(true);
-    db.flush_opt(&rockmill::FlushOptions { wait: false }).unwrap();
+    db.flush_opt(&no_wait()).unwrap();
     db.put("b", "kept").unwrap();
     let (_keep, path) = copy(&live);
     let [first, _] = &wals(&path)[..] else { panic!("{:?}", wals(&path)) };
@@ -288,7 +293,7 @@ fn a_wal_without_a_whole_record_is_a_hole_whatever_the_manifest_counted() {
     db.create_cf("later", &Options::default()).unwrap();
     db.drop_cf("later").unwrap();
     db.cancel_all_background_work(true);
-    db.flush_opt(&rockmill::FlushOptions { wait: false }).unwrap();
+    db.flush_opt(&no_wait()).unwrap();
     db.put("b", "kept").unwrap();
     let (_keep, path) = copy(&live);
     let first = &wals(&path)[0];

@@ -96,7 +96,9 @@ impl RockmillStore {
         let families = names.iter().map(|name| ColumnFamilyDescriptor::new(name, options.clone()));
         let db = Db::open_cf_descriptors(&options, path, families)?;
         let families = names.iter().filter_map(|name| db.cf_handle(name)).collect();
-        let write = WriteOptions { sync: flags.sync, disable_wal: flags.disable_wal, ..WriteOptions::default() };
+        let mut write = WriteOptions::default();
+        write.set_sync(flags.sync);
+        write.disable_wal(flags.disable_wal);
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
         read.set_async_io(flags.async_io);

@@ -98,13 +98,11 @@ impl<'db> Ours<'db> {
 
 impl Store for Ours<'_> {
     fn write(&mut self, how: WriteHow, ops: &[Op]) -> Said<()> {
-        let options = WriteOptions {
-            sync: how.sync,
-            disable_wal: how.disable_wal,
-            no_slowdown: how.no_slowdown,
-            low_pri: how.low_pri,
-            ..WriteOptions::default()
-        };
+        let mut options = WriteOptions::default();
+        options.set_sync(how.sync);
+        options.disable_wal(how.disable_wal);
+        options.set_no_slowdown(how.no_slowdown);
+        options.set_low_pri(how.low_pri);
         Ok(self.db.write_opt(&self.batch(ops)?, &options)?)
     }
 
@@ -182,8 +180,10 @@ impl Store for Ours<'_> {
 
     fn flush(&mut self, families: &[String], wait: bool) -> Said<()> {
         let handles = families.iter().map(|name| self.family(name)).collect::<Result<Vec<_>, Error>>()?;
+        let mut options = FlushOptions::default();
+        options.set_wait(wait);
         for handle in handles {
-            self.db.flush_cfs_opt(&[handle], &FlushOptions { wait })?;
+            self.db.flush_cfs_opt(&[handle], &options)?;
         }
         Ok(())
     }

@@ -126,7 +126,7 @@ impl Session<'_, '_, '_> {
             options.set_move_files(moved);
             options.set_verify_checksums_before_ingest(n % 2 == 0);
             let column_family = self.handle(file.slot)?;
-            args.push((file.slot, IngestExternalFileArg { column_family, external_files: vec![path], options }));
+            args.push((file.slot, IngestExternalFileArg::new(column_family, vec![path], options)));
         }
         let args: Vec<_> = args.into_iter().map(|(_, arg)| arg).collect();
         let before = self.run.events.ingested();

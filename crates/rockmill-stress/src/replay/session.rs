@@ -215,13 +215,11 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     }
 
     fn write(&self, how: How, updates: &[Update]) -> Result<(), Trouble> {
-        let mut options = WriteOptions {
-            sync: how.sync,
-            disable_wal: how.disable_wal,
-            no_slowdown: how.no_slowdown,
-            low_pri: how.low_pri,
-            ..WriteOptions::default()
-        };
+        let mut options = WriteOptions::default();
+        options.set_sync(how.sync);
+        options.disable_wal(how.disable_wal);
+        options.set_no_slowdown(how.no_slowdown);
+        options.set_low_pri(how.low_pri);
         loop {
             let done =
                 if how.alone { self.write_alone(&options, updates) } else { self.write_batch(&options, updates) };
@@ -327,7 +325,9 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                 handles.push(self.handle(slot)?);
             }
         }
-        Ok(self.db.flush_cfs_opt(&handles, &FlushOptions { wait })?)
+        let mut options = FlushOptions::default();
+        options.set_wait(wait);
+        Ok(self.db.flush_cfs_opt(&handles, &options)?)
     }
 
     fn compact(

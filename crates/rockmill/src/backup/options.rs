@@ -8,6 +8,7 @@ use rockmill_io::Clock;
 
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::options::setters::setters;
 use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 
 /// Bytes copied at a time (RocksDB's default).
@@ -40,6 +41,10 @@ pub(super) struct Rate {
 impl Rate {
     fn of(bytes_per_second: u64) -> Self {
         Self { bytes_per_second, limiter: None }
+    }
+
+    fn shared(limiter: &Arc<RateLimiter>) -> Self {
+        Self { bytes_per_second: 0, limiter: Some(Arc::clone(limiter)) }
     }
 
     /// The shared limiter, or one for this operation, or none.
@@ -95,81 +100,44 @@ impl BackupEngineOptions {
             callback_interval: CALLBACK_BYTES,
         })
     }
+}
+
+setters! {
+    impl BackupEngineOptions;
 
     /// The file system where backups are, if it is not the database's (`backup_env`).
-    pub fn set_backup_env(&mut self, env: &Env) {
-        self.env = Some(env.clone());
-    }
-
+    set_backup_env(env: &Env) env = Some(env.clone());
     /// Whether backups share tables, so that each is copied once. Without it every backup is a whole copy. Default:
     /// true.
-    pub fn set_share_table_files(&mut self, share: bool) {
-        self.share_table_files = share;
-    }
-
+    set_share_table_files(share: bool) share_table_files;
     /// Whether shared tables carry in their names which table they are, so that tables of several databases, or of a
     /// database that was restored and went another way, can stand side by side. Without it tables are shared by number,
     /// and each backup reads every table to see that it is the one that is there. Default: true.
-    pub fn set_share_files_with_checksum(&mut self, with_checksum: bool) {
-        self.share_files_with_checksum = with_checksum;
-    }
-
+    set_share_files_with_checksum(with_checksum: bool) share_files_with_checksum;
     /// How shared tables are named. Default: session and size.
-    pub fn set_share_files_with_checksum_naming(&mut self, naming: ShareFilesNaming) {
-        self.naming = naming;
-    }
-
+    set_share_files_with_checksum_naming(naming: ShareFilesNaming) naming;
     /// Whether a backup that returned survives a power cut. Default: true.
-    pub fn set_sync(&mut self, sync: bool) {
-        self.sync = sync;
-    }
-
+    set_sync(sync: bool) sync;
     /// Deletes all backups when the engine is opened. Default: false.
-    pub fn set_destroy_old_data(&mut self, destroy: bool) {
-        self.destroy_old_data = destroy;
-    }
-
+    set_destroy_old_data(destroy: bool) destroy_old_data;
     /// Whether WALs are part of a backup. Without them only what is in tables is: flush before the backup. Default:
     /// true.
-    pub fn set_backup_log_files(&mut self, backup: bool) {
-        self.backup_log_files = backup;
-    }
-
+    set_backup_log_files(backup: bool) backup_log_files;
     /// Bytes per second that backups and verifications may read; 0 is no limit. Default: 0.
-    pub fn set_backup_rate_limit(&mut self, bytes_per_second: u64) {
-        self.backup_rate = Rate::of(bytes_per_second);
-    }
-
+    set_backup_rate_limit(bytes_per_second: u64) backup_rate = Rate::of(bytes_per_second);
     /// Bounds backups and verifications by a limiter that others may share, at its lowest priority; its mode says
     /// whether what is read or what is written counts.
-    pub fn set_backup_rate_limiter(&mut self, limiter: &Arc<RateLimiter>) {
-        self.backup_rate = Rate { limiter: Some(Arc::clone(limiter)), ..Rate::default() };
-    }
-
+    set_backup_rate_limiter(limiter: &Arc<RateLimiter>) backup_rate = Rate::shared(limiter);
     /// Bytes per second that restores may read; 0 is no limit. Default: 0.
-    pub fn set_restore_rate_limit(&mut self, bytes_per_second: u64) {
-        self.restore_rate = Rate::of(bytes_per_second);
-    }
-
+    set_restore_rate_limit(bytes_per_second: u64) restore_rate = Rate::of(bytes_per_second);
     /// As [`Self::set_backup_rate_limiter`], for restores.
-    pub fn set_restore_rate_limiter(&mut self, limiter: &Arc<RateLimiter>) {
-        self.restore_rate = Rate { limiter: Some(Arc::clone(limiter)), ..Rate::default() };
-    }
-
+    set_restore_rate_limiter(limiter: &Arc<RateLimiter>) restore_rate = Rate::shared(limiter);
     /// Bytes copied at a time; 0 takes the default of 5 MiB.
-    pub fn set_io_buffer_size(&mut self, bytes: u64) {
-        self.io_buffer_size = if bytes == 0 { IO_BUFFER_BYTES } else { bytes };
-    }
-
+    set_io_buffer_size(bytes: u64) io_buffer_size = if bytes == 0 { IO_BUFFER_BYTES } else { bytes };
     /// Threads that copy and check files. Default: 1; numbers below that count as 1.
-    pub fn set_max_background_operations(&mut self, threads: i32) {
-        self.threads = usize::try_from(threads).unwrap_or(1).max(1);
-    }
-
+    set_max_background_operations(threads: i32) threads = usize::try_from(threads).unwrap_or(1).max(1);
     /// Bytes between two calls of a progress callback. Default: 4 MiB.
-    pub fn set_callback_trigger_interval_size(&mut self, bytes: u64) {
-        self.callback_interval = bytes.max(1);
-    }
+    set_callback_trigger_interval_size(bytes: u64) callback_interval = bytes.max(1);
 }
 
 /// How far a backup, a restore or a verification is.
@@ -216,6 +184,7 @@ impl fmt::Debug for CreateBackupOptions {
 
 /// What a restore leaves of the files that are in the database's directory (RocksDB `RestoreOptions::Mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RestoreMode {
     /// Nothing: everything comes from the backup.
     #[default]
@@ -236,29 +205,25 @@ pub struct RestoreOptions {
 }
 
 impl RestoreOptions {
-    /// Refuses to replace a database that is not the one of the backup, by the ids in their MANIFESTs (or in the file
-    /// IDENTITY), with `InvalidArgument`. A database whose id is not known counts as another. Default: false, as in
-    /// RocksDB.
-    pub fn set_same_database_only(&mut self, only: bool) {
-        self.same_database_only = only;
-    }
-
-    /// Leaves the WALs in the directory, so that they are replayed over the backup, and moves those in `archive` back
-    /// to them. Of a WAL that is in both places the one in the directory stays. For backups made without WALs
-    /// (`backup_log_files`). Default: false.
-    pub fn set_keep_log_files(&mut self, keep: bool) {
-        self.keep_log_files = keep;
-    }
-
-    /// What is left of the files in the directory. Default: nothing.
-    pub fn set_mode(&mut self, mode: RestoreMode) {
-        self.mode = mode;
-    }
-
     /// As [`CreateBackupOptions::set_progress_callback`].
     pub fn set_progress_callback(&mut self, callback: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.callback = Some(Arc::new(callback));
     }
+}
+
+setters! {
+    impl RestoreOptions;
+
+    /// Refuses to replace a database that is not the one of the backup, by the ids in their MANIFESTs (or in the file
+    /// IDENTITY), with `InvalidArgument`. A database whose id is not known counts as another. Default: false, as in
+    /// RocksDB.
+    set_same_database_only(only: bool) same_database_only;
+    /// Leaves the WALs in the directory, so that they are replayed over the backup, and moves those in `archive` back
+    /// to them. Of a WAL that is in both places the one in the directory stays. For backups made without WALs
+    /// (`backup_log_files`). Default: false.
+    set_keep_log_files(keep: bool) keep_log_files;
+    /// What is left of the files in the directory. Default: nothing.
+    set_mode(mode: RestoreMode) mode;
 }
 
 impl fmt::Debug for RestoreOptions {

@@ -1,5 +1,7 @@
 //! Options of manual compactions.
 
+use super::setters::setters;
+
 /// What a manual compaction does with the deepest level (RocksDB's `BottommostLevelCompaction`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -17,6 +19,7 @@ pub enum BottommostLevelCompaction {
 
 /// Options of `compact_range` (RocksDB's `CompactRangeOptions`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct CompactOptions {
     /// Let no automatic compaction run meanwhile.
     pub exclusive_manual_compaction: bool,
@@ -43,24 +46,13 @@ impl Default for CompactOptions {
     }
 }
 
-impl CompactOptions {
+setters! {
+    impl CompactOptions;
+
     /// Sets what happens to the deepest level.
-    pub fn set_bottommost_level_compaction(&mut self, v: BottommostLevelCompaction) {
-        self.bottommost_level_compaction = v;
-    }
-
-    /// Sets `exclusive_manual_compaction`.
-    pub fn set_exclusive_manual_compaction(&mut self, v: bool) {
-        self.exclusive_manual_compaction = v;
-    }
-
-    /// Sets `change_level`.
-    pub fn set_change_level(&mut self, v: bool) {
-        self.change_level = v;
-    }
-
-    /// Sets `target_level`.
-    pub fn set_target_level(&mut self, v: i32) {
-        self.target_level = v;
-    }
+    set_bottommost_level_compaction(v: BottommostLevelCompaction) bottommost_level_compaction;
+    set_exclusive_manual_compaction(v: bool) exclusive_manual_compaction;
+    set_change_level(v: bool) change_level;
+    set_target_level(v: i32) target_level;
+    set_max_subcompactions(v: u32) max_subcompactions;
 }

@@ -41,6 +41,7 @@ impl fmt::Display for MergeEngine {
 
 /// How the engine `kernel` runs its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum KernelDriver {
     /// `BPF_PROG_RUN` (Linux 6.9): one call for each output buffer.
     #[default]

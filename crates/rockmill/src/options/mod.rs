@@ -19,6 +19,7 @@ mod operations;
 #[cfg(test)]
 mod page;
 pub(crate) mod parse;
+pub(crate) mod setters;
 mod style;
 mod table;
 pub(crate) mod text;
@@ -45,6 +46,7 @@ pub use write::{FlushOptions, WriteOptions};
 
 /// Options of a database and of the column families opened with it, as in the `rocksdb` crate.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// The database's part.
     pub db: DbOptions,

@@ -1,6 +1,7 @@
 //! Compaction styles and what each has to choose (RocksDB's `CompactionStyle`, `CompactionOptionsUniversal`,
 //! `CompactionOptionsFIFO`).
 
+use super::setters::setters;
 use super::value::{Value, nested};
 use super::{CfOptions, Options};
 
@@ -130,46 +131,19 @@ impl UniversalCompactOptions {
             )
         })
     }
+}
 
-    /// See [`Self::size_ratio`].
-    pub fn set_size_ratio(&mut self, percent: i32) {
-        self.size_ratio = percent.max(0) as u32;
-    }
+setters! {
+    impl UniversalCompactOptions;
 
-    /// See [`Self::min_merge_width`].
-    pub fn set_min_merge_width(&mut self, runs: i32) {
-        self.min_merge_width = runs.max(0) as u32;
-    }
-
-    /// See [`Self::max_merge_width`].
-    pub fn set_max_merge_width(&mut self, runs: i32) {
-        self.max_merge_width = runs.max(0) as u32;
-    }
-
-    /// See [`Self::max_size_amplification_percent`].
-    pub fn set_max_size_amplification_percent(&mut self, percent: i32) {
-        self.max_size_amplification_percent = percent.max(0) as u32;
-    }
-
-    /// See [`Self::compression_size_percent`].
-    pub fn set_compression_size_percent(&mut self, percent: i32) {
-        self.compression_size_percent = percent;
-    }
-
-    /// See [`Self::max_read_amp`].
-    pub fn set_max_read_amp(&mut self, runs: i32) {
-        self.max_read_amp = runs;
-    }
-
-    /// See [`Self::stop_style`].
-    pub fn set_stop_style(&mut self, style: UniversalCompactionStopStyle) {
-        self.stop_style = style;
-    }
-
-    /// See [`Self::allow_trivial_move`].
-    pub fn set_allow_trivial_move(&mut self, allow: bool) {
-        self.allow_trivial_move = allow;
-    }
+    set_size_ratio(percent: i32) size_ratio = percent.max(0) as u32;
+    set_min_merge_width(runs: i32) min_merge_width = runs.max(0) as u32;
+    set_max_merge_width(runs: i32) max_merge_width = runs.max(0) as u32;
+    set_max_size_amplification_percent(percent: i32) max_size_amplification_percent = percent.max(0) as u32;
+    set_compression_size_percent(percent: i32) compression_size_percent;
+    set_max_read_amp(runs: i32) max_read_amp;
+    set_stop_style(style: UniversalCompactionStopStyle) stop_style;
+    set_allow_trivial_move(allow: bool) allow_trivial_move;
 }
 
 /// What FIFO compaction has to choose (RocksDB's `CompactionOptionsFIFO`).
@@ -197,16 +171,11 @@ fn read_size(options: &mut FifoCompactOptions, text: &str) -> bool {
     u64::read(text).map(|bytes| options.max_table_files_size = bytes).is_some()
 }
 
-impl FifoCompactOptions {
-    /// See [`Self::max_table_files_size`].
-    pub fn set_max_table_files_size(&mut self, bytes: u64) {
-        self.max_table_files_size = bytes;
-    }
+setters! {
+    impl FifoCompactOptions;
 
-    /// See [`Self::allow_compaction`].
-    pub fn set_allow_compaction(&mut self, allow: bool) {
-        self.allow_compaction = allow;
-    }
+    set_max_table_files_size(bytes: u64) max_table_files_size;
+    set_allow_compaction(allow: bool) allow_compaction;
 }
 
 impl Options {

@@ -6,6 +6,7 @@ use super::declare::declare_options;
 use super::file::Carried;
 use super::known::{Notes, What};
 use super::parse;
+use super::setters::setters;
 use super::{ChecksumType, Options};
 use crate::table::{AutoReadahead, BlockCache, Cache, MetaCaching};
 
@@ -61,22 +62,16 @@ declare_options! {
     garbage_percent: u32 = 20, mutable;
 }
 
-impl TphTableOptions {
+setters! {
+    impl TphTableOptions;
+
     /// Sets `piece_limit`: 1 to 1,024 files.
-    pub fn set_piece_limit(&mut self, files: u32) {
-        self.piece_limit = files;
-    }
-
+    set_piece_limit(files: u32) piece_limit;
     /// Sets `garbage_percent`: 0 to 1,000.
-    pub fn set_garbage_percent(&mut self, percent: u32) {
-        self.garbage_percent = percent;
-    }
-
+    set_garbage_percent(percent: u32) garbage_percent;
     /// Sets what TPH tables share with block-based ones. Without it, that stays as the column family has it. Filters,
     /// the kind of index and the hash index of data blocks mean nothing to TPH tables.
-    pub fn set_block_based_options(&mut self, options: &BlockBasedOptions) {
-        self.block_based = Some(options.clone());
-    }
+    set_block_based_options(options: &BlockBasedOptions) block_based = Some(options.clone());
 }
 
 declare_options! {
@@ -155,94 +150,9 @@ fn read_filter(bits_per_key: &mut f64, text: &str, notes: &mut Notes) -> bool {
 }
 
 impl BlockBasedOptions {
-    /// Sets `block_size`, in bytes.
-    pub fn set_block_size(&mut self, size: usize) {
-        self.block_size = size;
-    }
-
-    /// Entries between restart points of data blocks.
-    pub fn set_block_restart_interval(&mut self, interval: i32) {
-        self.block_restart_interval = interval.max(1) as usize;
-    }
-
-    /// Entries between restart points of index blocks.
-    pub fn set_index_block_restart_interval(&mut self, interval: i32) {
-        self.index_block_restart_interval = interval.max(1) as usize;
-    }
-
-    /// Format of tables written.
-    pub fn set_format_version(&mut self, version: i32) {
-        self.format_version = version.max(0) as u32;
-    }
-
-    /// Checksum of blocks written.
-    pub fn set_checksum_type(&mut self, checksum: ChecksumType) {
-        self.checksum = checksum;
-    }
-
     /// Writes a Bloom filter with so many bits per key. `block_based` is RocksDB's removed old layout and ignored.
     pub fn set_bloom_filter(&mut self, bits_per_key: f64, _block_based: bool) {
         self.bloom_bits_per_key = bits_per_key;
-    }
-
-    /// Whether filters hold whole keys.
-    pub fn set_whole_key_filtering(&mut self, whole_keys: bool) {
-        self.whole_key_filtering = whole_keys;
-    }
-
-    /// Writes partitioned filters.
-    pub fn set_partition_filters(&mut self, partition: bool) {
-        self.partition_filters = partition;
-    }
-
-    /// Kind of index.
-    pub fn set_index_type(&mut self, index_type: BlockBasedIndexType) {
-        self.index_type = index_type;
-    }
-
-    /// Size of index partitions, in bytes.
-    pub fn set_metadata_block_size(&mut self, size: usize) {
-        self.metadata_block_size = size;
-    }
-
-    /// Kind of data block index.
-    pub fn set_data_block_index_type(&mut self, index_type: DataBlockIndexType) {
-        self.data_block_index_type = index_type;
-    }
-
-    /// Entries per bucket of the data block hash index.
-    pub fn set_data_block_hash_ratio(&mut self, ratio: f64) {
-        self.data_block_hash_table_util_ratio = ratio;
-    }
-
-    /// Keeps index and filter in the block cache.
-    pub fn set_cache_index_and_filter_blocks(&mut self, v: bool) {
-        self.cache_index_and_filter_blocks = v;
-    }
-
-    /// Puts them into the cache's part for index and filter blocks.
-    pub fn set_cache_index_and_filter_blocks_with_high_priority(&mut self, v: bool) {
-        self.cache_index_and_filter_blocks_with_high_priority = v;
-    }
-
-    /// Keeps those of tables in L0 from being evicted.
-    pub fn set_pin_l0_filter_and_index_blocks_in_cache(&mut self, v: bool) {
-        self.pin_l0_filter_and_index_blocks_in_cache = v;
-    }
-
-    /// Bytes that an iterator reads ahead at first, once it reads in sequence.
-    pub fn set_initial_auto_readahead_size(&mut self, size: usize) {
-        self.initial_auto_readahead_size = size;
-    }
-
-    /// Bytes that an iterator reads ahead at most; 0 never.
-    pub fn set_max_auto_readahead_size(&mut self, size: usize) {
-        self.max_auto_readahead_size = size;
-    }
-
-    /// Reads in sequence after which reading ahead begins.
-    pub fn set_num_file_reads_for_auto_readahead(&mut self, reads: u64) {
-        self.num_file_reads_for_auto_readahead = reads;
     }
 
     /// Shares a cache.
@@ -256,6 +166,45 @@ impl BlockBasedOptions {
         self.no_block_cache = true;
         self.block_cache = None;
     }
+}
+
+setters! {
+    impl BlockBasedOptions;
+
+    /// Sets `block_size`, in bytes.
+    set_block_size(size: usize) block_size;
+    /// Entries between restart points of data blocks.
+    set_block_restart_interval(interval: i32) block_restart_interval = interval.max(1) as usize;
+    /// Entries between restart points of index blocks.
+    set_index_block_restart_interval(interval: i32) index_block_restart_interval = interval.max(1) as usize;
+    /// Format of tables written.
+    set_format_version(version: i32) format_version = version.max(0) as u32;
+    /// Checksum of blocks written.
+    set_checksum_type(checksum: ChecksumType) checksum;
+    /// Whether filters hold whole keys.
+    set_whole_key_filtering(whole_keys: bool) whole_key_filtering;
+    /// Writes partitioned filters.
+    set_partition_filters(partition: bool) partition_filters;
+    /// Kind of index.
+    set_index_type(index_type: BlockBasedIndexType) index_type;
+    /// Size of index partitions, in bytes.
+    set_metadata_block_size(size: usize) metadata_block_size;
+    /// Kind of data block index.
+    set_data_block_index_type(index_type: DataBlockIndexType) data_block_index_type;
+    /// Entries per bucket of the data block hash index.
+    set_data_block_hash_ratio(ratio: f64) data_block_hash_table_util_ratio;
+    /// Keeps index and filter in the block cache.
+    set_cache_index_and_filter_blocks(v: bool) cache_index_and_filter_blocks;
+    /// Puts them into the cache's part for index and filter blocks.
+    set_cache_index_and_filter_blocks_with_high_priority(v: bool) cache_index_and_filter_blocks_with_high_priority;
+    /// Keeps those of tables in L0 from being evicted.
+    set_pin_l0_filter_and_index_blocks_in_cache(v: bool) pin_l0_filter_and_index_blocks_in_cache;
+    /// Bytes that an iterator reads ahead at first, once it reads in sequence.
+    set_initial_auto_readahead_size(size: usize) initial_auto_readahead_size;
+    /// Bytes that an iterator reads ahead at most; 0 never.
+    set_max_auto_readahead_size(size: usize) max_auto_readahead_size;
+    /// Reads in sequence after which reading ahead begins.
+    set_num_file_reads_for_auto_readahead(reads: u64) num_file_reads_for_auto_readahead;
 }
 
 impl MetaCaching {

@@ -1,7 +1,10 @@
 //! Options of writes and flushes.
 
+use super::setters::setters;
+
 /// Options of a write (RocksDB's `WriteOptions`).
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// Return only when the WAL is on the disk.
     pub sync: bool,
@@ -20,35 +23,21 @@ impl WriteOptions {
     pub fn new() -> Self {
         Self::default()
     }
+}
 
-    /// Sets `sync`.
-    pub fn set_sync(&mut self, sync: bool) {
-        self.sync = sync;
-    }
+setters! {
+    impl WriteOptions;
 
-    /// Sets `disable_wal`.
-    pub fn disable_wal(&mut self, disable: bool) {
-        self.disable_wal = disable;
-    }
-
-    /// Sets `no_slowdown`.
-    pub fn set_no_slowdown(&mut self, no_slowdown: bool) {
-        self.no_slowdown = no_slowdown;
-    }
-
-    /// Sets `ignore_missing_column_families`.
-    pub fn set_ignore_missing_column_families(&mut self, ignore: bool) {
-        self.ignore_missing_column_families = ignore;
-    }
-
-    /// Sets `low_pri`.
-    pub fn set_low_pri(&mut self, low_pri: bool) {
-        self.low_pri = low_pri;
-    }
+    set_sync(sync: bool) sync;
+    disable_wal(disable: bool) disable_wal;
+    set_no_slowdown(no_slowdown: bool) no_slowdown;
+    set_ignore_missing_column_families(ignore: bool) ignore_missing_column_families;
+    set_low_pri(low_pri: bool) low_pri;
 }
 
 /// Whether `flush` waits (RocksDB's `FlushOptions`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct FlushOptions {
     /// Return when the data is in tables.
     pub wait: bool,
@@ -58,4 +47,17 @@ impl Default for FlushOptions {
     fn default() -> Self {
         Self { wait: true }
     }
+}
+
+impl FlushOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters! {
+    impl FlushOptions;
+
+    set_wait(wait: bool) wait;
 }

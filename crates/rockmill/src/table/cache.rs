@@ -22,6 +22,7 @@ use rockmill_format::block::BlockLayout;
 
 use super::block_based::TableMeta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::setters::setters;
 
 /// An uncompressed block with its layout found.
 #[derive(Debug)]
@@ -221,6 +222,7 @@ fn stripe_index() -> usize {
 
 /// How a block cache is made (`rocksdb::LruCacheOptions`).
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LruCacheOptions {
     /// Bytes that it holds at most, but for blocks in use.
     pub capacity: usize,
@@ -242,26 +244,14 @@ impl Default for LruCacheOptions {
     }
 }
 
-impl LruCacheOptions {
+setters! {
+    impl LruCacheOptions;
+
     /// Sets `capacity`, in bytes.
-    pub fn set_capacity(&mut self, capacity: usize) {
-        self.capacity = capacity;
-    }
-
-    /// Sets `num_shard_bits`.
-    pub fn set_num_shard_bits(&mut self, bits: i32) {
-        self.num_shard_bits = bits;
-    }
-
-    /// Sets `strict_capacity_limit`.
-    pub fn set_strict_capacity_limit(&mut self, strict: bool) {
-        self.strict_capacity_limit = strict;
-    }
-
-    /// Sets `high_pri_pool_ratio`.
-    pub fn set_high_pri_pool_ratio(&mut self, ratio: f64) {
-        self.high_pri_pool_ratio = ratio;
-    }
+    set_capacity(capacity: usize) capacity;
+    set_num_shard_bits(bits: i32) num_shard_bits;
+    set_strict_capacity_limit(strict: bool) strict_capacity_limit;
+    set_high_pri_pool_ratio(ratio: f64) high_pri_pool_ratio;
 }
 
 /// Which part of a cache an entry goes to.

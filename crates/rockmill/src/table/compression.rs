@@ -3,6 +3,7 @@
 /// What a compression method has to choose (RocksDB's `CompressionOptions`). Opening a database with values that
 /// cannot be served is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompressionOptions {
     /// zlib: minus the bits of the window, -14 to -9. RocksDB itself inflates with -14.
     pub window_bits: i32,

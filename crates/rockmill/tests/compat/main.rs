@@ -242,10 +242,8 @@ fn check(home: &Home) -> BTreeMap<String, Entries> {
     {
         let db = home.open(&families, false);
         compare(home, &db, &expected, "written and reopened");
-        let options = CompactOptions {
-            bottommost_level_compaction: BottommostLevelCompaction::Force,
-            ..CompactOptions::default()
-        };
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         for name in &families {
             let cf = db.cf_handle(name).expect("opened");
             db.compact_range_cf_opt(&cf, None::<&[u8]>, None::<&[u8]>, &options)
@@ -282,10 +280,8 @@ fn refusals(home: &Home) -> Vec<(&'static str, rockmill::Error)> {
             let cf = db.cf_handle("default").expect("opened");
             let backwards = db.iterator_cf(&cf, IteratorMode::End).find_map(Result::err);
             errors.extend(backwards.map(|e| ("read backwards", e)));
-            let options = CompactOptions {
-                bottommost_level_compaction: BottommostLevelCompaction::Force,
-                ..CompactOptions::default()
-            };
+            let mut options = CompactOptions::default();
+            options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
             let compacted = db.compact_range_cf_opt(&cf, None::<&[u8]>, None::<&[u8]>, &options);
             errors.extend(compacted.err().map(|e| ("compact", e)));
         }

@@ -55,7 +55,8 @@ fn nothing_of_a_batch_that_panicked_half_way_is_ever_seen() {
         let db = Db::open(&options, path()).expect("a database");
         db.put("zzz", "0").expect("a write");
         let before = db.latest_sequence_number();
-        let how = WriteOptions { disable_wal, ..WriteOptions::default() };
+        let mut how = WriteOptions::default();
+        how.disable_wal(disable_wal);
         let e = db.write_opt(&bad_batch(), &how).expect_err("the comparator panics");
         assert!(e.to_string().contains("the comparator met a bad key"), "{e}");
         armed.store(false, Ordering::SeqCst);

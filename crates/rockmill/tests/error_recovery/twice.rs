@@ -383,7 +383,9 @@ fn no_family_needs_a_wal_that_a_recovery_has_left() {
         OpKind::Write if is_table(op.path) => Fault::Error(eio()),
         _ => Fault::None,
     }));
-    db.flush_cf_opt(&b, &rockmill::FlushOptions { wait: false }).expect("a flush begins");
+    let mut no_wait = rockmill::FlushOptions::default();
+    no_wait.set_wait(false);
+    db.flush_cf_opt(&b, &no_wait).expect("a flush begins");
     gate.wait("the flush");
     for n in 0..4 {
         db.put(format!("unsynced{n}"), vec![b'v'; 3000]).expect("a write");

@@ -33,7 +33,7 @@ fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
             let mut how = IngestExternalFileOptions::default();
             how.set_move_files(n.is_multiple_of(2));
             let column_family = db.cf_handle(family).expect("opened");
-            args.push(IngestExternalFileArg { column_family, external_files: vec![path], options: how });
+            args.push(IngestExternalFileArg::new(column_family, vec![path], how));
         }
         return db.ingest_external_files(&args).map(|()| true);
     }

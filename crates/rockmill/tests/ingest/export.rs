@@ -115,7 +115,9 @@ fn what_does_not_fit_is_not_imported() {
         assert!(db.cf_handle("to").is_none());
         assert_eq!(tables(), before, "{words}");
     };
-    refused(&ExportImportFilesMetaData { files: vec![], ..meta.clone() }, &options, "list of files is empty");
+    let mut empty = meta.clone();
+    empty.files.clear();
+    refused(&empty, &options, "list of files is empty");
     let mut reversed = options.clone();
     reversed.set_comparator_object(Arc::new(rockmill_format::comparator::ReverseBytewiseComparator));
     refused(&meta, &reversed, "comparator");
@@ -195,21 +197,18 @@ fn rocksdb_and_rockmill_import_what_the_other_exports() {
     }
     script.line(format!("export from {}", file("export2").display())).line("dump from").line("close");
     let answer = driver.answer(test, &script).expect("it exports");
-    let mut meta = ExportImportFilesMetaData {
-        db_comparator_name: "leveldb.BytewiseComparator".into(),
-        ..ExportImportFilesMetaData::default()
-    };
+    let mut meta = ExportImportFilesMetaData::default();
+    meta.set_db_comparator_name("leveldb.BytewiseComparator");
     for words in answer.words("file ") {
         let number = |i: usize| words[i].parse::<u64>().unwrap();
-        meta.files.push(ExportedFile {
-            directory: file("export2"),
-            name: words[0].clone(),
-            level: number(1) as usize,
-            size: number(2),
-            smallest_seqno: number(3),
-            largest_seqno: number(4),
-            ..ExportedFile::default()
-        });
+        let mut table = ExportedFile::default();
+        table.directory = file("export2");
+        table.name.clone_from(&words[0]);
+        table.level = number(1) as usize;
+        table.size = number(2);
+        table.smallest_seqno = number(3);
+        table.largest_seqno = number(4);
+        meta.files.push(table);
     }
     assert!(meta.files.iter().any(|f| f.level == 0) && meta.files.iter().any(|f| f.level > 0));
     db.create_column_family_with_import(&options, "to", &ImportColumnFamilyOptions::new(), &meta).unwrap();

@@ -280,7 +280,8 @@ fn the_same_work_counts_the_same() {
     let cf = db.default_cf();
     for (begin, end) in ranges {
         for margin in [-1.0, 0.1] {
-            let how = SizeApproximationOptions { files_size_error_margin: margin, ..Default::default() };
+            let mut how = SizeApproximationOptions::default();
+            how.set_files_size_error_margin(margin);
             let range = Range::new(begin.as_bytes(), end.as_bytes());
             let ours = db.get_approximate_sizes_cf_opt(&cf, &[range], &how).expect("a size")[0];
             let theirs: u64 = rest.next().and_then(|l| l.parse().ok()).expect("a size");

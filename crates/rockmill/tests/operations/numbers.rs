@@ -322,7 +322,9 @@ fn sizes_of_ranges_add_up_and_memtables_count_if_asked() {
     let cf = db.default_cf();
     let all = Range::new(b"key00000", b"key99999");
     assert_eq!(db.get_approximate_sizes(&[all]), [0], "all is in the memtable");
-    let mems = SizeApproximationOptions { include_memtables: true, include_files: false, ..Default::default() };
+    let mut mems = SizeApproximationOptions::default();
+    mems.set_include_memtables(true);
+    mems.set_include_files(false);
     let bytes = db.get_approximate_sizes_cf_opt(&cf, &[all], &mems).unwrap()[0];
     assert!((1_000_000..1_500_000).contains(&bytes), "{bytes}");
     let (entries, bytes) = db.get_approximate_memtable_stats(&Range::new(b"key02000", b"key04000"));
@@ -342,7 +344,8 @@ fn sizes_of_ranges_add_up_and_memtables_count_if_asked() {
     assert_eq!(&sizes[3..], [0, 0]);
     assert!(sizes[0].abs_diff(file / 4) < file / 50, "{sizes:?} of {file}");
     assert!(sizes.iter().sum::<u64>().abs_diff(file) < file / 50, "{sizes:?} of {file}");
-    let none = SizeApproximationOptions { include_memtables: false, include_files: false, ..Default::default() };
+    let mut none = SizeApproximationOptions::default();
+    none.set_include_files(false);
     let e = db.get_approximate_sizes_cf_opt(&cf, &[all], &none).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
 }

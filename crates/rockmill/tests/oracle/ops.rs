@@ -310,10 +310,8 @@ impl<'a> Runner<'a> {
         match op {
             Op::Flush(cf) => return self.db.flush_cf(&self.families[*cf]),
             Op::Compact(cf) => {
-                let options = CompactOptions {
-                    bottommost_level_compaction: rockmill::BottommostLevelCompaction::Force,
-                    ..CompactOptions::default()
-                };
+                let mut options = CompactOptions::default();
+                options.set_bottommost_level_compaction(rockmill::BottommostLevelCompaction::Force);
                 return self.db.compact_range_cf_opt(&self.families[*cf], None::<&[u8]>, None::<&[u8]>, &options);
             }
             Op::Snapshot(n) => {

@@ -87,7 +87,8 @@ fn writers_wait_until_a_flush_has_freed_memory() {
     o.set_write_buffer_manager(&manager);
     o.set_shared_ratelimiter(&limiter); // flushes hang
     let db = Db::open(&o, "/db").unwrap();
-    let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let mut at_once = WriteOptions::default();
+    at_once.set_no_slowdown(true);
     let mut written = 0;
     let refused = loop {
         match db.put_opt(key(written), noise(written, 1000), &at_once) {
@@ -269,11 +270,18 @@ fn memtables_take_room_from_the_block_cache() {
     assert!(stats.mem_table_readers_total > 0);
 }
 
+fn one_shard(capacity: usize) -> LruCacheOptions {
+    let mut shape = LruCacheOptions::default();
+    shape.set_capacity(capacity);
+    shape.set_num_shard_bits(0);
+    shape
+}
+
 #[test]
 fn a_strict_cache_refuses_reads_and_nothing_else() {
     let fs = memory();
-    let shape =
-        LruCacheOptions { capacity: 64 << 10, num_shard_bits: 0, strict_capacity_limit: true, ..Default::default() };
+    let mut shape = one_shard(64 << 10);
+    shape.set_strict_capacity_limit(true);
     let mut cache = Cache::new_lru_cache_opts(&shape);
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&cache);
@@ -339,8 +347,7 @@ fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
 #[test]
 fn index_and_filter_may_live_in_the_cache() {
     use rockmill::statistics::Ticker;
-    let shape = LruCacheOptions { capacity: 4 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
-    let mut cache = Cache::new_lru_cache_opts(&shape);
+    let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
     let (o, db) = with_meta_in(&cache, false);
     let check = || {
         assert!((0..8000).step_by(7).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100))));
@@ -399,8 +406,7 @@ fn index_and_filter_may_live_in_the_cache() {
 
 #[test]
 fn l0_may_be_pinned_and_indexes_have_their_own_part() {
-    let shape = LruCacheOptions { capacity: 4 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
-    let mut cache = Cache::new_lru_cache_opts(&shape);
+    let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
     let (_, db) = with_meta_in(&cache, true);
     db.get(key(5)).unwrap();
     let all = |db: &Db| (0..8000).step_by(50).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100)));
@@ -416,7 +422,7 @@ fn l0_may_be_pinned_and_indexes_have_their_own_part() {
     drop(db);
 
     // Data that goes through the cache does not push indexes out of their part.
-    let mut shape = LruCacheOptions { capacity: 2 << 20, num_shard_bits: 0, ..LruCacheOptions::default() };
+    let mut shape = one_shard(2 << 20);
     shape.set_high_pri_pool_ratio(0.5);
     let cache = Cache::new_lru_cache_opts(&shape);
     let (o, db) = with_meta_in(&cache, false);

@@ -96,9 +96,11 @@ fn databases_share_a_limiter_and_closing_ends_waits() {
             Db::open(&o, "/db").unwrap()
         })
         .collect();
+    let mut no_wait = FlushOptions::default();
+    no_wait.set_wait(false);
     for db in &dbs {
         fill(db, 0..200, 1000);
-        db.flush_opt(&FlushOptions { wait: false }).unwrap(); // 200 s at this rate
+        db.flush_opt(&no_wait).unwrap(); // 200 s at this rate
     }
     let started = Instant::now();
     while limiter.total_pending_requests(None) < 2 {

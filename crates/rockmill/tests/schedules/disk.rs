@@ -79,7 +79,8 @@ fn the_power_may_go_at_any_moment() {
                         let mut batch = pair(w as u8, n);
                         batch.put_cf(&other, [w as u8, 0], n.to_be_bytes());
                         batch.put_cf(&other, [w as u8, 1], get(&db, [1 - w as u8, 0]).to_be_bytes());
-                        let o = WriteOptions { sync: thread_rng().r#gen(), ..WriteOptions::default() };
+                        let mut o = WriteOptions::default();
+                        o.set_sync(thread_rng().r#gen());
                         db.write_opt(&batch, &o).expect("a write");
                         told.written[w].store(n, Ordering::Relaxed);
                         if o.sync {
@@ -140,7 +141,8 @@ fn a_failing_call_loses_nothing_acknowledged() {
                 thread::spawn(move || {
                     let mut newest = 0;
                     for n in 1..=4 {
-                        let o = WriteOptions { sync: n % 2 == 0, ..WriteOptions::default() };
+                        let mut o = WriteOptions::default();
+                        o.set_sync(n % 2 == 0);
                         if db.write_opt(&pair(w, n), &o).is_ok() {
                             newest = n;
                         }
@@ -211,7 +213,8 @@ fn two_failures_close_to_one_another_lose_nothing_synced() {
                 thread::spawn(move || {
                     let mut n = 0;
                     for _ in 0..12 {
-                        let o = WriteOptions { sync: thread_rng().r#gen(), ..WriteOptions::default() };
+                        let mut o = WriteOptions::default();
+                        o.set_sync(thread_rng().r#gen());
                         let mut batch = pair(w as u8, n + 1);
                         batch.put([w as u8, 10 + n as u8], "kept");
                         if db.write_opt(&batch, &o).is_ok() {

@@ -21,7 +21,8 @@ fn a_small_database_does_nothing_undefined() {
             let db = &db;
             s.spawn(move || {
                 for n in 0..10u8 {
-                    let options = WriteOptions { sync: n % 4 == 0, ..WriteOptions::default() };
+                    let mut options = WriteOptions::default();
+                    options.set_sync(n % 4 == 0);
                     db.put_opt([n, w], vec![n; 100], &options).expect("a write");
                 }
                 db.flush().expect("a flush");

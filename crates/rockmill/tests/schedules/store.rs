@@ -88,11 +88,10 @@ fn batches_are_seen_whole_and_values_never_go_back() {
             // Blocks and tables come and go.
             options.set_max_open_files(1);
             let mut table = rockmill::BlockBasedOptions::default();
-            table.set_block_cache(&Cache::new_lru_cache_opts(&LruCacheOptions {
-                capacity: 2048,
-                num_shard_bits: 0,
-                ..LruCacheOptions::default()
-            }));
+            let mut cache = LruCacheOptions::default();
+            cache.set_capacity(2048);
+            cache.set_num_shard_bits(0);
+            table.set_block_cache(&Cache::new_lru_cache_opts(&cache));
             table.set_block_size(64);
             options.set_block_based_table_factory(&table);
         }
@@ -101,7 +100,8 @@ fn batches_are_seen_whole_and_values_never_go_back() {
             let db = Arc::clone(&db);
             thread::spawn(move || {
                 for n in 1..=EACH {
-                    let o = WriteOptions { sync: n % 3 == 0, ..WriteOptions::default() };
+                    let mut o = WriteOptions::default();
+                    o.set_sync(n % 3 == 0);
                     db.write_opt(&pair(w, n), &o).expect("a write");
                     assert_eq!(get(&db, [w, 1]), n, "a writer does not see what it wrote");
                 }
@@ -166,7 +166,8 @@ fn groups_number_every_update_once() {
                 let db = Arc::clone(&db);
                 thread::spawn(move || {
                     for n in 1..=3u64 {
-                        let o = WriteOptions { sync: (w + n) % 3 == 0, ..WriteOptions::default() };
+                        let mut o = WriteOptions::default();
+                        o.set_sync((w + n) % 3 == 0);
                         db.put_opt([w as u8], n.to_be_bytes(), &o).expect("a write");
                         assert_eq!(get(&db, [w as u8]), n, "a writer does not see what it wrote");
                     }

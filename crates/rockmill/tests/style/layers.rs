@@ -8,7 +8,7 @@ use super::{is_test_file, report, rust};
 /// may lie in another layer than its folder.
 const LAYERS: &[&[&str]] = &[
     &["sync", "error"],
-    &["panics", "perf_context", "options::parse", "range_del"],
+    &["panics", "perf_context", "options::parse", "options::setters", "range_del"],
     &["merge_operator", "compaction_filter", "statistics", "env", "helpers"],
     &["rate_limiter", "info_log", "event_listener"],
     &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file"],

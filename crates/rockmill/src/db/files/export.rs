@@ -20,11 +20,13 @@ use crate::db::{AsColumnFamilyRef, Checkpoint, ColumnFamily, Db, DbInner};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::Options;
+use crate::options::setters::setters;
 use crate::table::{Table, TableOpenOptions};
 use crate::version::{FileMeta, Version, VersionBuilder};
 
 /// A table of an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportedFile {
     /// Directory that it is in.
     pub directory: PathBuf,
@@ -49,6 +51,7 @@ pub struct ExportedFile {
 /// What an export holds (`rocksdb::ExportImportFilesMetaData`). RocksDB writes it nowhere either: the caller carries it
 /// to the import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportImportFilesMetaData {
     /// Name of the column family's comparator.
     pub db_comparator_name: String,
@@ -63,8 +66,15 @@ impl ExportImportFilesMetaData {
     }
 }
 
+setters! {
+    impl ExportImportFilesMetaData;
+
+    set_db_comparator_name(name: &str) db_comparator_name = name.to_owned();
+}
+
 /// How a column family is imported (`rocksdb::ImportColumnFamilyOptions`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ImportColumnFamilyOptions {
     /// Link the tables instead of copying them, and take the export's names away afterwards.
     pub move_files: bool,
@@ -75,11 +85,12 @@ impl ImportColumnFamilyOptions {
     pub fn new() -> Self {
         Self::default()
     }
+}
 
-    /// Sets `move_files`.
-    pub fn set_move_files(&mut self, v: bool) {
-        self.move_files = v;
-    }
+setters! {
+    impl ImportColumnFamilyOptions;
+
+    set_move_files(v: bool) move_files;
 }
 
 impl Checkpoint<'_> {

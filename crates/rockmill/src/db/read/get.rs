@@ -12,6 +12,7 @@ use crate::db::read::super_version::SuperVersion;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, Snapshot};
 use crate::error::Result;
 use crate::iter::get::{GetContext, GetState, PinnedValue};
+use crate::options::setters::setters;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::{Table, TableReadOptions};
@@ -35,69 +36,6 @@ pub struct ReadOptions {
 }
 
 impl ReadOptions {
-    /// Checks the checksum of blocks that are read from a file; on by default.
-    pub fn set_verify_checksums(&mut self, verify: bool) {
-        self.skip_checksums = !verify;
-    }
-
-    /// Keeps blocks that are read from a file in the block cache; on by default.
-    pub fn fill_cache(&mut self, fill: bool) {
-        self.dont_fill_cache = !fill;
-    }
-
-    /// Iterators see no key before this one.
-    pub fn set_iterate_lower_bound(&mut self, key: impl Into<Vec<u8>>) {
-        self.lower = Some(key.into());
-    }
-
-    /// Iterators see no key from this one on.
-    pub fn set_iterate_upper_bound(&mut self, key: impl Into<Vec<u8>>) {
-        self.upper = Some(key.into());
-    }
-
-    /// Iterators see keys with this prefix only. With the bytewise order this sets both bounds; with others the keys
-    /// are filtered.
-    pub fn set_iterate_prefix(&mut self, prefix: impl Into<Vec<u8>>) {
-        self.prefix = Some(prefix.into());
-    }
-
-    /// Bytes that iterators read ahead; 0 (the default) grows with sequential use.
-    pub fn set_readahead_size(&mut self, bytes: usize) {
-        self.readahead = bytes;
-    }
-
-    /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
-    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes
-    /// nothing.
-    pub fn set_async_io(&mut self, async_io: bool) {
-        self.async_io = async_io;
-    }
-
-    /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
-    pub fn set_cache_only(&mut self, cache_only: bool) {
-        self.cache_only = cache_only;
-    }
-
-    /// With a prefix extractor: iterators give all keys in order, as they do without one. Off (the default), a seek may
-    /// pass over tables whose filter lacks the prefix of its target, and then the iterator ends with that prefix.
-    pub fn set_total_order_seek(&mut self, total_order: bool) {
-        self.total_order_seek = total_order;
-    }
-
-    /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A
-    /// seek to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound,
-    /// though that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets
-    /// no end.
-    pub fn set_prefix_same_as_start(&mut self, same: bool) {
-        self.prefix_same_as_start = same;
-    }
-
-    /// With a prefix extractor: iterators give all keys in order, and filters are used only where the upper bound shows
-    /// that this changes nothing.
-    pub fn set_auto_prefix_mode(&mut self, auto: bool) {
-        self.auto_prefix_mode = auto;
-    }
-
     pub(crate) fn table(&self) -> TableReadOptions {
         TableReadOptions {
             verify_checksums: !self.skip_checksums,
@@ -107,6 +45,41 @@ impl ReadOptions {
             async_io: self.async_io,
         }
     }
+}
+
+setters! {
+    impl ReadOptions;
+
+    /// Checks the checksum of blocks that are read from a file; on by default.
+    set_verify_checksums(verify: bool) skip_checksums = !verify;
+    /// Keeps blocks that are read from a file in the block cache; on by default.
+    fill_cache(fill: bool) dont_fill_cache = !fill;
+    /// Iterators see no key before this one.
+    set_iterate_lower_bound(key: impl Into<Vec<u8>>) lower = Some(key.into());
+    /// Iterators see no key from this one on.
+    set_iterate_upper_bound(key: impl Into<Vec<u8>>) upper = Some(key.into());
+    /// Iterators see keys with this prefix only. With the bytewise order this sets both bounds; with others the keys
+    /// are filtered.
+    set_iterate_prefix(prefix: impl Into<Vec<u8>>) prefix = Some(prefix.into());
+    /// Bytes that iterators read ahead; 0 (the default) grows with sequential use.
+    set_readahead_size(bytes: usize) readahead;
+    /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
+    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes
+    /// nothing.
+    set_async_io(async_io: bool) async_io;
+    /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
+    set_cache_only(cache_only: bool) cache_only;
+    /// With a prefix extractor: iterators give all keys in order, as they do without one. Off (the default), a seek may
+    /// pass over tables whose filter lacks the prefix of its target, and then the iterator ends with that prefix.
+    set_total_order_seek(total_order: bool) total_order_seek;
+    /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A
+    /// seek to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound,
+    /// though that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets
+    /// no end.
+    set_prefix_same_as_start(same: bool) prefix_same_as_start;
+    /// With a prefix extractor: iterators give all keys in order, and filters are used only where the upper bound shows
+    /// that this changes nothing.
+    set_auto_prefix_mode(auto: bool) auto_prefix_mode;
 }
 
 /// A value read without copying it out of its cached block (`rocksdb::DBPinnableSlice`).

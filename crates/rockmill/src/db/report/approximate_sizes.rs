@@ -8,6 +8,7 @@ use rockmill_format::key::{MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK, append_internal_ke
 use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::{Error, Result};
+use crate::options::setters::setters;
 use crate::version::{FileMeta, SortedRun, Version, first_reaching};
 
 /// Keys from `start_key` up to, not including, `end_key` (`rocksdb::Range`).
@@ -26,6 +27,7 @@ impl<'a> Range<'a> {
 
 /// What counts in an estimate, and how exact it is (RocksDB's `SizeApproximationOptions`).
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct SizeApproximationOptions {
     /// Data in memtables. Off by default.
     pub include_memtables: bool,
@@ -40,6 +42,14 @@ impl Default for SizeApproximationOptions {
     fn default() -> Self {
         Self { include_memtables: false, include_files: true, files_size_error_margin: -1.0 }
     }
+}
+
+setters! {
+    impl SizeApproximationOptions;
+
+    set_include_memtables(v: bool) include_memtables;
+    set_include_files(v: bool) include_files;
+    set_files_size_error_margin(v: f64) files_size_error_margin;
 }
 
 impl Db {

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use crate::db::ColumnFamily;
+use crate::options::setters::setters;
 
 /// How external files are ingested (`rocksdb::IngestExternalFileOptions`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IngestExternalFileOptions {
     /// Give the files a second name in the database instead of copying them, and take the first away afterwards. Off.
     pub move_files: bool,
@@ -54,35 +56,25 @@ impl Default for IngestExternalFileOptions {
     }
 }
 
-macro_rules! setters {
-    ($($setter:ident $field:ident)*) => {
-        impl IngestExternalFileOptions {
-            $(
-                #[doc = concat!("Sets `", stringify!($field), "`.")]
-                pub fn $setter(&mut self, v: bool) {
-                    self.$field = v;
-                }
-            )*
-        }
-    };
-}
-
 setters! {
-    set_move_files move_files
-    set_link_files link_files
-    set_failed_move_fall_back_to_copy failed_move_fall_back_to_copy
-    set_snapshot_consistency snapshot_consistency
-    set_values_with_times values_with_times
-    set_allow_global_seqno allow_global_seqno
-    set_allow_blocking_flush allow_blocking_flush
-    set_ingest_behind ingest_behind
-    set_write_global_seqno write_global_seqno
-    set_verify_checksums_before_ingest verify_checksums_before_ingest
-    set_fail_if_not_bottommost_level fail_if_not_bottommost_level
+    impl IngestExternalFileOptions;
+
+    set_move_files(v: bool) move_files;
+    set_link_files(v: bool) link_files;
+    set_failed_move_fall_back_to_copy(v: bool) failed_move_fall_back_to_copy;
+    set_snapshot_consistency(v: bool) snapshot_consistency;
+    set_values_with_times(v: bool) values_with_times;
+    set_allow_global_seqno(v: bool) allow_global_seqno;
+    set_allow_blocking_flush(v: bool) allow_blocking_flush;
+    set_ingest_behind(v: bool) ingest_behind;
+    set_write_global_seqno(v: bool) write_global_seqno;
+    set_verify_checksums_before_ingest(v: bool) verify_checksums_before_ingest;
+    set_fail_if_not_bottommost_level(v: bool) fail_if_not_bottommost_level;
 }
 
 /// What one column family gets of an ingestion into several (RocksDB's `IngestExternalFileArg`).
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct IngestExternalFileArg {
     /// The column family; each at most once in a call.
     pub column_family: ColumnFamily,
@@ -90,4 +82,11 @@ pub struct IngestExternalFileArg {
     pub external_files: Vec<PathBuf>,
     /// How.
     pub options: IngestExternalFileOptions,
+}
+
+impl IngestExternalFileArg {
+    /// These files, oldest first where they overlap, for this column family.
+    pub fn new(column_family: ColumnFamily, external_files: Vec<PathBuf>, options: IngestExternalFileOptions) -> Self {
+        Self { column_family, external_files, options }
+    }
 }
