@@ -62,6 +62,14 @@
     not(feature = "internals"),
     expect(dead_code, unused_imports, reason = "only tools use it; with the feature, what nothing uses is reported")
 )]
+#![cfg_attr(
+    all(feature = "internals", not(feature = "kernel")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "some of it is the engine's; with the feature `kernel` the rest is reported"
+    )
+)]
 
 pub mod backup;
 mod compaction;
