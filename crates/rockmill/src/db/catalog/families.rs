@@ -20,7 +20,7 @@ impl Db {
     /// missing. One that names the MANIFEST is a background error: once the database has resumed, the family is not
     /// there; if it is opened again without that, it may be, and [`Self::list_cf`] says.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
-        if self.inner.with_ttl {
+        if self.inner.opened.with_ttl() {
             return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
         }
         self.create_wrapped_cf(name.as_ref(), options)
@@ -103,7 +103,7 @@ impl Db {
             cmp,
             version,
             wal,
-            db.opening,
+            db.opened.number(),
             (db.front.memory(), db.opts.statistics.as_ref()),
         );
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };

@@ -184,8 +184,7 @@ impl DbInner {
         self.update_pressure(&state);
         drop(state);
         opened.iter().for_each(|file| self.note_open(file));
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         Ok(())
     }
 
@@ -285,7 +284,7 @@ impl DbInner {
 
     /// The same where column families, by their ids, have `new` versions.
     fn snapshot_edits_of(&self, state: &State, new: &[(u32, &Arc<Version>)]) -> Vec<VersionEdit> {
-        let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
+        let mut edits = vec![VersionEdit { db_id: Some(self.opened.db_id().to_owned()), ..VersionEdit::default() }];
         for (&id, c) in &state.cfs {
             edits.push(VersionEdit {
                 column_family: id,

@@ -76,8 +76,7 @@ impl Db {
         db.update_threshold(&state);
         db.update_pressure(&state);
         drop(state);
-        db.work_available.notify_all();
-        db.job_finished.notify_all();
+        db.wake_all();
         db.write_options_file(&turn)
     }
 
@@ -114,8 +113,7 @@ impl Db {
         }
         // Memtables that hold back WALs are looked at with the next write.
         db.leader_has_work.store(true, Ordering::Release);
-        db.work_available.notify_all();
-        db.job_finished.notify_all();
+        db.wake_all();
         if !db.shutdown.load(Ordering::Acquire) {
             let mut threads = self.threads.lock();
             threads.retain(|t| !has_ended(t));

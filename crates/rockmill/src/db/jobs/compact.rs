@@ -143,8 +143,8 @@ impl DbInner {
     /// What the specs of a column family's jobs are made from, as it is now.
     pub fn job_family(&self, cf: &CfData) -> JobFamily {
         JobFamily {
-            db_id: self.db_id.clone(),
-            db_session_id: self.session_id.clone(),
+            db_id: self.opened.db_id().to_owned(),
+            db_session_id: self.opened.session_id().to_owned(),
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             options: cf.options.load_full(),

@@ -363,8 +363,7 @@ impl DbInner {
         let mut state = self.state.lock();
         state.jobs.running_compactions -= 1;
         drop(state);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
     }
 
     /// Undoes what `begin_compaction` marked.

@@ -131,7 +131,7 @@ impl DbInner {
             operator: cf.merge_operator.clone(),
             operands: OperandList::default(),
             target: Vec::new(),
-            stamp_len: if self.with_ttl { ttl::STAMP_LEN } else { 0 },
+            stamp_len: if self.opened.with_ttl() { ttl::STAMP_LEN } else { 0 },
             status: Ok(()),
             counts: IteratorCounts::new(self.opts.statistics.as_ref()),
             _pin: (current, self),
