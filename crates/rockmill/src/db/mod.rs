@@ -7,12 +7,12 @@
 //! | `read/` | lookups, iterators, snapshots, the table cache |
 //! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
 //! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
-//! | `files/` | checkpoints, exports, ingestion, deletion of whole tables, repair |
+//! | `files/` | numbers of files, their deletion; checkpoints, exports, ingestion, repair |
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
 //!
 //! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Catalog`, `Files`,
-//! `Reporting`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. [`DbInner`], [`State`] and [`CfState`]
-//! put them together.
+//! `Reporting`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`, `State` and `CfState` put
+//! them together.
 //!
 //! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
 //! what becomes of them are in `front/`.
@@ -152,8 +152,6 @@ pub(crate) struct State {
     max_column_family: u32,
     errors: Errors,
     jobs: Jobs,
-    /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
-    oldest_snapshot: SequenceNumber,
 }
 
 /// The mutable part of a column family.

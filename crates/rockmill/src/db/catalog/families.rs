@@ -61,8 +61,7 @@ impl Db {
             if state.cfs.values().any(|c| c.cf.name == name) {
                 return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
             }
-            state.max_column_family += 1;
-            state.max_column_family
+            state.next_family_id()
         };
         let wal = db.front.log_number();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
@@ -84,7 +83,7 @@ impl Db {
                 last_sequence: Some(last_sequence),
                 ..VersionEdit::default()
             };
-            let mut builder = VersionBuilder::new(version, Arc::clone(&db.files.purge()));
+            let mut builder = VersionBuilder::new(version, Arc::clone(db.files.purge()));
             builder.apply(&edit)?;
             version = Arc::new(builder.build()?);
             edits.push(edit);
@@ -171,6 +170,14 @@ impl Db {
         drop(turn);
         db.tell_waiting();
         done
+    }
+}
+
+impl State {
+    /// The id of a new column family: none is given twice.
+    pub(crate) fn next_family_id(&mut self) -> u32 {
+        self.max_column_family += 1;
+        self.max_column_family
     }
 }
 

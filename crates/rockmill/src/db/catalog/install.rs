@@ -159,7 +159,6 @@ impl DbInner {
         self.write_edits(manifest.0, &mut edits, &new)?;
 
         let mut state = self.state.lock();
-        let oldest_snapshot = state.oldest_snapshot;
         state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
@@ -171,11 +170,7 @@ impl DbInner {
             c.publish();
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
-        for id in &ids {
-            if let Some(c) = state.cfs.get_mut(id) {
-                c.rescore(oldest_snapshot);
-            }
-        }
+        ids.into_iter().for_each(|id| state.rescore(id));
         self.update_threshold(&state);
         if let Some(n) = last_sequence {
             // Still under the lock: a compaction that drops what the new numbers hide begins after this.
@@ -314,7 +309,7 @@ impl DbInner {
 
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
-        let threshold = state.cfs.values().map(|c| c.jobs.aging().threshold).min();
+        let threshold = state.cfs.values().map(|c| c.jobs.threshold()).min();
         self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 }

@@ -49,7 +49,6 @@ impl Db {
         set_db(&mut of_db, &of_engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
         let prepared = db.engines.prepare(&mut of_db, &of_engine, &db.log)?;
         let mut state = db.state.lock();
-        let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
             return Err(crate::db::write::group::dropped(&cf.data));
         };
@@ -72,7 +71,7 @@ impl Db {
         c.cf.options.store(Arc::new(changed));
         db.catalog.options.store(Arc::new(of_db));
         db.engines.take(prepared);
-        c.rescore(oldest_snapshot);
+        state.rescore(cf.id());
         db.update_threshold(&state);
         db.update_pressure(&state);
         drop(state);

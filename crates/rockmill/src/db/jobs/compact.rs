@@ -65,7 +65,7 @@ pub(super) fn pick_compaction(
         return None;
     }
     let idle = threads.saturating_sub(busy).max(1);
-    let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
+    let moment = Moment { now, oldest_snapshot: state.jobs.oldest_snapshot };
     let at_work =
         lately || state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.

@@ -392,8 +392,7 @@ fn finish_open(
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
         let version = Arc::new(Version::empty(options.num_levels.max(1) as usize, cmp.clone()));
         let mut state = db.state.lock();
-        state.max_column_family += 1;
-        let id = state.max_column_family;
+        let id = state.next_family_id();
         state.cfs.insert(
             id,
             new_cf_state(
@@ -571,7 +570,6 @@ pub(crate) fn assemble(
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             errors: Errors::default(),
             jobs: Jobs::new(options.db.reproducible),
-            oldest_snapshot: 0,
         }),
         job_finished: Condvar::new(),
         work_available: Condvar::new(),

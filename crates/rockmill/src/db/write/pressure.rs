@@ -69,10 +69,8 @@ impl DbInner {
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        state
-            .cfs
-            .values()
-            .find_map(|c| write_stop(c.jobs.scores().load(), &c.cf.options.load(), c.front.sealed_count()))
+        let stop = |c: &CfState| write_stop(c.jobs.scores().load(), &c.cf.options.load(), c.front.sealed_count());
+        state.cfs.values().find_map(stop)
     }
 }
 
