@@ -108,10 +108,12 @@ pub struct Db {
 /// The name of the `rocksdb` crate for the same.
 pub type DB = Db;
 
+/// What an open database is made of.
 pub(crate) struct DbInner {
     pub path: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
+    /// Which tables are open, and the block cache of those who gave none.
     tables: TableCache,
     /// Column families and options as they are now, and the MANIFEST.
     catalog: Catalog,
@@ -120,7 +122,9 @@ pub(crate) struct DbInner {
     job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
     work_available: Condvar,
+    /// Who recovers from a background error.
     recovery: Recovery,
+    /// Who leads the next write group.
     queue: WriteQueue,
     /// Makes writes durable and findable until tables hold them.
     pub front: Front,
@@ -149,8 +153,11 @@ pub(crate) struct State {
     cfs: BTreeMap<u32, CfState>,
     /// Which WALs there are, and which may go.
     logs: Logs,
+    /// The largest id that a column family got.
     max_column_family: u32,
+    /// What failed in the background.
     errors: Errors,
+    /// What runs in the background.
     jobs: Jobs,
 }
 
@@ -160,9 +167,11 @@ pub(crate) struct CfState {
     /// What is in no table, and its flush.
     front: FamilyFront,
     version: Arc<Version>,
+    /// What compactions have of it, and what is due.
     jobs: FamilyJobs,
     /// The last epoch number that a table got.
     epoch: u64,
+    /// What they did, for reports.
     job_stats: CfJobStats,
 }
 
