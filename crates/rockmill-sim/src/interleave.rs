@@ -823,8 +823,8 @@ impl World {
         let lingering = self.lingering.iter().map(|(_, p)| p.jobs.len()).sum::<usize>();
         let running = self.running.iter().filter(|w| !matches!(w, Work::Delete(_))).count();
         let jobs = running + waiting + lingering + usize::from(self.ingestion.is_some());
-        if jobs != self.cursors.running() {
-            return Err(format!("the strategy knows of {} jobs, and there are {jobs}", self.cursors.running()));
+        if jobs != self.cursors.count() {
+            return Err(format!("the strategy knows of {} jobs, and there are {jobs}", self.cursors.count()));
         }
         if let Some(n) = self.contents.keys().find(|n| !tables.contains(n)) {
             return Err(format!("table {n} is in nobody's hands"));

@@ -7,8 +7,12 @@
 //! | `read/` | lookups, iterators, snapshots, the table cache |
 //! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
 //! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
-//! | `files/` | checkpoints, exports, ingestion, deletion of whole tables, repair |
+//! | `files/` | numbers of files, their deletion; checkpoints, exports, ingestion, repair |
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
+//!
+//! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Catalog`, `Files`,
+//! `Reporting`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`, `State` and `CfState` put
+//! them together.
 //!
 //! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
 //! what becomes of them are in `front/`.
@@ -20,11 +24,11 @@
 //! | lock | held by | across I/O |
 //! |---|---|---|
 //! | `recovery` | a recovery from a background error | yes |
-//! | `options_turn` | a change of options or column families, until the OPTIONS file has it | yes |
+//! | `options_turn` (`Catalog`) | a change of options or column families, until the OPTIONS file has it | yes |
 //! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
-//! | `manifest` | a change of the tree, until its edit is durable | the MANIFEST's |
+//! | `manifest` (`Catalog`) | a change of the tree, until its edit is durable | the MANIFEST's |
 //! | `state` | any thread, briefly | never, once the database is open |
-//! | `snapshots`, `purge`, `new_tables`, lists in `front` and other leaves | any thread, briefly | never |
+//! | `snapshots`, `purge` and `new_tables` (`Files`), lists in `front` and other leaves | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
 //! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's
@@ -85,8 +89,7 @@ pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::running::RunningJobs;
-use crate::db::open::DirLocks;
-use crate::db::open::secondary::Following;
+use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
 use crate::db::read::snapshot::SnapshotList;
 use crate::db::report::events::CfJobStats;
@@ -105,17 +108,12 @@ pub struct Db {
 /// The name of the `rocksdb` crate for the same.
 pub type DB = Db;
 
+/// What an open database is made of.
 pub(crate) struct DbInner {
     pub path: PathBuf,
-    /// Tells this opening from all others of the process: handles of column families carry it.
-    opening: u64,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
-    read_only: bool,
-    /// Values carry the time of their writing (`open/ttl.rs`).
-    with_ttl: bool,
-    db_id: String,
-    session_id: String,
+    /// Which tables are open, and the block cache of those who gave none.
     tables: TableCache,
     /// Column families and options as they are now, and the MANIFEST.
     catalog: Catalog,
@@ -124,7 +122,9 @@ pub(crate) struct DbInner {
     job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
     work_available: Condvar,
+    /// Who recovers from a background error.
     recovery: Recovery,
+    /// Who leads the next write group.
     queue: WriteQueue,
     /// Makes writes durable and findable until tables hold them.
     pub front: Front,
@@ -144,9 +144,8 @@ pub(crate) struct DbInner {
     stats: InternalStats,
     log: InfoLog,
     reporting: Reporting,
-    locks: DirLocks,
-    /// What makes it a secondary instance, if it is one.
-    following: Following,
+    /// What this opening is; last, because the directory stays locked until the rest is gone.
+    opened: Opened,
 }
 
 /// What the database's lock guards.
@@ -154,11 +153,12 @@ pub(crate) struct State {
     cfs: BTreeMap<u32, CfState>,
     /// Which WALs there are, and which may go.
     logs: Logs,
+    /// The largest id that a column family got.
     max_column_family: u32,
+    /// What failed in the background.
     errors: Errors,
+    /// What runs in the background.
     jobs: Jobs,
-    /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
-    oldest_snapshot: SequenceNumber,
 }
 
 /// The mutable part of a column family.
@@ -167,9 +167,11 @@ pub(crate) struct CfState {
     /// What is in no table, and its flush.
     front: FamilyFront,
     version: Arc<Version>,
+    /// What compactions have of it, and what is due.
     jobs: FamilyJobs,
     /// The last epoch number that a table got.
     epoch: u64,
+    /// What they did, for reports.
     job_stats: CfJobStats,
 }
 
@@ -217,46 +219,20 @@ impl DbInner {
         self.opts.clock.now_micros() / 1_000_000
     }
 
-    /// Refuses a handle of another database or of an earlier opening.
-    #[inline]
-    pub fn check_family(&self, cf: &CfData) -> Result<()> {
-        if cf.opening == self.opening { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
-    }
-
-    #[cold]
-    fn foreign_family(&self, name: &str) -> Error {
-        Error::invalid_argument(format!(
-            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
-             one from cf_handle",
-            self.path.display()
-        ))
-    }
-
-    /// True for an instance that follows another process's database.
-    pub fn is_secondary(&self) -> bool {
-        self.following.is_one()
-    }
-
     /// Refuses what must not be done while the database takes no writes because of a background error.
     pub fn check_takes_writes(&self) -> Result<()> {
         self.state.lock().errors.check_writes()
     }
 
+    /// Whoever waits for room or for work looks again.
+    pub fn wake_all(&self) {
+        self.job_finished.notify_all();
+        self.work_available.notify_all();
+    }
+
     /// Refuses to wait for what will not come any more.
     pub fn check_not_closing(&self) -> Result<()> {
         if self.shutdown.load(Ordering::Acquire) { Err(Error::closing()) } else { Ok(()) }
-    }
-
-    /// Refuses what changes a read-only database.
-    pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
-            let how = if self.is_secondary() { "as a secondary instance" } else { "read-only" };
-            return Err(Error::not_supported(format!(
-                "{} was opened {how}; open it with Db::open to change it",
-                self.path.display()
-            )));
-        }
-        Ok(())
     }
 }
 
@@ -301,8 +277,7 @@ impl Db {
         // Taking the lock between the store and the notification: a thread that saw `shutdown` unset under the lock is
         // waiting by the time we notify.
         drop(self.inner.state.lock());
-        self.inner.work_available.notify_all();
-        self.inner.job_finished.notify_all();
+        self.inner.wake_all();
         self.inner.recovery.wake();
         self.inner.pacing.flush_priority().wake();
         self.inner.log.alarm().ring();
@@ -366,7 +341,7 @@ impl Db {
 
     fn close(&self) {
         let db = &self.inner;
-        if !db.read_only {
+        if !db.opened.read_only() {
             log_info!(db.log, "Shutdown: canceling all background work");
             if db.front.has_unlogged() && !db.live().avoid_flush_during_shutdown && !db.shutdown.load(Ordering::Acquire)
             {
@@ -386,7 +361,7 @@ impl Db {
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");
         db.log.write_out();
-        db.locks.let_go();
+        db.opened.let_go();
     }
 }
 

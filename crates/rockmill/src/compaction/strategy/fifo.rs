@@ -23,7 +23,7 @@ use crate::version::{FileMeta, Level};
 
 /// The next compaction of a tree that nothing is rewritten in.
 pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
-    if picker.level0_busy() || picker.running.running() > 0 {
+    if picker.level0_busy() || picker.running.count() > 0 {
         return None;
     }
     // What something else is deleting (`delete_files_in_ranges`) is as good as gone.

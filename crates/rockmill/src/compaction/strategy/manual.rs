@@ -201,7 +201,7 @@ impl ManualStep {
             StepKind::Fifo => match fifo::pick(&Picker::new(version, options, running).at(moment)) {
                 Some(job) => ManualPick::Pick(Box::new(job), None),
                 // What it deletes is still there until it commits.
-                None if running.running() > 0 => ManualPick::Conflict,
+                None if running.count() > 0 => ManualPick::Conflict,
                 None => ManualPick::None,
             },
             StepKind::Everything => tiered::everything(version, options, running),

@@ -346,7 +346,7 @@ impl RunningCompactions {
     }
 
     /// Jobs running.
-    pub fn running(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.running.len()
     }
 

@@ -15,7 +15,7 @@ use crate::version::Version;
 pub(crate) struct CfData {
     pub id: u32,
     pub name: String,
-    /// The opening that it belongs to ([`DbInner::opening`](crate::db::DbInner::opening)).
+    /// The opening that it belongs to ([`Opened::number`](crate::db::open::Opened::number)).
     pub opening: u64,
     /// Replaced whole by `set_options`.
     pub options: ArcSwap<CfOptions>,

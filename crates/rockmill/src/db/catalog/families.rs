@@ -20,7 +20,7 @@ impl Db {
     /// missing. One that names the MANIFEST is a background error: once the database has resumed, the family is not
     /// there; if it is opened again without that, it may be, and [`Self::list_cf`] says.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
-        if self.inner.with_ttl {
+        if self.inner.opened.with_ttl() {
             return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
         }
         self.create_wrapped_cf(name.as_ref(), options)
@@ -60,8 +60,7 @@ impl Db {
             if state.cfs.values().any(|c| c.cf.name == name) {
                 return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
             }
-            state.max_column_family += 1;
-            state.max_column_family
+            state.next_family_id()
         };
         let wal = db.front.log_number();
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
@@ -95,8 +94,8 @@ impl Db {
             db.tell_waiting();
             return Err(e);
         }
-        let c =
-            new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.opening, (db.front.memory(), &db.opts));
+        let front = (db.front.memory(), &db.opts);
+        let c = new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), front);
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
@@ -162,6 +161,14 @@ impl Db {
         drop(turn);
         db.tell_waiting();
         done
+    }
+}
+
+impl State {
+    /// The id of a new column family: none is given twice.
+    pub(crate) fn next_family_id(&mut self) -> u32 {
+        self.max_column_family += 1;
+        self.max_column_family
     }
 }
 

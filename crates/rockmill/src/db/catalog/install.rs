@@ -138,7 +138,7 @@ impl DbInner {
             let mut edit = std::mem::take(&mut change.edit);
             edit.column_family = change.cf.id;
             edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
-            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&self.files.purge()));
+            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(self.files.purge()));
             let placed = builder.apply(&edit).and_then(|()| builder.build());
             let version = placed.map_err(|e| e.context(self.path.display()))?;
             if cfg!(debug_assertions) {
@@ -159,7 +159,6 @@ impl DbInner {
         self.write_edits(manifest.0, &mut edits, &new)?;
 
         let mut state = self.state.lock();
-        let oldest_snapshot = state.oldest_snapshot;
         state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
@@ -171,11 +170,7 @@ impl DbInner {
             c.publish();
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
-        for id in &ids {
-            if let Some(c) = state.cfs.get_mut(id) {
-                c.rescore(oldest_snapshot);
-            }
-        }
+        ids.into_iter().for_each(|id| state.rescore(id));
         self.update_threshold(&state);
         if let Some(n) = last_sequence {
             // Still under the lock: a compaction that drops what the new numbers hide begins after this.
@@ -184,8 +179,7 @@ impl DbInner {
         self.update_pressure(&state);
         drop(state);
         opened.iter().for_each(|file| self.note_open(file));
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         Ok(())
     }
 
@@ -285,7 +279,7 @@ impl DbInner {
 
     /// The same where column families, by their ids, have `new` versions.
     fn snapshot_edits_of(&self, state: &State, new: &[(u32, &Arc<Version>)]) -> Vec<VersionEdit> {
-        let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
+        let mut edits = vec![VersionEdit { db_id: Some(self.opened.db_id().to_owned()), ..VersionEdit::default() }];
         for (&id, c) in &state.cfs {
             edits.push(VersionEdit {
                 column_family: id,
@@ -315,7 +309,7 @@ impl DbInner {
 
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
-        let threshold = state.cfs.values().map(|c| c.jobs.aging().threshold).min();
+        let threshold = state.cfs.values().map(|c| c.jobs.threshold()).min();
         self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 }

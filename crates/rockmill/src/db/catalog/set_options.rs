@@ -49,7 +49,6 @@ impl Db {
         set_db(&mut of_db, &of_engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
         let prepared = db.engines.prepare(&mut of_db, &of_engine, &db.log)?;
         let mut state = db.state.lock();
-        let oldest_snapshot = state.oldest_snapshot;
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
             return Err(crate::db::write::group::dropped(&cf.data));
         };
@@ -72,12 +71,11 @@ impl Db {
         c.cf.options.store(Arc::new(changed));
         db.catalog.options.store(Arc::new(of_db));
         db.engines.take(prepared);
-        c.rescore(oldest_snapshot);
+        state.rescore(cf.id());
         db.update_threshold(&state);
         db.update_pressure(&state);
         drop(state);
-        db.work_available.notify_all();
-        db.job_finished.notify_all();
+        db.wake_all();
         db.write_options_file(&turn)
     }
 
@@ -114,8 +112,7 @@ impl Db {
         }
         // Memtables that hold back WALs are looked at with the next write.
         db.leader_has_work.store(true, Ordering::Release);
-        db.work_available.notify_all();
-        db.job_finished.notify_all();
+        db.wake_all();
         if !db.shutdown.load(Ordering::Acquire) {
             let mut threads = self.threads.lock();
             threads.retain(|t| !has_ended(t));

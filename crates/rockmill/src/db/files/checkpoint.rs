@@ -197,7 +197,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
         }
     }
     let identity = dir.join(filename::IDENTITY);
-    fs.write_all(&identity, db.db_id.as_bytes())
+    fs.write_all(&identity, db.opened.db_id().as_bytes())
         .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
     // Syncs the directory, then points CURRENT at the MANIFEST.
     ManifestWriter::create(fs, dir, manifest, &now.edits)?;

@@ -91,8 +91,7 @@ impl Db {
             state.jobs.end_table_change();
         }
         drop(taken);
-        db.job_finished.notify_all();
-        db.work_available.notify_all();
+        db.wake_all();
         db.delete_purged_files_and_wait();
         db.tell_waiting();
         done

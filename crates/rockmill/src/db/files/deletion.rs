@@ -67,6 +67,7 @@ impl DbInner {
             Err(_) => false,
         }
     }
+
     /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
     pub fn delete_obsolete_wals(&self) {
         let gone = {

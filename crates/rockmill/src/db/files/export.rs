@@ -167,7 +167,7 @@ impl Db {
         let failed = |e: Error| e.context(format_args!("import of column family {name:?}"));
         db.check_writable()?;
         db.check_takes_writes()?;
-        if db.with_ttl {
+        if db.opened.with_ttl() {
             return Err(failed(Error::not_supported("the database has a time to live, which imported values lack")));
         }
         if metadata.db_comparator_name != options.cf.comparator.name() {

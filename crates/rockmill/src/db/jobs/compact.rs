@@ -61,7 +61,7 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
         return None;
     }
     let idle = threads.saturating_sub(busy).max(1);
-    let moment = Moment { now, oldest_snapshot: state.oldest_snapshot };
+    let moment = Moment { now, oldest_snapshot: state.jobs.oldest_snapshot };
     let at_work = state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
     let flush_bound = is_flush_bound(waits, at_work);
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
@@ -139,8 +139,8 @@ impl DbInner {
     /// What the specs of a column family's jobs are made from, as it is now.
     pub fn job_family(&self, cf: &CfData) -> JobFamily {
         JobFamily {
-            db_id: self.db_id.clone(),
-            db_session_id: self.session_id.clone(),
+            db_id: self.opened.db_id().to_owned(),
+            db_session_id: self.opened.session_id().to_owned(),
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             options: cf.options.load_full(),

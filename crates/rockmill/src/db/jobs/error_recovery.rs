@@ -241,8 +241,7 @@ impl DbInner {
         self.leader_has_work.store(true, Ordering::Release);
         self.pacing.flush_priority().set(0.0); // no flush begins now
         drop(state);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         self.recovery.wake();
     }
 
@@ -269,8 +268,7 @@ impl DbInner {
         };
         let outcome = self.state.lock().end_recovery(done);
         self.recovery_ended(&before, &outcome);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         self.recovery.wake();
         if outcome.is_ok() {
             self.delete_obsolete_wals();

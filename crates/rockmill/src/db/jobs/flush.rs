@@ -157,8 +157,7 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::Flush, &what, e);
         }
         self.end_flush(pick);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         done
     }
 

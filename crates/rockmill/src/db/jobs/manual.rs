@@ -104,8 +104,7 @@ impl Db {
         end: Option<E>,
         options: &CompactOptions,
     ) -> Result<()> {
-        let cf = self.inner.catalog.default_cf().clone();
-        self.compact_range_cf_opt(&cf, start, end, options)
+        self.compact_range_cf_opt(self.inner.catalog.default_cf(), start, end, options)
     }
 
     /// Compacts the keys in `[start, end]` of a column family.
@@ -539,7 +538,7 @@ mod tests {
             let mut options = CompactOptions::default();
             options.set_exclusive_manual_compaction(true);
             options.set_bottommost_level_compaction(how);
-            let cf = db.inner.catalog.default_cf().clone();
+            let cf = db.default_cf();
             db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
             let live: u64 = db.inner.state.lock().cfs[&0].version.files().map(|f| f.size()).sum();
             let written = db.counters().compact_write_bytes;

@@ -33,7 +33,7 @@ use crate::compaction::commit::CommitQueue;
 use crate::compaction::strategy::RunningCompactions;
 use crate::compaction::strategy::aging::{Aging, aging};
 use crate::compaction::strategy::score::{LevelScores, level_scores};
-use crate::db::CfState;
+use crate::db::{CfState, State};
 use crate::options::CfOptions;
 use crate::sync::atomic::AtomicBool;
 use crate::version::Version;
@@ -53,6 +53,8 @@ pub(crate) struct Jobs {
     paused: usize,
     /// Background threads that run.
     threads: BTreeSet<Worker>,
+    /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
+    oldest_snapshot: SequenceNumber,
 }
 
 impl Jobs {
@@ -62,9 +64,14 @@ impl Jobs {
         Self { paused: usize::from(reproducible), ..Self::default() }
     }
 
-    /// Flushes and compactions that run.
-    pub fn running(&self) -> (usize, usize) {
-        (self.running_flushes, self.running_compactions)
+    /// How many flushes run.
+    pub fn running_flushes(&self) -> usize {
+        self.running_flushes
+    }
+
+    /// How many compactions run, and other changes of tables.
+    pub fn running_compactions(&self) -> usize {
+        self.running_compactions
     }
 
     /// Tables come or go, and no compaction does it: those who need that none runs, because they move whole levels,
@@ -79,7 +86,7 @@ impl Jobs {
     }
 
     fn idle(&self) -> bool {
-        self.running() == (0, 0)
+        (self.running_flushes, self.running_compactions) == (0, 0)
     }
 }
 
@@ -131,9 +138,9 @@ impl FamilyJobs {
         &self.scores
     }
 
-    /// When tables are due for another reason than that.
-    pub fn aging(&self) -> &Aging {
-        &self.aging
+    /// From which oldest snapshot on another table at the bottom is due.
+    pub fn threshold(&self) -> SequenceNumber {
+        self.aging.threshold
     }
 
     /// Where the next compaction of a level begins, as the MANIFEST says.
@@ -154,6 +161,25 @@ impl FamilyJobs {
     /// Tables were taken from compactions, or given back to them.
     pub fn files_taken(&mut self) {
         self.running.files_taken();
+    }
+}
+
+impl State {
+    /// Computes anew what is due in a column family that is still there.
+    pub fn rescore(&mut self, id: u32) {
+        if let Some(c) = self.cfs.get_mut(&id) {
+            c.rescore(self.jobs.oldest_snapshot);
+        }
+    }
+
+    /// The oldest snapshot is a newer one: whether tables at the bottom are due. `None` where it was known.
+    pub fn raise_oldest_snapshot(&mut self, oldest: SequenceNumber) -> Option<bool> {
+        if oldest <= self.jobs.oldest_snapshot {
+            return None;
+        }
+        self.jobs.oldest_snapshot = oldest;
+        self.cfs.values_mut().for_each(|c| c.rescore(oldest));
+        Some(self.cfs.values().any(|c| c.jobs.aging.bottommost_due))
     }
 }
 

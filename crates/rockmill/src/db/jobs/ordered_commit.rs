@@ -363,8 +363,7 @@ impl DbInner {
         let mut state = self.state.lock();
         state.jobs.running_compactions -= 1;
         drop(state);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
     }
 
     /// Undoes what `begin_compaction` marked.
@@ -375,11 +374,10 @@ impl DbInner {
         number: u64,
         compactions: impl IntoIterator<Item = &'c Compaction>,
     ) {
-        let oldest_snapshot = state.oldest_snapshot;
         if let Some(c) = state.cfs.get_mut(&cf.id) {
             compactions.into_iter().for_each(|compaction| c.jobs.running.finish(number, compaction));
-            c.rescore(oldest_snapshot);
         }
+        state.rescore(cf.id);
         self.update_threshold(state);
     }
 }
@@ -511,7 +509,7 @@ mod tests {
         {
             let state = inner.state.lock();
             let c = &state.cfs[&0];
-            assert_eq!((c.version.num_files(), c.jobs.running.running(), state.jobs.running_compactions), (1, 0, 0));
+            assert_eq!((c.version.num_files(), c.jobs.running.count(), state.jobs.running_compactions), (1, 0, 0));
             assert!(state.jobs.commits.get(&0).is_none_or(CommitQueue::is_empty));
         }
         // It goes on, with a new MANIFEST; and it opens again.

@@ -143,11 +143,10 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     // Without it the choice is another one, but none that does harm.
                     let _ = caught("the weighing of tombstones", || db.weigh_tombstones(&cf, &version));
                     state = db.state.lock();
-                    let oldest_snapshot = state.oldest_snapshot;
                     if let Some(c) = state.cfs.get_mut(&cf.id) {
                         c.jobs.weighed = Weighed::Done;
-                        c.rescore(oldest_snapshot);
                     }
+                    state.rescore(cf.id);
                     db.update_pressure(&state);
                     db.work_available.notify_all();
                     continue;

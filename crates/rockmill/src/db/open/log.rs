@@ -72,8 +72,8 @@ impl DbInner {
         if !self.log.is_on() {
             return;
         }
-        log_header!(self.log, "DB ID: {}", self.db_id);
-        log_header!(self.log, "DB Session ID:  {}", self.session_id);
+        log_header!(self.log, "DB ID: {}", self.opened.db_id);
+        log_header!(self.log, "DB Session ID:  {}", self.opened.session_id);
         for warning in &self.opts.carried.warnings {
             log_warn!(self.log, "Option of the OPTIONS file: {warning}");
         }

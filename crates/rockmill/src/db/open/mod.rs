@@ -18,30 +18,104 @@ pub(crate) mod wal_owner;
 
 use rockmill_io::FileLock;
 
-use crate::sync::Mutex;
+use crate::db::DbInner;
+use crate::db::catalog::column_family::CfData;
+use crate::error::{Error, Result};
+use crate::sync::{Mutex, RwLockReadGuard};
+use secondary::Following;
+
+/// One opening of a database.
+pub(crate) struct Opened {
+    /// Tells it from all others of the process: handles of column families carry it.
+    number: u64,
+    read_only: bool,
+    /// Values carry the time of their writing (`ttl.rs`).
+    with_ttl: bool,
+    db_id: String,
+    session_id: String,
+    locks: DirLocks,
+    /// What makes it a secondary instance, if it is one.
+    following: Following,
+}
+
+impl Opened {
+    /// Nothing is written to the database.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Values carry the time of their writing.
+    #[inline]
+    pub fn with_ttl(&self) -> bool {
+        self.with_ttl
+    }
+
+    /// Tells it from all other openings.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The database's id.
+    pub fn db_id(&self) -> &str {
+        &self.db_id
+    }
+
+    /// The opening's id.
+    pub fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    /// Keeps a secondary as it is while the result lives: its snapshots hold nothing back.
+    pub fn hold_still(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.following.hold_still()
+    }
+
+    /// The database is closed: others may open it.
+    pub fn let_go(&self) {
+        self.locks.wal_dir.lock().take();
+        self.locks.db.lock().take();
+    }
+}
+
+impl DbInner {
+    /// Refuses a handle of another database or of an earlier opening.
+    #[inline]
+    pub fn check_family(&self, cf: &CfData) -> Result<()> {
+        if cf.opening == self.opened.number { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
+    }
+
+    #[cold]
+    fn foreign_family(&self, name: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
+             one from cf_handle",
+            self.path.display()
+        ))
+    }
+
+    /// True for an instance that follows another process's database.
+    pub fn is_secondary(&self) -> bool {
+        self.opened.following.is_one()
+    }
+
+    /// Refuses what changes a read-only database.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.opened.read_only {
+            let how = if self.is_secondary() { "as a secondary instance" } else { "read-only" };
+            return Err(Error::not_supported(format!(
+                "{} was opened {how}; open it with Db::open to change it",
+                self.path.display()
+            )));
+        }
+        Ok(())
+    }
+}
 
 /// Locks of directories, held as long as the database is open.
 #[derive(Debug, Default)]
-pub(crate) struct DirLocks {
+struct DirLocks {
     db: Mutex<Option<Box<dyn FileLock>>>,
     /// Of a WAL directory of its own.
     wal_dir: Mutex<Option<Box<dyn FileLock>>>,
-}
-
-impl DirLocks {
-    /// The database's directory, if it is locked at all.
-    pub fn hold(&self, lock: Option<Box<dyn FileLock>>) {
-        *self.db.lock() = lock;
-    }
-
-    /// A WAL directory of its own.
-    pub fn hold_wal_dir(&self, lock: Box<dyn FileLock>) {
-        *self.wal_dir.lock() = Some(lock);
-    }
-
-    /// The database is closed.
-    pub fn let_go(&self) {
-        self.wal_dir.lock().take();
-        self.db.lock().take();
-    }
 }

@@ -155,7 +155,7 @@ impl Db {
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
         db.publish_cfs(&db.state.lock());
-        let _ = db.following.secondary.set(Mutex::new(secondary));
+        let _ = db.opened.following.secondary.set(Mutex::new(secondary));
         db.log_opened();
         db.log.write_out();
         Ok(Self { inner: db, threads: Mutex::default() })
@@ -165,7 +165,7 @@ impl Db {
     /// `NotSupported` for a database that was not opened as a secondary.
     pub fn try_catch_up_with_primary(&self) -> Result<()> {
         let db = &self.inner;
-        let Some(secondary) = db.following.secondary.get() else {
+        let Some(secondary) = db.opened.following.secondary.get() else {
             return Err(Error::not_supported(format!("{} is not open as a secondary instance", db.path.display())));
         };
         let mut secondary = secondary.lock();
@@ -378,7 +378,7 @@ impl Secondary {
     }
 
     fn publish(&mut self, db: &DbInner) {
-        let _alone = db.following.catching_up.write();
+        let _alone = db.opened.following.catching_up.write();
         // First the number: a reader takes the tables first and the number after them.
         // It falls where the primary took a failed write back.
         db.last_sequence.store(self.last_sequence(), Ordering::Release);

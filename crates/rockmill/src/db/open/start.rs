@@ -28,7 +28,7 @@ use crate::db::jobs::{FamilyJobs, Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
-use crate::db::open::{DirLocks, wal_owner};
+use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
@@ -276,7 +276,7 @@ fn open_files(
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
     let (lock, program) = writer.map(|w| (w.lock, w.program)).unzip();
-    db.locks.hold(lock);
+    *db.opened.locks.db.lock() = lock;
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
     let mut names = list(path)?;
@@ -303,7 +303,7 @@ fn open_files(
                 refuse_wals(&db, &list(wal_dir)?)?;
             }
             let token = new_db_id(db_options.clock.now_micros());
-            db.locks.hold_wal_dir(wal_owner::claim(&**fs, path, wal_dir, token)?);
+            *db.opened.locks.wal_dir.lock() = Some(wal_owner::claim(&**fs, path, wal_dir, token)?);
         } else if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", wal_dir.display());
             return Err(Error::invalid_argument(what));
@@ -391,18 +391,17 @@ fn finish_open(
         let cmp = InternalKeyComparator::new(Arc::clone(&options.comparator));
         let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
-        state.max_column_family += 1;
-        let id = state.max_column_family;
+        let id = state.next_family_id();
         state.cfs.insert(
             id,
-            new_cf_state(id, name.clone(), options, cmp, version, 0, db.opening, (db.front.memory(), &db.opts)),
+            new_cf_state(id, name.clone(), options, cmp, version, 0, db.opened.number, (db.front.memory(), &db.opts)),
         );
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
         db.opts
             .fs
-            .write_all(&identity, db.db_id.as_bytes())
+            .write_all(&identity, db.opened.db_id.as_bytes())
             .map_err(|e| Error::io(format_args!("cannot write {}", identity.display()), &e))?;
     }
     let manifest_number = db.new_file_number();
@@ -535,12 +534,16 @@ pub(crate) fn assemble(
     let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
-        opening,
         opts: options.db.clone(),
-        read_only: mode.read_only,
-        with_ttl: mode.with_ttl,
-        db_id,
-        session_id,
+        opened: Opened {
+            number: opening,
+            read_only: mode.read_only,
+            with_ttl: mode.with_ttl,
+            db_id,
+            session_id,
+            locks: DirLocks::default(),
+            following: Following::default(),
+        },
         tables: TableCache::new(needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES))),
         catalog: Catalog::new(default_cf, &options.db),
         state: Mutex::new(State {
@@ -549,7 +552,6 @@ pub(crate) fn assemble(
             max_column_family: recovered.map_or(0, |r| r.max_column_family),
             errors: Errors::default(),
             jobs: Jobs::new(options.db.reproducible),
-            oldest_snapshot: 0,
         }),
         job_finished: Condvar::new(),
         work_available: Condvar::new(),
@@ -567,8 +569,6 @@ pub(crate) fn assemble(
         stats: crate::db::report::stats::InternalStats::default(),
         log,
         reporting: Reporting::new(options.db.clock.now_micros()),
-        locks: DirLocks::default(),
-        following: Following::default(),
     }))
 }
 

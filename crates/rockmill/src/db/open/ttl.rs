@@ -104,7 +104,7 @@ impl Db {
     /// Creates a column family with a time to live, in a database that was opened with one
     /// (`CreateColumnFamilyWithTtl`).
     pub fn create_cf_with_ttl(&self, name: impl AsRef<str>, options: &Options, ttl: Duration) -> Result<ColumnFamily> {
-        if !self.inner.with_ttl {
+        if !self.inner.opened.with_ttl {
             return Err(self.not_with_ttl());
         }
         let mut options = options.clone();

@@ -252,7 +252,7 @@ impl DbInner {
     pub(crate) fn conclude(&self, cf: &CfData, key: &[u8], ctx: GetContext<'_>) -> Result<Option<PinnedValue>> {
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
-            Some(value) if self.with_ttl => {
+            Some(value) if self.opened.with_ttl() => {
                 crate::db::open::ttl::strip(key, value).map(Some).map_err(|e| e.context(self.path.display()))
             }
             value => Ok(value),

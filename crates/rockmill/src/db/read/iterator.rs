@@ -131,7 +131,7 @@ impl DbInner {
             operator: cf.merge_operator.clone(),
             operands: OperandList::default(),
             target: Vec::new(),
-            stamp_len: if self.with_ttl { ttl::STAMP_LEN } else { 0 },
+            stamp_len: if self.opened.with_ttl() { ttl::STAMP_LEN } else { 0 },
             status: Ok(()),
             counts: IteratorCounts::new(self.opts.statistics.as_ref()),
             _pin: (current, self),
@@ -767,8 +767,7 @@ impl Db {
     /// Iterates over the keys of the default column family that begin with `prefix`; see
     /// [`Self::prefix_iterator_cf`].
     pub fn prefix_iterator(&self, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
-        let cf = self.inner.catalog.default_cf().clone();
-        self.prefix_iterator_cf(&cf, prefix)
+        self.prefix_iterator_cf(self.inner.catalog.default_cf(), prefix)
     }
 
     /// Iterates from `prefix` over the keys of a column family that have the same prefix as it by the column family's
@@ -793,8 +792,7 @@ impl Db {
 
     /// An iterator over the default column family that is moved by hand.
     pub fn raw_iterator_opt(&self, options: ReadOptions) -> DbRawIterator<'_> {
-        let cf = self.inner.catalog.default_cf().clone();
-        self.inner.raw_iterator(&cf, &options)
+        self.inner.raw_iterator(self.inner.catalog.default_cf(), &options)
     }
 
     /// An iterator over a column family that is moved by hand.

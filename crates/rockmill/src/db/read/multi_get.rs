@@ -255,7 +255,7 @@ impl Db {
         let statistics = &self.inner.opts.statistics;
         let began = statistics.start(&*self.inner.opts.clock);
         let keys: Vec<(&C, K)> = keys.into_iter().collect();
-        let _still = self.inner.following.hold_still();
+        let _still = self.inner.opened.hold_still();
         // A snapshot, so that column families looked at one after another are seen at the same moment.
         let moment = options.snapshot.is_none().then(|| self.inner.hold_moment());
         let seq = match &moment {

@@ -168,15 +168,7 @@ impl DbInner {
             return;
         }
         let mut state = self.state.lock();
-        if oldest <= state.oldest_snapshot {
-            return;
-        }
-        state.oldest_snapshot = oldest;
-        let mut due = false;
-        for c in state.cfs.values_mut() {
-            c.rescore(oldest);
-            due |= c.jobs.aging().bottommost_due;
-        }
+        let Some(due) = state.raise_oldest_snapshot(oldest) else { return };
         self.update_threshold(&state);
         drop(state);
         if due {

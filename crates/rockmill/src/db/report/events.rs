@@ -521,9 +521,9 @@ pub(crate) fn compression_name(c: rockmill_format::compression::CompressionType)
 #[derive(Debug, Default)]
 pub(crate) struct CfJobStats {
     /// By output level.
-    pub levels: Vec<LevelJobStats>,
+    pub(super) levels: Vec<LevelJobStats>,
     /// When a text began an interval (microseconds since the database was opened), and the sum then.
-    pub reported: (u64, LevelJobStats),
+    pub(super) reported: (u64, LevelJobStats),
 }
 
 /// What jobs did whose output was one level.

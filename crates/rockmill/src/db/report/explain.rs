@@ -198,7 +198,7 @@ mod tests {
         options.set_file_system(Arc::new(fs.clone()));
         let db = filled(&options);
         db.put("unflushed", "x").unwrap();
-        let cf = db.inner.catalog.default_cf().clone();
+        let cf = db.default_cf();
         let ask = |from: Option<&str>, to: Option<&str>, how| {
             let mut options = CompactOptions::default();
             options.set_bottommost_level_compaction(how);
@@ -250,13 +250,13 @@ mod tests {
         options.set_level_compaction_dynamic_level_bytes(false);
         options.set_file_system(fs);
         let db = filled(&options);
-        let cf = db.inner.catalog.default_cf().clone();
+        let cf = db.default_cf();
         db.compact_range(None::<&str>, None::<&str>).unwrap();
         db.put("key00001", "again").unwrap();
         db.flush().unwrap();
         drop((cf, db));
         let db = Db::open_for_read_only(&options, "/db", false).unwrap();
-        let cf = db.inner.catalog.default_cf().clone();
+        let cf = db.default_cf();
         let mut how = CompactOptions::default();
         how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         let plan = db.explain_compact_range_cf_opt(&cf, None::<&str>, None::<&str>, &how).unwrap();

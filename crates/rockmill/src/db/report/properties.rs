@@ -193,8 +193,8 @@ impl DbInner {
                 CompactionStyle::Universal | CompactionStyle::Fifo => u64::MAX,
             },
             names::ESTIMATE_PENDING_COMPACTION_BYTES => c.jobs.scores().pending_bytes,
-            names::NUM_RUNNING_COMPACTIONS => state.jobs.running().1 as u64,
-            names::NUM_RUNNING_FLUSHES => state.jobs.running().0 as u64,
+            names::NUM_RUNNING_COMPACTIONS => state.jobs.running_compactions() as u64,
+            names::NUM_RUNNING_FLUSHES => state.jobs.running_flushes() as u64,
             names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(),
             names::IS_WRITE_STOPPED => {
                 u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())

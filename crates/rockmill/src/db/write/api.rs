@@ -186,7 +186,7 @@ impl Db {
             return Err(e.clone());
         }
         if let Some((opening, id)) = batch.family
-            && opening != self.inner.opening
+            && opening != self.inner.opened.number()
         {
             return Err(Error::invalid_argument(format!(
                 "{}: the write batch was given the handle of a column family (id {id}) of another database, or of an \

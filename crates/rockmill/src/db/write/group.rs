@@ -112,7 +112,7 @@ impl DbInner {
     /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
     pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
         check_write_options(options)?;
-        let waits = self.with_ttl || options.low_pri;
+        let waits = self.opened.with_ttl() || options.low_pri;
         let free = if waits { None } else { self.queue.try_lead(options, rep.len_bytes()) };
         let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
@@ -125,7 +125,7 @@ impl DbInner {
 
     fn write_timed(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         self.wait_for_compaction(rep, options)?;
-        if self.with_ttl {
+        if self.opened.with_ttl() {
             let mut stamped = self.stamped(rep)?;
             let done = self.write_stamped(&mut stamped, options);
             rep.set_sequence(stamped.sequence());

@@ -42,7 +42,7 @@ impl Picker<'_> {
     /// Where nothing runs and nothing else can: a level that is too large for its score and too small for a job (few
     /// files in L0, of many bytes) does not keep the readers from what rest brings them.
     fn at_rest(&self) -> Option<Compaction> {
-        let idle = self.running.running() == 0 && !self.is_flush_bound();
+        let idle = self.running.count() == 0 && !self.is_flush_bound();
         let levels = (1..self.num_levels()).filter(|&level| idle && self.sums[level].free_depth > 0);
         levels.into_iter().find_map(|level| self.merge_extras(level))
     }
@@ -159,7 +159,7 @@ impl Picker<'_> {
     /// the base run of the deepest level, where that is not larger than what is merged into it. Pushed down step by
     /// step it would be written in each level, and the deepest base run for a few runs at a time.
     fn collapse(&self, level: usize) -> Option<Compaction> {
-        if self.scores.scores[0] >= 1.0 || self.running.running() > 0 {
+        if self.scores.scores[0] >= 1.0 || self.running.count() > 0 {
             return None;
         }
         let deepest = (level + 1..self.num_levels()).rev().find(|l| !self.version.levels[*l].is_empty())?;

@@ -123,7 +123,7 @@ fn idle_threads_share_a_job() {
         assert_eq!(cursors.busy_threads(), c.subcompactions_max.max(1));
         assert_eq!(cursors.has_split_jobs(), c.subcompactions_max > 1);
         cursors.worked(1);
-        assert_eq!((cursors.busy_threads(), cursors.running()), (0, 1), "it waits for its commit");
+        assert_eq!((cursors.busy_threads(), cursors.count()), (0, 1), "it waits for its commit");
         c.subcompactions_max
     };
     let l0 = || TreeSpec::new(4).file(1, "a", "z", 99 * MB).file(0, "a", "z", 90 * MB).file(0, "a", "z", 90 * MB);
@@ -346,13 +346,13 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     let next = pick(&v2, &o, &mut cursors, &Moment::default()).unwrap();
     assert_eq!((numbers(&next.inputs[0].1), next.start_level(), next.output_level), (vec![1], 2, 3));
     let second = cursors.start(&next).number;
-    assert!(first != second && cursors.running() == 2);
+    assert!(first != second && cursors.count() == 2);
     // A job that meets the table on its way needs the one that has it now.
     let above = vec![(0, v2.levels[0].base.clone())];
     assert_eq!(cursors.depends_on(&v2, &above, 3, 7), Some(vec![second]));
     cursors.finish(first, &moves);
-    assert_eq!(cursors.running(), 1);
+    assert_eq!(cursors.count(), 1);
     assert!(cursors.output_conflict(&v2.cmp, 3, b"m", b"n"), "what the second one writes is known");
     cursors.finish(second, &next);
-    assert_eq!(cursors.running(), 0);
+    assert_eq!(cursors.count(), 0);
 }

@@ -518,7 +518,7 @@ mod random {
                 }
             }
             assert!(done > 10, "seed {seed}: only {done} jobs ran");
-            assert_eq!(cursors.running(), running.len());
+            assert_eq!(cursors.count(), running.len());
         }
     }
 }

@@ -107,7 +107,7 @@ impl ExternalFile {
         };
         let table = Table::open(file, open).map_err(|e| e.context("external file"))?;
         check_properties(&table, cf)?;
-        check_times(&table, db.with_ttl, options.values_with_times)?;
+        check_times(&table, db.opened.with_ttl(), options.values_with_times)?;
         if let Some(operator) = &cf.merge_operator {
             let expected = ExpectedOperator::new(&cf.name, Arc::clone(operator));
             expected.check(&table).map_err(|e| e.context(path.display()))?;

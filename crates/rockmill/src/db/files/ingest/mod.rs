@@ -311,8 +311,7 @@ impl DbInner {
         }
         state.jobs.end_table_change();
         drop(state);
-        self.job_finished.notify_all();
-        self.work_available.notify_all();
+        self.wake_all();
         done
     }
 

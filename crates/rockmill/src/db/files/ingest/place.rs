@@ -121,17 +121,12 @@ pub(super) fn place(
         let place = if options.ingest_behind {
             place_behind(c, file)?
         } else {
-            let end = below.unwrap_or(levels);
+            let (jobs, end) = (&c.jobs, below.unwrap_or(levels));
             let (level, overlaps) = match c.cf.options.load().compaction_style {
                 CompactionStyle::Fifo => (0, true), // it has one level, and the file is the newest in it
-                _ => deepest_place(
-                    &c.version,
-                    c.jobs.running(),
-                    c.jobs.scores().base_level,
-                    file.range(),
-                    overlaps[i],
-                    end,
-                ),
+                _ => {
+                    deepest_place(&c.version, jobs.running(), jobs.scores().base_level, file.range(), overlaps[i], end)
+                }
             };
             if options.fail_if_not_bottommost_level && level + 1 < levels {
                 return Err(Error::new(
