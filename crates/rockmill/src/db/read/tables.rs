@@ -367,8 +367,8 @@ impl DbInner {
         Some(max.saturating_sub(RESERVED_FILES).max(1))
     }
 
-    /// Closes tables where more files are open than `max_open_files` allows: of those that were not used since they were
-    /// last looked at, the oldest. One table may be open in any case.
+    /// Closes tables where more files are open than `max_open_files` allows: of those that were not used since they
+    /// were last looked at, the oldest. One table may be open in any case.
     fn close_tables_above_limit(&self, open: &mut OpenTables) {
         let Some(limit) = self.open_files_max() else { return };
         if open.files > limit {

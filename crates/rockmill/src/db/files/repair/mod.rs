@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::comparator_named;
-use rockmill_format::edit::{FileEntry, TablePiece, VersionEdit};
+use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
@@ -69,7 +69,6 @@ use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuild
 
 use crate::db::files::repair::hints::Hints;
 use crate::db::files::repair::logs::Target;
-use crate::db::files::repair::replaced::{Output, Superseded, superseded};
 use crate::db::files::repair::scan::{Found, Scanned, Tables};
 
 /// Directory for what is not part of the database any more.
@@ -213,8 +212,8 @@ struct Repair<'a> {
     hints: Hints,
     /// Comparators of column families, as far as the MANIFEST and tables say.
     orders: BTreeMap<u32, String>,
-    /// Tables that jobs have replaced, and files that other tables go on using. They count only where a MANIFEST that is
-    /// believed names them.
+    /// Tables that jobs have replaced, and files that other tables go on using. They count only where a MANIFEST that
+    /// is believed names them.
     replaced: BTreeSet<u64>,
     listed: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
@@ -441,28 +440,6 @@ impl Repair<'_> {
         lost.extend(dir.manifests.iter().map(|n| self.path.join(filename::manifest(*n))));
         lost.extend(dir.wals.into_iter().map(|(_, path)| path));
         self.archive(&lost, wal_dir)
-    }
-
-    /// Leaves out what newer tables show not to count, as far as no MANIFEST names it: files that they go on using, and
-    /// what `replaced.rs` says.
-    fn leave_out_superseded(&mut self, found: &mut Vec<Found>, sizes: &BTreeMap<u64, u64>, dir: &Directory) {
-        let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
-        let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
-        let named = |number: u64| self.hints.file(number).is_some();
-        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced });
-        let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
-        let Superseded { unfinished, unclear, replaced } =
-            superseded(outputs, exists, |n| sizes.contains_key(&n), named);
-        let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
-        let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
-        let counts = |f: &Found| {
-            named(f.number)
-                || !(unfinished.contains(&f.number) || replaced.contains(&f.number) || listed.contains(&f.number))
-        };
-        self.report.tables_left_over +=
-            found.iter().filter(|f| !counts(f) && !listed.contains(&f.number)).count() as u64;
-        found.retain(counts);
-        (self.replaced, self.listed) = (replaced, listed);
     }
 
     fn new_file_number(&self) -> u64 {

@@ -1,17 +1,22 @@
-//! Tables that no longer count because a job has replaced them, and outputs of jobs that did not end, told by the tables
-//! alone.
+//! Tables that no longer count because a job has replaced them, and outputs of jobs that did not end, told by the
+//! tables alone.
 //!
 //! The inputs of most jobs are gone once the job is in the MANIFEST. Those of a job that wrote TPH tables may stay, as
 //! files of its outputs. If such a file were taken for a table of its own, values that were overwritten and keys that
 //! were deleted would come back. So the head of such a table lists all inputs of its job:
 //!
-//! - *The job has ended* if one of its inputs is gone, or if the MANIFEST or a job that has ended knows an output of it.
-//!   Inputs are deleted no earlier. Its inputs do not count.
-//! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the inputs
-//!   lack, and do not count.
+//! - *The job has ended* if one of its inputs is gone, or if the MANIFEST or a job that has ended knows an output of
+//!   it. Inputs are deleted no earlier. Its inputs do not count.
+//! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the
+//!   inputs lack, and do not count.
 //! - Where all are there and one is damaged, both count.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use rockmill_format::edit::TablePiece;
+
+use super::scan::Found;
+use super::{Directory, Repair};
 
 /// What a table says of the job that wrote it.
 pub(super) struct Output<'a> {
@@ -31,8 +36,8 @@ pub(super) struct Superseded {
     pub replaced: BTreeSet<u64>,
 }
 
-/// `there`, `sound`, `named`: whether a file has this number, whether it is a sound table, whether the MANIFEST names it
-/// as a table.
+/// `there`, `sound`, `named`: whether a file has this number, whether it is a sound table, whether the MANIFEST names
+/// it as a table.
 pub(super) fn superseded<'a>(
     outputs: impl Iterator<Item = Output<'a>>,
     there: impl Fn(u64) -> bool,
@@ -59,6 +64,30 @@ pub(super) fn superseded<'a>(
         }
     }
     all
+}
+
+impl Repair<'_> {
+    /// Leaves out what newer tables show not to count, as far as no MANIFEST names it: files that they go on using, and
+    /// what [`superseded`] says.
+    pub(super) fn leave_out_superseded(&mut self, found: &mut Vec<Found>, sizes: &BTreeMap<u64, u64>, dir: &Directory) {
+        let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
+        let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
+        let named = |number: u64| self.hints.file(number).is_some();
+        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced });
+        let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
+        let Superseded { unfinished, unclear, replaced } =
+            superseded(outputs, exists, |n| sizes.contains_key(&n), named);
+        let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
+        let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
+        let counts = |f: &Found| {
+            named(f.number)
+                || !(unfinished.contains(&f.number) || replaced.contains(&f.number) || listed.contains(&f.number))
+        };
+        self.report.tables_left_over +=
+            found.iter().filter(|f| !counts(f) && !listed.contains(&f.number)).count() as u64;
+        found.retain(counts);
+        (self.replaced, self.listed) = (replaced, listed);
+    }
 }
 
 #[cfg(test)]
