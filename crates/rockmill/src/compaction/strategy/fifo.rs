@@ -66,7 +66,7 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
         for file in f.files() {
             let users = users.entry(file.number).or_default();
             *users = users.saturating_sub(1);
-            rest -= if *users == 0 { file.size } else { 0 };
+            rest = rest.saturating_sub(if *users == 0 { file.size } else { 0 });
         }
         files.push(Arc::clone(f));
     }

@@ -5,11 +5,12 @@
 //! files of its outputs. If such a file were taken for a table of its own, values that were overwritten and keys that
 //! were deleted would come back. So the head of such a table lists all inputs of its job:
 //!
-//! - *The job has ended* if one of its inputs is gone, or if the MANIFEST or a job that has ended knows an output of
-//!   it. Inputs are deleted no earlier. Its inputs do not count.
+//! - *The job has ended* if one of its inputs is gone, if the MANIFEST or a job that has ended knows an output of it,
+//!   or if an output of such a job has one of its inputs as a file. Inputs are deleted no earlier. They do not count.
 //! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the
 //!   inputs lack, and do not count.
-//! - Where all are there and one is damaged, both count.
+//! - Where all are there and one is damaged, both count. Where other tables are damaged, inputs count as well: they may
+//!   have something of what those had.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +24,8 @@ pub(super) struct Output<'a> {
     pub number: u64,
     /// The tables that the job replaced; none where the table does not say.
     pub replaced: &'a [u64],
+    /// The further files of the table.
+    pub pieces: Vec<u64>,
 }
 
 /// See the module's text.
@@ -45,18 +48,25 @@ pub(super) fn superseded<'a>(
     named: impl Fn(u64) -> bool,
 ) -> Superseded {
     // The outputs of one job replace the same tables.
-    let mut jobs: BTreeMap<&[u64], Vec<u64>> = BTreeMap::new();
+    let mut jobs: BTreeMap<&[u64], (Vec<u64>, Vec<u64>)> = BTreeMap::new();
     for output in outputs.filter(|o| !o.replaced.is_empty()) {
-        jobs.entry(output.replaced).or_default().push(output.number);
+        let (numbers, pieces) = jobs.entry(output.replaced).or_default();
+        numbers.push(output.number);
+        pieces.extend(output.pieces);
     }
     let mut jobs: Vec<_> = jobs.into_iter().collect();
     // Those that read outputs of others have outputs with higher numbers.
-    jobs.sort_by_key(|(_, outputs)| std::cmp::Reverse(outputs.iter().copied().max()));
+    jobs.sort_by_key(|(_, (outputs, _))| std::cmp::Reverse(outputs.iter().copied().max()));
     let mut all = Superseded::default();
-    for (replaced, outputs) in jobs {
+    // Files of the outputs of jobs that have ended.
+    let mut in_use = BTreeSet::new();
+    for (replaced, (outputs, pieces)) in jobs {
         let known = |n: &u64| named(*n) || all.replaced.contains(n);
-        if outputs.iter().any(known) || !replaced.iter().all(|n| there(*n)) {
+        // A table becomes a file of others by being replaced, once.
+        let is_past = |n: &u64| !there(*n) || in_use.contains(n);
+        if outputs.iter().any(known) || replaced.iter().any(is_past) {
             all.replaced.extend(replaced);
+            in_use.extend(pieces);
         } else if replaced.iter().all(|n| sound(*n)) {
             all.unfinished.extend(outputs);
         } else {
@@ -73,12 +83,16 @@ impl Repair<'_> {
         let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
         let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
         let named = |number: u64| self.hints.file(number).is_some();
-        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced });
+        let pieces = |f: &Found| f.pieces.iter().map(|p| p.number).collect();
+        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced, pieces: pieces(f) });
         let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
-        let Superseded { unfinished, unclear, replaced } =
+        let Superseded { unfinished, unclear, mut replaced } =
             superseded(outputs, exists, |n| sizes.contains_key(&n), named);
         let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
         let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
+        if self.report.tables_damaged > 0 || whole().count() < found.len() {
+            replaced.clear();
+        }
         let counts = |f: &Found| {
             named(f.number)
                 || !(unfinished.contains(&f.number) || replaced.contains(&f.number) || listed.contains(&f.number))
@@ -95,7 +109,7 @@ mod tests {
     use super::*;
 
     fn of(outputs: &[(u64, &[u64])], there: &[u64], named: &[u64]) -> (Vec<u64>, Vec<u64>) {
-        let outputs = outputs.iter().map(|&(number, replaced)| Output { number, replaced });
+        let outputs = outputs.iter().map(|&(number, replaced)| Output { number, replaced, pieces: Vec::new() });
         let there = |n| there.contains(&n);
         let all = superseded(outputs, there, there, |n| named.contains(&n));
         assert!(all.unclear.is_empty());
@@ -110,9 +124,21 @@ mod tests {
         assert_eq!(of(&[(12, &[])], &[12], &[]), (vec![], vec![]));
     }
 
+    /// Somebody still reads 9, and 14 took the place of 13, which had been an output of the same job as 12.
+    #[test]
+    fn what_an_ended_job_has_as_a_file_was_replaced_before() {
+        let first = |number| Output { number, replaced: &[9, 10], pieces: vec![10] };
+        let second = Output { number: 15, replaced: &[13, 14], pieces: vec![10] };
+        let there = |n| [9, 10, 12, 15].contains(&n);
+        let all = superseded([first(12), second].into_iter(), there, there, |_| false);
+        assert_eq!(all, Superseded { replaced: [9, 10, 13, 14].into(), ..Superseded::default() });
+        let all = superseded([first(12)].into_iter(), there, there, |_| false);
+        assert_eq!(all, Superseded { unfinished: [12].into(), ..Superseded::default() });
+    }
+
     #[test]
     fn where_an_input_is_damaged_everything_counts() {
-        let outputs = || std::iter::once(Output { number: 12, replaced: &[10, 11] });
+        let outputs = || std::iter::once(Output { number: 12, replaced: &[10, 11], pieces: vec![10] });
         let all = superseded(outputs(), |_| true, |n| n != 11, |_| false);
         assert_eq!(all, Superseded { unclear: [12].into(), ..Superseded::default() });
         let all = superseded(outputs(), |_| true, |n| n != 11, |n| n == 12);
