@@ -261,6 +261,12 @@ impl BatchRep {
     pub fn len_bytes(&self) -> usize {
         self.rep.len()
     }
+
+    /// How far behind the header `part` begins, which is a slice of one of the batch's records.
+    #[inline]
+    pub fn offset_in_records(&self, part: &[u8]) -> usize {
+        (part.as_ptr() as usize).wrapping_sub(self.rep.as_ptr() as usize).wrapping_sub(HEADER_LEN)
+    }
 }
 
 impl<'a> IntoIterator for &'a BatchRep {

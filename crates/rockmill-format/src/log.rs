@@ -15,6 +15,7 @@
 //! Invariant: a record is delivered only if all its fragments stood in order with right checksums and this log's
 //! number.
 
+pub mod place;
 pub mod scan;
 
 use crate::checksum::{crc32c, crc32c_extend, mask, unmask};
@@ -77,6 +78,11 @@ impl LogEncoder {
     /// Where in its block the next record starts, in bytes.
     pub fn block_offset(&self) -> usize {
         self.block_offset
+    }
+
+    /// The records have the long headers of files that may be used again.
+    pub fn is_recyclable(&self) -> bool {
+        self.log_number.is_some()
     }
 
     /// Appends `record` to `out`, fragmented.

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
-    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide,
-    is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, FullMemtables, IntraDf, LogsNow, MemtablesNow,
+    MergeTicket, Moment, OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket,
+    Version, decide, is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -177,11 +177,11 @@ impl Engine<'_> {
                 id: 0,
                 options: self.options,
                 load: scores.load(),
-                full_memtables: self.full.len(),
+                memtables: self.full_memtables(),
                 flushing: !self.full.is_empty(),
                 pace: &self.pace,
             };
-            let orders = decide(std::iter::once(now), false);
+            let orders = decide(std::iter::once(now), LogsNow::UNBOUNDED, false);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate() / entry;
@@ -276,11 +276,14 @@ impl Engine<'_> {
         self.record.end(self.now, &self.tree);
     }
 
+    fn full_memtables(&self) -> FullMemtables {
+        FullMemtables { full: self.full.len(), most: self.options.max_write_buffer_number.max(1) as usize }
+    }
+
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
     fn flush_pace(&self, memtable: f64) -> f64 {
         let now = MemtablesNow {
-            full: self.full.len(),
-            most: self.options.max_write_buffer_number.max(1) as usize,
+            memtables: self.full_memtables(),
             flushing: !self.full.is_empty(),
             pace: &self.pace,
             due: OneFlush { since: self.now, bytes: 0.0 },

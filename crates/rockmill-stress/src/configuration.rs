@@ -428,6 +428,24 @@ pub const AXES: &[Axis] = &[
             is("short", |d| d.options.set_max_total_wal_size(30 << 10)),
         ],
     },
+    Axis {
+        // Where values are until they are flushed: in memtables, or in the WALs, of which there are so many bytes.
+        name: "front",
+        choices: &[
+            is("memtables", |_| {}),
+            is("logs", |d| {
+                d.options.set_fast_path("", 300 << 10);
+                d.options.set_max_index_size(16 << 10);
+                d.options.set_data_flush_trigger_size(50 << 10);
+                d.options.set_index_inline_size(8);
+            }),
+            is("short-logs", |d| {
+                d.options.set_fast_path("", 40 << 10);
+                d.options.set_max_index_size(16 << 10);
+                d.options.set_index_inline_size(0);
+            }),
+        ],
+    },
     Axis { name: "flush", choices: &[is("each", |_| {}), is("atomic", |d| d.options.set_atomic_flush(true))] },
     Axis {
         name: "manifest",

@@ -30,8 +30,13 @@ pub trait InternalIterator: Send {
     fn prev(&mut self);
     /// The current internal key.
     fn key(&self) -> &[u8];
-    /// The current value.
+    /// The current value. Some iterators have it only after [`Self::prepare_value`].
     fn value(&self) -> &[u8];
+    /// Makes the current value ready, where it is read when it is wanted (RocksDB's `PrepareValue`). False if that
+    /// failed: the iterator is not valid any more, and `status` says why.
+    fn prepare_value(&mut self) -> bool {
+        true
+    }
     /// The error that ended the iteration, if one did.
     fn status(&self) -> Result<()>;
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.

@@ -68,6 +68,7 @@ pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, wal_dir_of, wal_
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 
 use crate::error::Error;
+pub(crate) use crate::memtable::log_values::LoggedBatch;
 
 /// Entries in memory that are in no table, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

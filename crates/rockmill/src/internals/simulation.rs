@@ -28,7 +28,9 @@ pub use crate::compaction::strategy::{Issued, RunningCompactions, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::common::RATE_MIN;
-pub use crate::pacing::decide::{FamilyNow, MemtablesNow, Orders, Pace, decide, is_flush_bound, pace};
+pub use crate::pacing::decide::{
+    FamilyNow, FullMemtables, LogsNow, MemtablesNow, Orders, Pace, decide, is_flush_bound, pace,
+};
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};
 pub use crate::pacing::rate_control::RateControl;

@@ -7,6 +7,7 @@ use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
 use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
+use crate::memtable::log_values::{Address, LogValues, Slot};
 use crate::merge_operator::{self, MergeOperator};
 use crate::table::CachedBlock;
 
@@ -39,19 +40,31 @@ impl PinnedValue {
 }
 
 /// Where a value comes from while it is offered to a [`GetContext`].
-pub enum ValueSource<'a> {
+pub(crate) enum ValueSource<'a> {
     /// In a cached block: may be pinned.
     Block(&'a Arc<CachedBlock>, std::ops::Range<usize>),
     /// Elsewhere: copied if wanted.
     Bytes(&'a [u8]),
+    /// In a log: read if wanted.
+    InLog(&'a LogValues, Address),
 }
 
-impl ValueSource<'_> {
-    fn pin(self) -> PinnedValue {
-        match self {
+impl<'a> ValueSource<'a> {
+    /// What an index table has in the place of a value.
+    pub(crate) fn of_slot(values: &'a LogValues, slot: &'a [u8]) -> Self {
+        match Slot::read(slot) {
+            Slot::Inline(value) => Self::Bytes(value),
+            Slot::InLog(at) => Self::InLog(values, at),
+        }
+    }
+
+    #[inline]
+    fn pin(self) -> Result<PinnedValue> {
+        Ok(match self {
             ValueSource::Block(b, r) => PinnedValue::Block(Arc::clone(b), r),
             ValueSource::Bytes(b) => PinnedValue::Owned(b.to_vec()),
-        }
+            ValueSource::InLog(values, at) => PinnedValue::Owned(values.read(at)?),
+        })
     }
 }
 
@@ -145,7 +158,7 @@ impl<'a> GetContext<'a> {
     }
 
     /// Offers the next older entry of the user key. Returns true when still older entries are wanted.
-    pub fn offer(&mut self, key: ParsedInternalKey<'_>, value: ValueSource<'_>) -> bool {
+    pub(crate) fn offer(&mut self, key: ParsedInternalKey<'_>, value: ValueSource<'_>) -> bool {
         let covered = key.sequence < self.max_covering;
         let value_type = if covered { ValueType::RangeDeletion } else { key.value_type };
         self.found_seq = key.sequence;
@@ -155,20 +168,24 @@ impl<'a> GetContext<'a> {
             _ => None,
         };
         self.state = match value_type {
-            ValueType::Value => match operands {
-                Some(ops) => GetState::MergeDone(ops, Some(value.pin())),
-                None => GetState::Found(value.pin()),
+            ValueType::Value => match (value.pin(), operands) {
+                (Ok(value), Some(ops)) => GetState::MergeDone(ops, Some(value)),
+                (Ok(value), None) => GetState::Found(value),
+                (Err(e), _) => GetState::Failed(e),
             },
             ValueType::Deletion | ValueType::SingleDeletion | ValueType::RangeDeletion => match operands {
                 Some(ops) => GetState::MergeDone(ops, None),
                 None => GetState::Deleted,
             },
-            ValueType::Merge => {
-                let mut ops = operands.unwrap_or_default();
-                ops.push(value.pin());
-                self.state = GetState::Merge(ops);
-                return true;
-            }
+            ValueType::Merge => match value.pin() {
+                Ok(value) => {
+                    let mut ops = operands.unwrap_or_default();
+                    ops.push(value);
+                    self.state = GetState::Merge(ops);
+                    return true;
+                }
+                Err(e) => GetState::Failed(e),
+            },
             other => GetState::Failed(match other.unsupported_feature() {
                 Some(feature) => Error::not_supported(format!("the value uses {feature}")),
                 None => Error::corruption(format!("unexpected value type {other:?} in a lookup")),

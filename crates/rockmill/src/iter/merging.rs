@@ -254,6 +254,16 @@ impl InternalIterator for MergingIterator {
         self.current.map_or(&[], |i| self.children[i].iter.value())
     }
 
+    fn prepare_value(&mut self) -> bool {
+        let Some(i) = self.current else { return false };
+        let child = &mut self.children[i].iter;
+        if child.prepare_value() {
+            return true;
+        }
+        (self.status, self.current) = (child.status(), None);
+        false
+    }
+
     fn status(&self) -> Result<()> {
         self.status.clone()
     }

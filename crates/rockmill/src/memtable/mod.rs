@@ -1,8 +1,10 @@
 //! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and a Bloom filter where
-//! one is wanted.
+//! one is wanted. An *index table* is a memtable that keeps where values are in the log ([`log_values`]).
 
 mod arena;
 mod bloom;
+pub(crate) mod log_read_ahead;
+pub(crate) mod log_values;
 mod pool;
 mod skiplist;
 pub(crate) mod write_buffer_manager;
@@ -25,6 +27,7 @@ pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, block_of_arena, memory_when_f
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
+use log_values::{LogValues, LoggedValue, Slot};
 pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, SkipList};
 
@@ -41,6 +44,8 @@ pub struct MemTable {
     /// Length of `range_dels.all`: the common case, none, is answered without the lock.
     num_range_dels: AtomicUsize,
     range_dels: Mutex<RangeDels>,
+    /// Of an index table: where its values are.
+    values: Option<LogValues>,
 }
 
 #[derive(Default)]
@@ -69,6 +74,19 @@ impl MemTable {
         Self::charging(id, cmp, arena_block_size, filter, None, None)
     }
 
+    /// Makes an empty memtable an index table, which keeps values of up to `inline_max` bytes and of longer ones where
+    /// they are in the log.
+    pub(crate) fn with_values_in_log(mut self, inline_max: usize) -> Self {
+        debug_assert!(self.is_empty());
+        self.values = Some(LogValues::new(inline_max));
+        self
+    }
+
+    /// Of an index table: where its values are.
+    pub(crate) fn log_values(&self) -> Option<&LogValues> {
+        self.values.as_ref()
+    }
+
     /// Like [`Self::with_filter`]; its memory comes from `pool`, where it goes back to, and is charged to `manager`.
     pub(crate) fn charging(
         id: u64,
@@ -91,6 +109,7 @@ impl MemTable {
             first_sequence: AtomicU64::new(u64::MAX),
             num_range_dels: AtomicUsize::new(0),
             range_dels: Mutex::default(),
+            values: None,
         }
     }
 
@@ -115,12 +134,28 @@ impl MemTable {
 
     /// Adds an entry. For `RangeDeletion`, `key` is the begin and `value` the end of the range. Safe from any number
     /// of threads at once. No two entries have the same key, sequence number and type.
+    #[inline]
     pub fn add(&self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
+        self.add_logged(seq, value_type, key, value, None);
+    }
+
+    /// [`Self::add`] of a value that is in the log at `at`, for index tables.
+    pub(crate) fn add_logged(
+        &self,
+        seq: SequenceNumber,
+        value_type: ValueType,
+        key: &[u8],
+        value: &[u8],
+        at: Option<LoggedValue<'_>>,
+    ) {
         debug_assert!(seq <= MAX_SEQUENCE, "sequence number {seq} has more than 56 bits");
         if value_type == ValueType::RangeDeletion {
             self.add_range_deletion(seq, key, value);
         } else {
-            self.list.insert(key, pack_tag(seq, value_type), value);
+            match &self.values {
+                None => self.list.insert(key, pack_tag(seq, value_type), value),
+                Some(values) => values.slot(value, at, |slot| self.list.insert(key, pack_tag(seq, value_type), slot)),
+            }
             if let Some(bloom) = &self.bloom {
                 bloom.add(key);
             }
@@ -172,7 +207,11 @@ impl MemTable {
             if parsed.user_key != user_key && self.list.cmp().compare_user(parsed.user_key, user_key).is_ne() {
                 return;
             }
-            if !ctx.offer(parsed, ValueSource::Bytes(e.value())) {
+            let value = match &self.values {
+                None => ValueSource::Bytes(e.value()),
+                Some(values) => ValueSource::of_slot(values, e.value()),
+            };
+            if !ctx.offer(parsed, value) {
                 return;
             }
             entry = e.next();
@@ -186,18 +225,38 @@ impl MemTable {
         (count, count * self.data_size().checked_div(entries).unwrap_or(0))
     }
 
-    /// An iterator over the point entries; it keeps them alive.
+    /// An iterator over the point entries; it keeps them alive. Of an index table it reads each value when it comes to
+    /// it.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
-        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix: None })
+        self.iter_with(None, false)
+    }
+
+    /// The same, for those who call [`InternalIterator::prepare_value`] before they ask for a value.
+    pub(crate) fn iter_unprepared(self: &Arc<Self>) -> Box<dyn InternalIterator> {
+        self.iter_with(None, true)
+    }
+
+    /// Its entries as they are: of an index table with slots for values.
+    fn entries(&self) -> MemTableIterator {
+        MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix: None }
+    }
+
+    fn iter_with(
+        self: &Arc<Self>,
+        prefix: Option<(Arc<PrefixSeek>, Arc<MemTable>)>,
+        unprepared: bool,
+    ) -> Box<dyn InternalIterator> {
+        let entries = MemTableIterator { prefix, ..self.entries() };
+        match &self.values {
+            None => Box::new(entries),
+            Some(_) => Box::new(IndexTableIterator::new(entries, Arc::clone(self), unprepared)),
+        }
     }
 
     /// The same; seeks that `prefix` allows to ask the filter find nothing where it lacks the target's prefix.
-    pub fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
-        if self.bloom.as_ref().is_none_or(|b| b.prefixes().is_none()) {
-            return self.iter();
-        }
-        let prefix = Some((Arc::clone(prefix), Arc::clone(self)));
-        Box::new(MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix })
+    pub(crate) fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+        let filters = self.bloom.as_ref().is_some_and(|b| b.prefixes().is_some());
+        self.iter_with(filters.then(|| (Arc::clone(prefix), Arc::clone(self))), true)
     }
 
     /// True when no entry has the prefix of the seek target, which was to be asked.
@@ -294,6 +353,11 @@ struct MemTableIterator {
 }
 
 impl MemTableIterator {
+    /// Another at the same place.
+    fn copy(&self) -> Self {
+        Self { cursor: self.cursor.copy(), prefix: None }
+    }
+
     fn is_left_out(&self, target: &[u8], backward: bool) -> bool {
         self.prefix.as_ref().is_some_and(|(seek, table)| table.lacks_prefix(target, seek, backward))
     }
@@ -341,6 +405,85 @@ impl InternalIterator for MemTableIterator {
     }
     fn status(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Over an index table: its values come from the log.
+struct IndexTableIterator {
+    entries: MemTableIterator,
+    table: Arc<MemTable>,
+    /// Values are read when they are asked for.
+    unprepared: bool,
+    /// The present entry's value is in `read`.
+    is_read: bool,
+    read: Vec<u8>,
+    status: Result<()>,
+}
+
+impl IndexTableIterator {
+    fn new(entries: MemTableIterator, table: Arc<MemTable>, unprepared: bool) -> Self {
+        Self { entries, table, unprepared, is_read: false, read: Vec::new(), status: Ok(()) }
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot::read(self.entries.value())
+    }
+
+    fn step(&mut self, step: impl FnOnce(&mut MemTableIterator)) {
+        step(&mut self.entries);
+        self.is_read = false;
+        self.status = Ok(());
+        if !self.unprepared {
+            self.prepare_value();
+        }
+    }
+}
+
+impl InternalIterator for IndexTableIterator {
+    fn valid(&self) -> bool {
+        self.status.is_ok() && self.entries.valid()
+    }
+    fn seek_to_first(&mut self) {
+        self.step(MemTableIterator::seek_to_first);
+    }
+    fn seek_to_last(&mut self) {
+        self.step(MemTableIterator::seek_to_last);
+    }
+    fn seek(&mut self, target: &[u8]) {
+        self.step(|entries| entries.seek(target));
+    }
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.step(|entries| entries.seek_for_prev(target));
+    }
+    fn next(&mut self) {
+        self.step(MemTableIterator::next);
+    }
+    fn prev(&mut self) {
+        self.step(MemTableIterator::prev);
+    }
+    fn key(&self) -> &[u8] {
+        self.entries.key()
+    }
+    fn value(&self) -> &[u8] {
+        match self.slot() {
+            _ if self.is_read => &self.read,
+            Slot::Inline(value) => value,
+            Slot::InLog(_) => panic!("the value of an index table's entry was asked for before it was prepared"),
+        }
+    }
+    fn prepare_value(&mut self) -> bool {
+        if self.is_read || !self.valid() {
+            return self.valid();
+        }
+        let (Slot::InLog(at), Some(values)) = (self.slot(), &self.table.values) else { return true };
+        match values.read(at) {
+            Ok(value) => (self.read, self.is_read) = (value, true),
+            Err(e) => self.status = Err(e),
+        }
+        self.is_read
+    }
+    fn status(&self) -> Result<()> {
+        self.status.clone()
     }
 }
 

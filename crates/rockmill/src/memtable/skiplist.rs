@@ -409,6 +409,11 @@ impl Cursor {
         Self { list, node: ptr::null_mut() }
     }
 
+    /// Another at the same place.
+    pub(super) fn copy(&self) -> Self {
+        Self { list: Arc::clone(&self.list), node: self.node }
+    }
+
     /// The entry it is on.
     #[inline]
     pub(super) fn entry(&self) -> Option<Entry<'_>> {

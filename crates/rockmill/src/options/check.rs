@@ -231,8 +231,12 @@ pub(crate) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
         let why = "with a rate limiter the disk is to be written to evenly";
         adjusted.set("", "bytes_per_sync", &mut o.bytes_per_sync, LIMITED_BYTES_PER_SYNC, why);
     }
+    if !o.fast_path.as_os_str().is_empty() {
+        o.wal_dir.clone_from(&o.fast_path);
+    }
     let mode = o.wal_recovery_mode;
     let why = match mode {
+        _ if o.keeps_values_in_logs() => Some("values are read from WALs".to_owned()),
         _ if o.WAL_ttl_seconds > 0 || o.WAL_size_limit_MB > 0 => Some("obsolete WALs are archived".to_owned()),
         // Behind the end of a WAL in a file that is used again stands what it held before. These two modes take damage
         // in the middle for an error, and it looks the same.
@@ -266,6 +270,18 @@ pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
     }
     if let Some(limiter) = &o.rate_limiter {
         limiter.check()?;
+    }
+    if !o.fast_path.as_os_str().is_empty() {
+        if !o.keeps_values_in_logs() {
+            return Err(Error::invalid_argument("fast_path needs a fast_capacity above 0"));
+        }
+        if !o.wal_dir.as_os_str().is_empty() && o.wal_dir != o.fast_path {
+            return Err(Error::invalid_argument(format!(
+                "WALs are in the fast_path {}: leave wal_dir empty, which is {}",
+                o.fast_path.display(),
+                o.wal_dir.display()
+            )));
+        }
     }
     Ok(())
 }

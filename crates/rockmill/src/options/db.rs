@@ -79,6 +79,17 @@ declare_options! {
     /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
     /// has it. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;
+    /// Directory of the WALs on a faster device. Empty: `wal_dir`. It must be given at every open.
+    fast_path: PathBuf = PathBuf::new(), own_fixed;
+    /// Values stay in the WALs, of which there are so many bytes at most, until they are flushed: memtables hold their
+    /// addresses only (docs/hybrid.md). Writers are slowed before they stop. 0: values are in memtables.
+    fast_capacity: u64 = 0, own_fixed;
+    /// With `fast_capacity`: bytes of memory of an index table, which takes the place of `write_buffer_size`.
+    max_index_size: usize = 8 << 20, own_fixed, set_max_index_size;
+    /// With `fast_capacity`: bytes of memory of full index tables at which they are flushed.
+    data_flush_trigger_size: usize = 32 << 20, own_fixed, set_data_flush_trigger_size;
+    /// With `fast_capacity`: values of up to so many bytes are kept in the index table itself.
+    index_inline_size: usize = 64, own_fixed, set_index_inline_size;
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;
@@ -214,6 +225,14 @@ impl Options {
         self.db.wal_dir = path.as_ref().to_owned();
     }
 
+    /// Puts the WALs, of `capacity` bytes at most, on a faster device, and leaves values there until they are flushed in
+    /// large sorted runs (docs/hybrid.md). The directory belongs to one database, as a [`wal_dir`](Self::set_wal_dir)
+    /// does, and takes its place.
+    pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
+        self.db.fast_path = path.as_ref().to_owned();
+        self.db.fast_capacity = capacity;
+    }
+
     /// Has the engine `kernel` merge with a program of one's own (docs/kernel-engine.md, "Programs of your own"): the
     /// path of an object compiled with `rockmill_program.h`, which brings an order of keys or a compaction filter, or
     /// both. It is used for column families whose comparator and filter (or factory of filters) have the names that it
@@ -252,5 +271,12 @@ impl Options {
     /// Replaces the clock, for tests.
     pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
         self.db.clock = clock;
+    }
+}
+
+impl DbOptions {
+    /// Values stay in the WALs until they are flushed.
+    pub(crate) fn keeps_values_in_logs(&self) -> bool {
+        self.fast_capacity > 0
     }
 }

@@ -11,6 +11,7 @@
 //! | `mutable` | changes it | written and read under its name |
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
+//! | `own_fixed` | refuses it: only an open sets it | not written: RocksDB does not know the option |
 //! | `object(text)` | refuses it | written as what `text(&field)` returns; another one in a file is reported |
 //! | `object(text, make)` | refuses it | read: `make(text)` gives the object, `None` if it is not built in |
 //! | `mutable_object(text, make)` | changes it | the same |
@@ -33,6 +34,7 @@ pub(crate) enum Kind {
     Mutable,
     Fixed,
     Own,
+    OwnFixed,
     Object,
     MutableObject,
     Part,
@@ -43,6 +45,11 @@ impl Kind {
     /// True if an open database takes a change.
     pub fn is_mutable(self) -> bool {
         matches!(self, Self::Mutable | Self::MutableObject | Self::Own)
+    }
+
+    /// True for an option that RocksDB does not know.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnFixed)
     }
 
     /// True if RocksDB's text has it.
@@ -229,5 +236,6 @@ macro_rules! declare_options {
     (@kind mutable) => { $crate::options::declare::Kind::Mutable };
     (@kind fixed) => { $crate::options::declare::Kind::Fixed };
     (@kind own) => { $crate::options::declare::Kind::Own };
+    (@kind own_fixed) => { $crate::options::declare::Kind::OwnFixed };
 }
 pub(super) use declare_options;

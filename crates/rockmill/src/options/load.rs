@@ -463,7 +463,7 @@ fn add_values<O>(out: &mut Vec<OptionValue>, section: &'static str, table: &[Tex
             default,
             document: option.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
             mutable: option.kind.is_mutable(),
-            in_files: option.kind.is_in_files() && option.kind != Kind::Own,
+            in_files: option.kind.is_in_files(),
         });
     }
 }

@@ -48,7 +48,7 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
     for option in table {
         let Some(default) = (option.write)(&base) else { continue };
         let changes = if option.kind.is_mutable() { "yes" } else { "no" };
-        let own = if option.kind == Kind::Own { " Rockmill's own: not in OPTIONS files." } else { "" };
+        let own = if option.kind.is_own() { " Rockmill's own: not in OPTIONS files." } else { "" };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));

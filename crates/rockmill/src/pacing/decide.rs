@@ -31,12 +31,50 @@ pub struct FamilyNow<'a, O> {
     pub options: O,
     /// What of its tree slows writers.
     pub load: TreeLoad,
-    /// Memtables that are full.
-    pub full_memtables: usize,
+    /// Memtables that are full, and how many there may be.
+    pub memtables: FullMemtables,
     /// They are being flushed, or are about to be.
     pub flushing: bool,
     /// How long its flushes take.
     pub pace: &'a FlushPace,
+}
+
+/// Memtables that are full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FullMemtables {
+    /// So many are.
+    pub full: usize,
+    /// How many there may be, with the one that is filled.
+    pub most: usize,
+}
+
+/// What all logs hold, where they are bounded: values stay in them until they are flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogsNow {
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes at most.
+    pub capacity: u64,
+}
+
+impl LogsNow {
+    /// Logs that nothing bounds.
+    pub const UNBOUNDED: Self = Self { bytes: 0, capacity: u64::MAX };
+
+    /// Bytes that still fit.
+    pub fn room(self) -> u64 {
+        self.capacity.saturating_sub(self.bytes)
+    }
+
+    /// Bytes of the newest log at which writers stop, where those before it have `others`.
+    pub fn room_of_newest(self, others: u64) -> u64 {
+        self.capacity.saturating_sub(others.saturating_add(1))
+    }
+
+    /// Bytes of logs from which on the oldest are flushed: one half is filled while the other is emptied.
+    pub fn flush_from(self) -> u64 {
+        self.capacity / 2
+    }
 }
 
 /// What holds until the tree or the memtables change.
@@ -72,6 +110,7 @@ impl Orders {
 /// See the module's text. `failed`: the database takes no writes because of a background error.
 pub fn decide<'a, O: Deref<Target = CfOptions>>(
     families: impl Iterator<Item = FamilyNow<'a, O>> + Clone,
+    logs: LogsNow,
     failed: bool,
 ) -> Orders {
     let (mut tree, mut cause, mut behind) = (WriteControl::default(), 0, false);
@@ -86,7 +125,7 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
     behind |= tree.pressure > 0.0;
     let (mut stop, mut flushing, mut first) = (None, None, 0.0_f64);
     for f in families {
-        stop = stop.or_else(|| stop_of(&f));
+        stop = stop.or_else(|| stop_of(&f, logs));
         flushing = flushing.or(f.flushing.then_some(f.id));
         first = first.max(flush_first(&f, behind, tree.pressure));
     }
@@ -105,12 +144,16 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
 /// Why writers must wait, if they must, and for which column family.
 pub fn stop<'a, O: Deref<Target = CfOptions>>(
     mut families: impl Iterator<Item = FamilyNow<'a, O>>,
+    logs: LogsNow,
 ) -> Option<(u32, StallReason)> {
-    families.find_map(|f| stop_of(&f))
+    families.find_map(|f| stop_of(&f, logs))
 }
 
-fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>) -> Option<(u32, StallReason)> {
-    Some((f.id, write_stop(f.load, &f.options, f.full_memtables)?))
+fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow) -> Option<(u32, StallReason)> {
+    if logs.room() == 0 {
+        return Some((f.id, StallReason::FastDevice));
+    }
+    Some((f.id, write_stop(f.load, &f.options, f.memtables)?))
 }
 
 /// The first column family with a flush in flight, or due.
@@ -121,10 +164,8 @@ pub fn flushing<'a, O>(mut families: impl Iterator<Item = FamilyNow<'a, O>>) -> 
 /// A column family's memtables at a moment.
 #[derive(Debug, Clone, Copy)]
 pub struct MemtablesNow<'a, R> {
-    /// Those that are full.
-    pub full: usize,
-    /// How many there may be, with the one that is filled.
-    pub most: usize,
+    /// Those that are full, and how many there may be.
+    pub memtables: FullMemtables,
     /// The full ones are being flushed, or are about to be.
     pub flushing: bool,
     /// How long its flushes take.
@@ -158,7 +199,7 @@ pub fn pace<'a, R: FnOnce(usize) -> f64>(
     if failed {
         return Pace::FREE;
     }
-    let paces = families.map(|f| match f.most.checked_sub(f.full + 1) {
+    let paces = families.map(|f| match f.memtables.most.checked_sub(f.memtables.full + 1) {
         Some(more) if f.flushing => {
             let room = (f.room)(more);
             Pace { rate: f.pace.rate(now, room, f.due), room }
@@ -176,8 +217,7 @@ pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
 }
 
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, behind: bool, pressure: f64) -> f64 {
-    let most = f.options.max_write_buffer_number.max(1) as usize;
-    if f.flushing && f.full_memtables + 1 >= most { f.pace.priority(behind, pressure) } else { 0.0 }
+    if f.flushing && f.memtables.full + 1 >= f.memtables.most { f.pace.priority(behind, pressure) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -185,7 +225,11 @@ mod tests {
     use super::*;
 
     fn now<'a>(options: &'a CfOptions, pace: &'a FlushPace, load: TreeLoad) -> FamilyNow<'a, &'a CfOptions> {
-        FamilyNow { id: 7, options, load, full_memtables: 0, flushing: false, pace }
+        FamilyNow { id: 7, options, load, memtables: full_of(0, options), flushing: false, pace }
+    }
+
+    fn full_of(full: usize, options: &CfOptions) -> FullMemtables {
+        FullMemtables { full, most: options.max_write_buffer_number as usize }
     }
 
     #[test]
@@ -193,7 +237,7 @@ mod tests {
         let (o, mut pace) = (CfOptions::default(), FlushPace::default());
         assert_eq!(flush_first(&now(&o, &pace, TreeLoad::default()), false, 0.0), 0.0, "there is no flush");
         let full = |pace: &FlushPace, o: &CfOptions, behind, pressure| {
-            let f = FamilyNow { full_memtables: 1, flushing: true, ..now(o, pace, TreeLoad::default()) };
+            let f = FamilyNow { memtables: full_of(1, o), flushing: true, ..now(o, pace, TreeLoad::default()) };
             flush_first(&f, behind, pressure)
         };
         let unknown = [full(&pace, &o, false, 0.0), full(&pace, &o, true, 0.0)];
@@ -215,7 +259,7 @@ mod tests {
                 let options = if *kind == "off" { &off } else { &o };
                 FamilyNow { id, ..now(options, &pace, runs(*n)) }
             });
-            decide(families, false)
+            decide(families, LogsNow::UNBOUNDED, false)
         };
         let calm = all([("on", 0), ("on", 3), ("off", 100)]);
         assert!(!calm.delayed() && !calm.behind && calm.stop.is_none(), "a tree without compactions slows nobody");
@@ -230,8 +274,8 @@ mod tests {
     #[test]
     fn a_store_that_takes_no_writes_paces_nobody() {
         let (o, pace) = (CfOptions::default(), FlushPace::default());
-        let full = FamilyNow { full_memtables: 2, flushing: true, ..now(&o, &pace, TreeLoad::default()) };
-        let of = |failed| decide(std::iter::once(full.clone()), failed);
+        let full = FamilyNow { memtables: full_of(2, &o), flushing: true, ..now(&o, &pace, TreeLoad::default()) };
+        let of = |failed| decide(std::iter::once(full.clone()), LogsNow::UNBOUNDED, failed);
         assert!(of(false).paced && of(false).flush_first == 1.0);
         assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
         assert!(!of(true).paced && of(true).flush_first == 0.0 && of(true).awaited);
@@ -244,8 +288,7 @@ mod tests {
         flush.end(1.0, Some(0.0));
         flush.begin(10.0, 1e6);
         let of = |full, flushing, room: f64| MemtablesNow {
-            full,
-            most: 2,
+            memtables: FullMemtables { full, most: 2 },
             flushing,
             pace: &flush,
             due: OneFlush { since: 10.0, bytes: 1e6 },
@@ -259,6 +302,19 @@ mod tests {
         assert_eq!(slowest, Pace { rate: flush.rate(10.0, 2e6, of(0, true, 0.0).due), room: 2e6 });
         assert!(pace(all(), 20.0, false).rate < slowest.rate, "it is late");
         assert_eq!(pace([of(0, true, 2e6)].into_iter(), 10.0, false).room, 4e6, "one more may be full");
+    }
+
+    #[test]
+    fn logs_that_are_full_stop_writers_and_flushes_begin_before() {
+        let (o, pace) = (CfOptions::default(), FlushPace::default());
+        let of = |bytes| {
+            let logs = LogsNow { bytes, capacity: 100 };
+            decide(std::iter::once(now(&o, &pace, TreeLoad::default())), logs, false).stop
+        };
+        assert_eq!([of(0), of(99)], [None, None]);
+        assert_eq!([of(100), of(170)], [Some((7, StallReason::FastDevice)); 2]);
+        let logs = LogsNow { bytes: 60, capacity: 100 };
+        assert_eq!((logs.room(), logs.flush_from(), logs.room_of_newest(10)), (40, 50, 89));
     }
 
     #[test]

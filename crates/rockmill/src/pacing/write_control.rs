@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rockmill_io::Clock;
 
+use super::decide::FullMemtables;
 use crate::options::{CfOptions, CompactionStyle};
 use crate::pacing::common::{BYTES_OF_A_BYTE, BytesPerSecond, SLEEP_MAX, SLEEP_MIN, Seconds};
 use crate::pacing::decide::{Orders, Pace};
@@ -38,6 +39,8 @@ pub enum StallReason {
     Memtables = 3,
     /// All memtables together hold too much: the write buffer manager stops writers.
     WriteBufferManager = 4,
+    /// The logs on the fast device have reached their capacity.
+    FastDevice = 5,
 }
 
 impl StallReason {
@@ -49,6 +52,7 @@ impl StallReason {
             Self::PendingCompactionBytes => "pending compaction bytes",
             Self::Memtables => "memtables",
             Self::WriteBufferManager => "bytes in memtables (write buffer manager)",
+            Self::FastDevice => "bytes on the fast device (fast_capacity)",
         }
     }
 
@@ -58,6 +62,7 @@ impl StallReason {
             2 => Self::PendingCompactionBytes,
             3 => Self::Memtables,
             4 => Self::WriteBufferManager,
+            5 => Self::FastDevice,
             _ => Self::None,
         }
     }
@@ -166,8 +171,8 @@ fn runs_that_stop(o: &CfOptions) -> i32 {
 }
 
 /// Why writers must wait, if they must, with so many full memtables.
-pub fn write_stop(load: TreeLoad, o: &CfOptions, full_memtables: usize) -> Option<StallReason> {
-    if full_memtables >= o.max_write_buffer_number.max(1) as usize {
+pub fn write_stop(load: TreeLoad, o: &CfOptions, memtables: FullMemtables) -> Option<StallReason> {
+    if memtables.full >= memtables.most {
         return Some(StallReason::Memtables);
     }
     if o.disable_auto_compactions {

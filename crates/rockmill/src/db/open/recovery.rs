@@ -11,7 +11,7 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
-use crate::front::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan, entry_of};
+use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
 use crate::sync::atomic::Ordering;
 use crate::version::{Version, VersionBuilder};
 
@@ -31,7 +31,7 @@ impl DbInner {
             oldest: by_families.max(bound),
             next: self.last_sequence() + 1,
             flush_full,
-            keep_logs: self.opts.avoid_flush_during_recovery,
+            keep_logs: self.opts.avoid_flush_during_recovery || self.front.memory().index().is_some(),
         };
         let recovered = self.front.recover(self, logs, &plan)?;
         if let Some(last) = recovered.last_sequence {
@@ -69,28 +69,33 @@ impl RecoveryHost for Arc<DbInner> {
         self.files.numbers().pass(number);
     }
 
-    fn replay(&self, log: u64, batch: &BatchRep) -> rockmill_format::Result<SequenceNumber> {
+    fn replay(&self, log: u64, batch: &BatchRep, at: Option<&LoggedBatch>) -> rockmill_format::Result<SequenceNumber> {
         let mut seq = batch.sequence();
         let mut state = self.state.lock();
         for record in batch.iter() {
             let Some((cf, t, key, value)) = entry_of(&record?) else { continue };
             if let Some(c) = state.cfs.get_mut(&cf) {
-                c.front.replay(log, seq, t, key, value);
+                let at = at.and_then(|at| at.value(batch, value));
+                c.front.replay(log, seq, t, key, value, at);
             }
             seq += 1;
         }
         Ok(seq)
     }
 
-    fn flush_full(&self) -> Result<bool> {
+    fn flush_full(&self, log: u64) -> Result<bool> {
         let full: Vec<u32> = {
-            let state = self.state.lock();
-            let pressed = self.front.memory().should_flush();
+            let mut state = self.state.lock();
+            let memory = self.front.memory();
+            let pressed = memory.should_flush();
             let full = |c: &CfState| {
                 let size = c.front.active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || size >= c.cf.options.load().write_buffer_size)
+                size >= CHECK_EVERY && (pressed || c.front.is_full(&c.cf.options.load()))
             };
-            state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
+            let full = state.cfs.iter_mut().filter(|(_, c)| full(c));
+            let to_flush =
+                full.filter_map(|(&id, c)| (!c.front.seal_recovered(log, &c.cf.options.load(), memory)).then_some(id));
+            to_flush.collect()
         };
         full.iter().try_for_each(|&id| self.flush_recovered(id))?;
         Ok(!full.is_empty())

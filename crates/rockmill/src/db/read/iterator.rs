@@ -71,6 +71,8 @@ pub struct DbRawIterator<'a> {
     operator: Option<Arc<dyn MergeOperator>>,
     operands: OperandList,
     target: Vec<u8>,
+    /// Values may have to be made ready before they are read.
+    prepares: bool,
     /// Bytes at the end of each value that are the time of its writing.
     stamp_len: usize,
     status: Result<()>,
@@ -131,6 +133,7 @@ impl DbInner {
             operator: cf.merge_operator.clone(),
             operands: OperandList::default(),
             target: Vec::new(),
+            prepares: current.front.has_values_in_logs(),
             stamp_len: if self.opened.with_ttl() { ttl::STAMP_LEN } else { 0 },
             status: Ok(()),
             counts: IteratorCounts::new(self.opts.statistics.as_ref()),
@@ -401,6 +404,19 @@ impl DbRawIterator<'_> {
         self.status = Err(e);
     }
 
+    /// Makes the value of `iter` ready; after an error there is no current entry.
+    #[inline]
+    fn prepare(&mut self) -> bool {
+        !self.prepares || self.iter.prepare_value() || self.unprepared()
+    }
+
+    #[cold]
+    fn unprepared(&mut self) -> bool {
+        let failed = self.iter.status().err();
+        self.fail(failed.unwrap_or_else(|| Error::corruption("a value could not be read")));
+        false
+    }
+
     /// Puts `iter` on the first entry of `user_key` with a sequence number of at most `seq`, or behind.
     fn seek_internal(&mut self, user_key: &[u8], seq: SequenceNumber) {
         self.target.clear();
@@ -486,7 +502,7 @@ impl DbRawIterator<'_> {
             let filtered = self.filter.as_ref().is_some_and(|p| !user_key.starts_with(p));
             match parsed.value_type {
                 ValueType::Value if !covered && !filtered => {
-                    self.valid = true;
+                    self.valid = self.prepare();
                     return;
                 }
                 ValueType::Merge if !covered && !filtered => return self.merge_forward(),
@@ -540,10 +556,16 @@ impl DbRawIterator<'_> {
             }
             match parsed.value_type {
                 ValueType::Merge => {
+                    if !self.prepare() {
+                        return;
+                    }
                     self.counts.merged += 1;
                     self.operands.push(self.iter.value());
                 }
                 ValueType::Value => {
+                    if !self.prepare() {
+                        return;
+                    }
                     has_base = true;
                     break;
                 }
@@ -612,6 +634,9 @@ impl DbRawIterator<'_> {
                         candidate = Some(ValueType::Value);
                         self.saved_key.clear();
                         self.saved_key.extend_from_slice(user_key);
+                        if !self.prepare() {
+                            return;
+                        }
                         self.saved_value.clear();
                         self.saved_value.extend_from_slice(self.iter.value());
                         has_base = true;
@@ -625,6 +650,9 @@ impl DbRawIterator<'_> {
                             self.operands.clear();
                         }
                         candidate = Some(ValueType::Merge);
+                        if !self.prepare() {
+                            return;
+                        }
                         self.operands.push(self.iter.value());
                     }
                     ValueType::Value | ValueType::Merge | ValueType::Deletion | ValueType::SingleDeletion => {

@@ -33,7 +33,7 @@ use crate::db::write::turn;
 use crate::db::{ColumnFamily, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
-use crate::front::{BufferLimit, entry_of};
+use crate::front::{BufferLimit, LoggedBatch, entry_of};
 use crate::options::WriteOptions;
 use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
@@ -210,8 +210,8 @@ impl DbInner {
         if sync && let Some(leadership) = leadership {
             leadership.syncs();
         }
-        let place = GroupSpan { first, next, wal_size: self.front.log_size() };
         let timer = perf::time(PerfMetric::WriteWalTime);
+        let place = GroupSpan { first, next, wal_size: self.front.log_size() };
         let logged = if next > MAX_SEQUENCE {
             let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
             Err(Error::new(ErrorKind::Aborted, used))
@@ -221,8 +221,8 @@ impl DbInner {
         drop(timer);
         if let Err(e) = &logged {
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
-            return logged;
         }
+        let logged = logged?;
         in_flight.begin(place);
         *stage = Stage::Inserts(place);
         let shared = self.opts.allow_concurrent_memtable_write;
@@ -230,7 +230,7 @@ impl DbInner {
             *leadership = None;
         }
         let timer = perf::time(PerfMetric::WriteMemtableTime);
-        insert_group(self, own, first, members, shared)?;
+        insert_group(self, own, first, members, shared, logged)?;
         drop(timer);
         self.count_group(own, members, next - first);
         Ok(())
@@ -279,6 +279,7 @@ impl DbInner {
         }
     }
 
+    /// Gives where the group is in the log, if values are to stay there.
     fn log_group(
         &self,
         own: &BatchRep,
@@ -286,10 +287,10 @@ impl DbInner {
         members: &[Arc<Slot>],
         disable_wal: bool,
         sync: bool,
-    ) -> Result<()> {
+    ) -> Result<Option<LoggedBatch>> {
         if disable_wal {
             self.front.note_unlogged();
-            return Ok(());
+            return Ok(None);
         }
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
@@ -326,17 +327,17 @@ impl DbInner {
             count(&self.stats.wal_syncs, 1);
         }
         log.acknowledge();
-        Ok(())
+        Ok(log.values_of_last())
     }
 
     /// [`Self::insert_batch`] with a panic as an error.
-    pub fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber) -> Result<()> {
-        caught("an insertion into a memtable", || self.insert_batch(rep, first))
+    pub fn try_insert_batch(&self, rep: &BatchRep, first: SequenceNumber, logged: Option<&LoggedBatch>) -> Result<()> {
+        caught("an insertion into a memtable", || self.insert_batch(rep, first, logged))
     }
 
     /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
     /// would do.
-    fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber) {
+    fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber, logged: Option<&LoggedBatch>) {
         let mut seq = first;
         let mut families = Families::of(self);
         let mut at: Option<(u32, CurrentVersion, BufferLimit)> = None;
@@ -346,11 +347,12 @@ impl DbInner {
             let Some((cf, t, key, value)) = entry_of(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
                 full |= at.take().is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
-                let limit = |c: &ColumnFamily| BufferLimit::of(&c.data.options.load());
+                let limit = |c: &ColumnFamily| self.front.memory().limit(&c.data.options.load());
                 at = families.get(cf).map(|c| (cf, c.data.current.load(), limit(c)));
             }
             if let Some((_, sv, _)) = &at {
-                sv.front.insert(seq, t, key, value);
+                let at = logged.and_then(|batch| batch.value(rep, value));
+                sv.front.insert(seq, t, key, value, at);
             }
             seq += 1;
         }

@@ -6,7 +6,7 @@ use crate::db::{DbInner, State};
 use crate::event_listener::WriteStallCondition;
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
-use crate::pacing::decide::{self, FamilyNow, Orders, Pace, decide};
+use crate::pacing::decide::{self, FamilyNow, LogsNow, Orders, Pace, decide};
 use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
 
@@ -15,7 +15,15 @@ impl DbInner {
     /// the tree, of the memtables, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
-        self.obey(state, &decide(self.families_now(state), state.errors.worst().is_some()));
+        self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
+    }
+
+    /// What all logs hold.
+    pub fn logs_now(&self, state: &State) -> LogsNow {
+        match self.front.memory().index() {
+            Some(index) => LogsNow { bytes: state.logs.left_bytes() + self.front.log_size(), capacity: index.capacity },
+            None => LogsNow::UNBOUNDED,
+        }
     }
 
     /// What is observed of each column family.
@@ -27,8 +35,8 @@ impl DbInner {
         state.cfs.iter().map(move |(&id, c)| {
             let options = c.cf.options.load_full();
             let flushing = c.front.waits_for_flush(&options, without_merging);
-            let (load, full_memtables) = (c.jobs.scores().load(), c.front.sealed_count());
-            FamilyNow { id, options, load, full_memtables, flushing, pace: c.front.pace() }
+            let (load, memtables) = (c.jobs.scores().load(), c.front.full_memtables(&options));
+            FamilyNow { id, options, load, memtables, flushing, pace: c.front.pace() }
         })
     }
 
@@ -54,8 +62,9 @@ impl DbInner {
     /// How fast users may go on, who wrote `written`, at a moment.
     pub fn pace_at(&self, now: Seconds, written: u64) -> Pace {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
+        let logs = self.logs_now(&state);
         let families =
-            state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging));
+            state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging, logs));
         decide::pace(families, now, state.errors.worst().is_some())
     }
 
@@ -66,7 +75,7 @@ impl DbInner {
 
     /// Why writers must wait now, if they must.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        decide::stop(self.families_now(state)).map(|(_, why)| why)
+        decide::stop(self.families_now(state), self.logs_now(state)).map(|(_, why)| why)
     }
 }
 

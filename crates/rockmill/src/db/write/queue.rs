@@ -19,13 +19,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use rockmill_format::SequenceNumber;
-use rockmill_format::batch::BatchRep;
+use rockmill_format::batch::{self, BatchRep};
 
 use crate::db::DbInner;
 use crate::db::write::commit_delay::{CommitDelay, Company};
 use crate::db::write::turn;
 use crate::error::{Error, Result};
 use crate::event_listener::in_listener;
+use crate::front::LoggedBatch;
 use crate::options::WriteOptions;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, Thread};
@@ -63,6 +64,8 @@ pub(crate) struct Slot {
     /// Owned by the slot from queueing until `DONE` (or until its writer leads).
     pub rep: Mutex<BatchRep>,
     group: Mutex<Option<Arc<Group>>>,
+    /// Where in the group's record the batch's records begin, if its values stay there.
+    base: AtomicU64,
     result: Mutex<Result<()>>,
     /// Wants to lead alone (memtable switches, WAL syncs).
     barrier: bool,
@@ -77,6 +80,8 @@ struct Group {
     /// How many are not yet in.
     running: AtomicUsize,
     leader: Thread,
+    /// Where the group is in the log, if its values stay there.
+    logged: Option<LoggedBatch>,
     /// The first panic.
     failed: OnceLock<Error>,
 }
@@ -278,6 +283,7 @@ impl Slot {
             bytes: rep.len_bytes(),
             rep: Mutex::new(std::mem::take(rep)),
             group: Mutex::new(None),
+            base: AtomicU64::new(0),
             result: Mutex::new(Ok(())),
             barrier,
             since,
@@ -329,6 +335,14 @@ impl Slot {
         self.wake(DONE);
     }
 
+    /// Inserts the batch.
+    fn insert(&self, db: &DbInner, group: Option<&LoggedBatch>) -> Result<()> {
+        let rep = self.rep.lock();
+        // Relaxed: stored before the batch was given out for insertion.
+        let at = group.map(|group| LoggedBatch { base: self.base.load(Ordering::Relaxed), ..group.clone() });
+        db.try_insert_batch(&rep, rep.sequence(), at.as_ref())
+    }
+
     /// Waits in a group until it is through; inserts the batch if it is to be had.
     fn wait_done(&self, db: &DbInner) {
         let mut backoff = Backoff::new();
@@ -337,10 +351,7 @@ impl Slot {
                 DONE => return,
                 INSERT if self.claim() => {
                     let group = self.group.lock().take();
-                    let inserted = {
-                        let rep = self.rep.lock();
-                        db.try_insert_batch(&rep, rep.sequence())
-                    };
+                    let inserted = self.insert(db, group.as_ref().and_then(|group| group.logged.as_ref()));
                     if let Some(group) = group {
                         group.ended(inserted);
                     }
@@ -559,28 +570,36 @@ pub(crate) fn insert_group(
     first: SequenceNumber,
     members: &[Arc<Slot>],
     shared: bool,
+    logged: Option<LoggedBatch>,
 ) -> Result<()> {
+    let of_own = logged.as_ref();
     if members.is_empty() {
-        return db.try_insert_batch(own, first);
+        return db.try_insert_batch(own, first, of_own);
     }
-    let insert = |m: &Slot| {
-        let rep = m.rep.lock();
-        db.try_insert_batch(&rep, rep.sequence())
-    };
+    if let Some(logged) = of_own {
+        let records = |bytes: usize| (bytes - batch::HEADER_LEN) as u64;
+        let mut base = logged.base + records(own.len_bytes());
+        for m in members {
+            m.base.store(base, Ordering::Relaxed);
+            base += records(m.bytes);
+        }
+    }
     if !shared {
-        return db.try_insert_batch(own, first).and_then(|()| members.iter().try_for_each(|m| insert(m)));
+        let own = db.try_insert_batch(own, first, of_own);
+        return own.and_then(|()| members.iter().try_for_each(|m| m.insert(db, of_own)));
     }
     // The leader counts itself, so that the group cannot end before its members know of it.
     let running = AtomicUsize::new(members.len() + 1);
-    let group = Arc::new(Group { running, leader: thread::current(), failed: OnceLock::new() });
+    let group = Arc::new(Group { running, leader: thread::current(), logged, failed: OnceLock::new() });
+    let of_own = group.logged.as_ref();
     for m in members {
         *m.group.lock() = Some(Arc::clone(&group));
         m.state.store(INSERT, Ordering::Release);
     }
-    group.ended(db.try_insert_batch(own, first));
+    group.ended(db.try_insert_batch(own, first, of_own));
     for m in members {
         if m.claim() {
-            group.ended(insert(m));
+            group.ended(m.insert(db, of_own));
         }
     }
     let mut backoff = Backoff::new();

@@ -162,7 +162,12 @@ impl DbInner {
             }
         }
         // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
-        self.front.set_log_room(if full.is_empty() && self.front.log_size() > room { u64::MAX } else { room });
+        let waits = full.is_empty() && self.front.log_size() > room;
+        self.front.set_log_room(if waits {
+            self.logs_now(state).room_of_newest(state.logs.left_bytes())
+        } else {
+            room
+        });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
         }
@@ -171,6 +176,9 @@ impl DbInner {
 
     /// Length of the present WAL at which all together are too large.
     pub fn log_room(&self, state: &State) -> u64 {
+        if self.front.memory().index().is_some() {
+            return self.logs_now(state).flush_from().saturating_sub(state.logs.left_bytes());
+        }
         if state.cfs.len() <= 1 {
             return u64::MAX; // the WAL goes with the memtable
         }

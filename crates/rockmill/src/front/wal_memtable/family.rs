@@ -14,19 +14,22 @@ use std::sync::{Arc, Weak};
 
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
-use super::memory::{BufferLimit, FrontMemory};
+use super::memory::{BufferLimit, FrontMemory, IndexTables, memtable_size};
 use super::view::{FrontView, SealedRuns, stats_of};
 use crate::event_listener::FlushReason;
 use crate::front::{BufferStats, SealedInfo};
 use crate::memtable::MemTable;
+use crate::memtable::log_values::LoggedValue;
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
-use crate::pacing::decide::MemtablesNow;
+use crate::pacing::decide::{FullMemtables, LogsNow, MemtablesNow};
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
     cmp: InternalKeyComparator,
+    /// Its memtables are index tables.
+    index: Option<IndexTables>,
     /// The memtable that writers fill.
     active: Arc<MemTable>,
     /// The log that was in use when `active` began: its data is in this one or later ones.
@@ -76,6 +79,7 @@ impl FamilyFront {
     pub fn new(cmp: &InternalKeyComparator, options: &CfOptions, memory: &FrontMemory, log_number: u64) -> Self {
         Self {
             cmp: cmp.clone(),
+            index: memory.index().copied(),
             active: memory.memtable(1, cmp, options),
             active_log: log_number,
             sealed: VecDeque::new(),
@@ -86,7 +90,7 @@ impl FamilyFront {
             flushing: false,
             flush_reported_up_to: 0,
             pace: FlushPace::default(),
-            fill: MemtableFill::new(options.write_buffer_size),
+            fill: MemtableFill::new(memtable_size(memory.index(), options)),
         }
     }
 
@@ -111,7 +115,7 @@ impl FamilyFront {
 
     /// True when the active memtable is to be sealed.
     pub fn is_full(&self, options: &CfOptions) -> bool {
-        !self.active.is_empty() && BufferLimit::of(options).is_reached(&self.active)
+        !self.active.is_empty() && BufferLimit::of(self.index.as_ref(), options).is_reached(&self.active)
     }
 
     /// Smallest sequence number in the active memtable, `u64::MAX` when it is empty.
@@ -149,7 +153,7 @@ impl FamilyFront {
         }
         let full = self.replace_active(options, memory);
         full.mark_immutable();
-        let filled = filled(&full, options.write_buffer_size);
+        let filled = filled(&full, memtable_size(self.index.as_ref(), options));
         if let Some(seconds) = self.fill.sealed(filled, writers.written, writers.now, writers.waited) {
             self.pace.wrote(filled.data as f64, seconds);
         }
@@ -213,7 +217,7 @@ impl FamilyFront {
             // Everything recovered is in tables: older logs hold nothing.
             self.active_log = log;
         }
-        self.log_number = self.active_log;
+        self.log_number = self.oldest_log().unwrap_or(self.active_log);
     }
 
     /// The MANIFEST says that logs below `log` are not needed.
@@ -221,20 +225,46 @@ impl FamilyFront {
         self.log_number = self.log_number.max(log);
     }
 
-    /// Inserts an entry of log `log` again; passed over if tables have that log's data.
-    pub fn replay(&mut self, log: u64, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
+    /// Inserts an entry of log `log` again, whose value is there at `at` if it can stay there; passed over if tables
+    /// have that log's data.
+    pub fn replay(
+        &mut self,
+        log: u64,
+        seq: SequenceNumber,
+        value_type: ValueType,
+        key: &[u8],
+        value: &[u8],
+        at: Option<LoggedValue<'_>>,
+    ) {
         if self.log_number > log {
             return;
         }
         if self.active.is_empty() {
             self.active_log = log;
         }
-        self.active.add(seq, value_type, key, value);
+        self.active.add_logged(seq, value_type, key, value, at);
+    }
+
+    /// Seals a full index table that was recovered up to a place in log `log`. False if there are none here: a full
+    /// memtable is to be written as a table.
+    pub fn seal_recovered(&mut self, log: u64, options: &CfOptions, memory: &FrontMemory) -> bool {
+        if self.index.is_none() {
+            return false;
+        }
+        let full = self.replace_active(options, memory);
+        full.mark_immutable();
+        self.sealed.push_back(Sealed { mem: full, log: self.active_log });
+        self.active_log = log;
+        true
     }
 
     /// Takes what was recovered, to be written as a table before the database is open; `None` without any.
     pub fn take_recovered(&mut self, options: &CfOptions, memory: &FrontMemory) -> Option<SealedRuns> {
-        (!self.active.is_empty()).then(|| SealedRuns::new(vec![self.replace_active(options, memory)]))
+        let mut all: Vec<_> = self.sealed.drain(..).map(|s| s.mem).collect();
+        if !self.active.is_empty() {
+            all.push(self.replace_active(options, memory));
+        }
+        (!all.is_empty()).then(|| SealedRuns::new(all))
     }
 
     // Flushes.
@@ -243,6 +273,9 @@ impl FamilyFront {
     /// others to be merged with.
     pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
         let n = self.sealed.len();
+        if let Some(index) = &self.index {
+            return n > 0 && (self.flush_requested || self.sealed_stats().memory >= index.flush_bytes as u64);
+        }
         let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)
     }
@@ -333,22 +366,35 @@ impl FamilyFront {
         &self.pace
     }
 
-    /// What says how fast users may go on, who wrote `written`.
+    /// Memtables that are full, and how many there may be with the one that is filled. Index tables are bounded by their
+    /// logs.
+    pub fn full_memtables(&self, options: &CfOptions) -> FullMemtables {
+        match self.index {
+            Some(_) => FullMemtables { full: 0, most: usize::MAX },
+            None => FullMemtables { full: self.sealed.len(), most: options.max_write_buffer_number.max(1) as usize },
+        }
+    }
+
+    /// What says how fast users may go on, who wrote `written`. `logs`: what all logs hold.
     pub fn memtables_now(
         &self,
         options: &CfOptions,
         written: u64,
         without_merging: bool,
+        logs: LogsNow,
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
-        let size = options.write_buffer_size;
+        let size = memtable_size(self.index.as_ref(), options);
         let waiting: u64 = self.sealed.iter().map(|s| s.mem.data_size()).sum();
+        let in_logs = self.index.is_some();
         MemtablesNow {
-            full: self.sealed.len(),
-            most: options.max_write_buffer_number.max(1) as usize,
+            memtables: self.full_memtables(options),
             flushing: self.waits_for_flush(options, without_merging),
             pace: &self.pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
-            room: move |more| self.fill.room(filled(&self.active, size), written, more),
+            room: move |more| match in_logs {
+                true => logs.room() as f64,
+                false => self.fill.room(filled(&self.active, size), written, more),
+            },
         }
     }
 

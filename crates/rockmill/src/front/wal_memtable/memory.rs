@@ -15,6 +15,30 @@ use crate::options::{CfOptions, DbOptions};
 /// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
 
+/// Memtables that keep where values are in the log, instead of the values: index tables (DecouKV, section 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IndexTables {
+    /// Bytes of memory at which one is full (the paper's `max_index_size`).
+    pub size: usize,
+    /// Values of up to so many bytes are in the table itself.
+    pub inline_max: usize,
+    /// Bytes of memory of full ones at which they are flushed (the paper's `data_flush_trigger_size`, DFTS).
+    pub flush_bytes: usize,
+    /// Bytes of logs at most.
+    pub capacity: u64,
+}
+
+impl IndexTables {
+    fn of(options: &DbOptions) -> Option<Self> {
+        options.keeps_values_in_logs().then_some(Self {
+            size: options.max_index_size.max(memory_when_full_min()),
+            inline_max: options.index_inline_size,
+            flush_bytes: options.data_flush_trigger_size,
+            capacity: options.fast_capacity.max(1),
+        })
+    }
+}
+
 /// Where the memory of a store's memtables comes from, and where it is charged. Default: from the allocator, and
 /// charged nowhere.
 #[derive(Default)]
@@ -23,6 +47,8 @@ pub(crate) struct FrontMemory {
     manager: Option<WriteBufferManager>,
     /// Memory of memtables that are gone, for the next.
     pool: Option<Arc<MemoryPool>>,
+    /// How values that stay in the log are indexed, if they do.
+    index: Option<IndexTables>,
 }
 
 impl FrontMemory {
@@ -34,7 +60,18 @@ impl FrontMemory {
         };
         let manager = options.write_buffer_manager.clone().or(own);
         let pool = Arc::new(MemoryPool::new(manager.as_ref(), Some(Arc::clone(alarm))));
-        Self { manager, pool: Some(pool) }
+        Self { manager, pool: Some(pool), index: IndexTables::of(options) }
+    }
+
+    /// How values that stay in the log are indexed, if they do.
+    pub fn index(&self) -> Option<&IndexTables> {
+        self.index.as_ref()
+    }
+
+    /// What makes a memtable of a column family full.
+    #[inline]
+    pub fn limit(&self, options: &CfOptions) -> BufferLimit {
+        BufferLimit::of(self.index(), options)
     }
 
     /// True when something must be sealed and flushed, since all memtables together hold too much.
@@ -103,22 +140,27 @@ impl FrontMemory {
     pub(super) fn memtable(&self, id: u64, cmp: &InternalKeyComparator, options: &CfOptions) -> Arc<MemTable> {
         let manager = self.manager.as_ref();
         let limit = manager.map_or(0, WriteBufferManager::get_buffer_size);
-        let mut step = arena_step(options.write_buffer_size, options.arena_block_size);
+        let size = memtable_size(self.index(), options);
+        let mut step = arena_step(size, options.arena_block_size);
         if limit > 0 {
             step = step.min((limit / 64).max(BLOCK_SIZE_MIN));
         }
-        let pool = self.pool.as_ref().filter(|pool| pool.serves(options.write_buffer_size, step)).cloned();
+        let pool = self.pool.as_ref().filter(|pool| pool.serves(size, step)).cloned();
         if pool.is_none() {
-            step = step.min(step_of_shards(options.write_buffer_size));
+            step = step.min(step_of_shards(size));
         }
         // RocksDB's limits.
         let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
         let filter = MemTableFilter {
-            bytes: ((options.write_buffer_size as f64 * ratio) as usize).min(FILTER_MAX),
+            bytes: ((size as f64 * ratio) as usize).min(FILTER_MAX),
             whole_keys: options.memtable_whole_key_filtering,
             prefixes: options.prefix_extractor.clone(),
         };
-        Arc::new(MemTable::charging(id, cmp.clone(), step, &filter, manager, pool))
+        let fresh = MemTable::charging(id, cmp.clone(), step, &filter, manager, pool);
+        Arc::new(match self.index() {
+            Some(index) => fresh.with_values_in_log(index.inline_max),
+            None => fresh,
+        })
     }
 }
 
@@ -129,14 +171,19 @@ pub(crate) struct BufferLimit {
     range_deletions: u64,
 }
 
+/// Bytes of memory at which a memtable is full.
+pub(super) fn memtable_size(index: Option<&IndexTables>, options: &CfOptions) -> usize {
+    index.map_or(options.write_buffer_size, |index| index.size)
+}
+
 impl BufferLimit {
     #[inline]
-    pub fn of(options: &CfOptions) -> Self {
+    pub(super) fn of(index: Option<&IndexTables>, options: &CfOptions) -> Self {
         let range_deletions = match options.memtable_max_range_deletions {
             0 => u64::MAX,
             n => n.into(),
         };
-        Self { bytes: options.write_buffer_size.max(memory_when_full_min()), range_deletions }
+        Self { bytes: memtable_size(index, options).max(memory_when_full_min()), range_deletions }
     }
 
     #[inline]

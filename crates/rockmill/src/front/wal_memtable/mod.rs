@@ -34,6 +34,7 @@ use self::wal_files::{Retention, wal_dir_of};
 use crate::error::{Error, Result};
 use crate::front::LogFailure;
 use crate::info_log::Alarm;
+use crate::memtable::log_values::LoggedBatch;
 use crate::options::DbOptions;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,11 @@ impl LogLead<'_> {
     pub fn sync(&mut self) -> Result<()> {
         self.wal.sync_left()?;
         self.writer()?.sync()
+    }
+
+    /// Where the values of what was appended last are, if they stay in the log.
+    pub fn values_of_last(&self) -> Option<LoggedBatch> {
+        self.current.as_ref().and_then(WalWriter::values_of_last)
     }
 
     /// Says that everything appended so far counts: its writers are told so.
@@ -166,7 +172,11 @@ impl WalMemtable {
             ..WriteOptions::default()
         };
         let kind = WalKind { recyclable: self.retention.recycles(), gathers: self.gathers };
-        WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind)
+        let mut log = WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind)?;
+        if self.memory.index().is_some() {
+            log.keep_values(&*self.fs)?;
+        }
+        Ok(log)
     }
 
     /// The first log of an opening. It goes on where recovered ones end, if some are kept.

@@ -2,15 +2,18 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rockmill_format::batch::{self, BatchRep};
+use rockmill_format::log::place::RecordPlace;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
 use rockmill_io::{FileSystem, WriteOptions};
 
 use super::WalMemtable;
-use super::wal::Follows;
+use super::wal::{Follows, open_values};
 use crate::error::{Error, Result};
+use crate::memtable::log_values::{LogFile, LoggedBatch};
 use crate::version::LogSource;
 
 /// The store whose logs are replayed.
@@ -19,12 +22,13 @@ pub(crate) trait RecoveryHost {
     fn pass_number(&self, number: u64);
 
     /// Gives each entry of a batch of log `log`, all of whose records are sound, to its column family's
-    /// [`replay`](super::family::FamilyFront::replay). A column family that was dropped passes it over. Gives the
-    /// sequence number after the batch.
-    fn replay(&self, log: u64, batch: &BatchRep) -> rockmill_format::Result<SequenceNumber>;
+    /// [`replay`](super::family::FamilyFront::replay). A column family that was dropped passes it over. `at`: where the
+    /// batch is, if its values can stay there. Gives the sequence number after the batch.
+    fn replay(&self, log: u64, batch: &BatchRep, at: Option<&LoggedBatch>) -> rockmill_format::Result<SequenceNumber>;
 
-    /// Writes what is full as tables; true if anything was.
-    fn flush_full(&self) -> Result<bool>;
+    /// Writes what is full as tables; true if anything was. Index tables are only sealed: what follows is in log `log`
+    /// and later ones.
+    fn flush_full(&self, log: u64) -> Result<bool>;
 
     /// After a hole in log `hole`: refuses a column family that needs later logs only, if its tables hold entries from
     /// sequence number `next` on.
@@ -185,6 +189,7 @@ impl WalMemtable {
         let mut reader = LogReader::new(LogSource::new(file), number);
         let mut record = Vec::new();
         let mut first = true;
+        let mut values: Option<Arc<LogFile>> = None;
         loop {
             let event = reader
                 .next_record(&mut record)
@@ -219,7 +224,18 @@ impl WalMemtable {
                 }
             }
             if action == RecoveryAction::Replay {
-                match replay_record(host, mode, number, &mut record, &mut first, replay) {
+                if self.memory.index().is_some() && values.is_none() {
+                    values = Some(open_values(&*self.fs, &path, number, reader.is_recycled())?);
+                }
+                let at = match (&event, &values) {
+                    (&LogEvent::Record { offset }, Some(log)) => Some(LoggedBatch {
+                        log: Arc::clone(log),
+                        record: RecordPlace { start: offset, recyclable: reader.is_recycled() },
+                        base: batch::HEADER_LEN as u64,
+                    }),
+                    _ => None,
+                };
+                match replay_record(host, mode, (number, at.as_ref()), &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
                     // This WAL does not follow on from where the hole is: all of it is after the point in time.
                     Ok(Applied::BehindHole) => return Ok(()),
@@ -247,7 +263,7 @@ impl WalMemtable {
             replay.unchecked += record.len();
             if plan.flush_full && replay.unchecked >= CHECK_EVERY {
                 replay.unchecked = 0;
-                replay.irregular |= host.flush_full()?;
+                replay.irregular |= host.flush_full(number)?;
             }
         }
     }
@@ -256,7 +272,7 @@ impl WalMemtable {
 fn replay_record(
     host: &impl RecoveryHost,
     mode: RecoveryMode,
-    number: u64,
+    (number, at): (u64, Option<&LoggedBatch>),
     record: &mut Vec<u8>,
     first: &mut bool,
     replay: &mut Replay,
@@ -312,7 +328,7 @@ fn replay_record(
     for r in batch.iter() {
         r?;
     }
-    replay.next = host.replay(number, &batch)?;
+    replay.next = host.replay(number, &batch, at)?;
     replay.any = true;
     replay.last_wal = number;
     *record = batch.into_bytes();

@@ -10,6 +10,8 @@ use crate::iter::InternalIterator;
 use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::memtable::MemTable;
+use crate::memtable::log_read_ahead::ReadAhead;
+use crate::memtable::log_values::LoggedValue;
 use crate::range_del::FragmentedRangeTombstones;
 
 /// What a memtable holds.
@@ -41,10 +43,23 @@ impl FrontView {
     }
 
     /// Makes an entry findable for reads that may see its sequence number. For `RangeDeletion`, `key` is the begin and
-    /// `value` the end of the range. Any number of threads may do this at once, but for the time of a seal.
+    /// `value` the end of the range. `at`: where the value is in the log, for index tables. Any number of threads may
+    /// do this at once, but for the time of a seal.
     #[inline]
-    pub fn insert(&self, seq: SequenceNumber, value_type: ValueType, key: &[u8], value: &[u8]) {
-        self.active.add(seq, value_type, key, value);
+    pub fn insert(
+        &self,
+        seq: SequenceNumber,
+        value_type: ValueType,
+        key: &[u8],
+        value: &[u8],
+        at: Option<LoggedValue<'_>>,
+    ) {
+        self.active.add_logged(seq, value_type, key, value, at);
+    }
+
+    /// True where values may be in logs: iterators have to [prepare](InternalIterator::prepare_value) them.
+    pub fn has_values_in_logs(&self) -> bool {
+        self.all().any(|mem| mem.log_values().is_some())
     }
 
     /// True when what writers fill is to be sealed.
@@ -75,9 +90,9 @@ impl FrontView {
     }
 
     /// Iterators over the point entries, newest first; seeks that `prefix` allows to ask a filter find nothing where it
-    /// lacks the target's prefix.
+    /// lacks the target's prefix. Values must be prepared if [`Self::has_values_in_logs`] says so.
     pub fn iterators(&self, prefix: Option<&Arc<PrefixSeek>>) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        self.all().map(move |mem| prefix.map_or_else(|| mem.iter(), |p| mem.iter_by_prefix(p)))
+        self.all().map(move |mem| prefix.map_or_else(|| mem.iter_unprepared(), |p| mem.iter_by_prefix(p)))
     }
 
     /// The range tombstones, fragmented; of memtables that have any.
@@ -135,7 +150,10 @@ impl SealedRuns {
 
     /// The point entries of each in order, newest run first.
     pub fn iterators(&self) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        self.mems.iter().rev().map(MemTable::iter)
+        self.mems.iter().rev().map(|mem| match mem.log_values() {
+            None => mem.iter(),
+            Some(_) => Box::new(ReadAhead::new(Arc::clone(mem))),
+        })
     }
 
     /// Their range tombstones.

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
-use rockmill_format::batch::{BatchRecord, BatchRep};
+use rockmill_format::batch::{self, BatchRecord, BatchRep};
 use rockmill_format::filename;
 use rockmill_format::log::LogEncoder;
+use rockmill_format::log::place::RecordPlace;
 use rockmill_io::error::is_not_plain;
 use rockmill_io::{FileSystem, WritableFile, WriteOptions};
 
 use crate::error::{Error, Result};
+use crate::memtable::log_values::{LogFile, LoggedBatch};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -39,6 +41,10 @@ pub(crate) struct WalWriter {
     end: Option<SequenceNumber>,
     /// What this one follows on; written before its first record.
     follows: Option<Follows>,
+    /// The file to read values from, where they stay in the log.
+    values: Option<Arc<LogFile>>,
+    /// Where the last record begins.
+    last_record: u64,
 }
 
 /// How a WAL is written.
@@ -88,6 +94,13 @@ impl Follows {
     }
 }
 
+/// Opens a log to read values from.
+pub(super) fn open_values(fs: &dyn FileSystem, path: &Path, number: u64, recyclable: bool) -> Result<Arc<LogFile>> {
+    let file = fs.open_random(path, false);
+    let file = file.map_err(|e| Error::io(format_args!("cannot open {}", path.display()), &e))?;
+    Ok(Arc::new(LogFile::new(number, path.to_owned(), file, recyclable)))
+}
+
 /// Keeps the encode buffer from holding on to the memory of one huge batch.
 const BUFFER_KEEP_BYTES: usize = 1 << 20;
 
@@ -131,7 +144,22 @@ impl WalWriter {
             good: 0,
             end: None,
             follows: None,
+            values: None,
+            last_record: 0,
         })
+    }
+
+    /// Opens the file for reading: values stay in it.
+    pub fn keep_values(&mut self, fs: &dyn FileSystem) -> Result<()> {
+        self.values = Some(open_values(fs, &self.path, self.number, self.recyclable)?);
+        Ok(())
+    }
+
+    /// Where the values of the last record are, if they can be read there.
+    pub fn values_of_last(&self) -> Option<LoggedBatch> {
+        let log = Arc::clone(self.values.as_ref().filter(|_| !self.gathers)?);
+        let record = RecordPlace { start: self.last_record, recyclable: self.recyclable };
+        Some(LoggedBatch { log, record, base: batch::HEADER_LEN as u64 })
     }
 
     /// Says that this WAL, still empty, goes on where `before` ends.
@@ -172,6 +200,7 @@ impl WalWriter {
         if let Some(follows) = self.follows.take() {
             self.encoder.add_record(follows.record().as_bytes(), &mut self.buffer);
         }
+        self.last_record = self.file.len() + self.buffer.len() as u64;
         self.encoder.add_record(batch.as_bytes(), &mut self.buffer);
         self.end = Some(batch.sequence() + u64::from(batch.count()));
         self.unsynced = true;

@@ -56,7 +56,7 @@ pub struct WalFile {
 
 /// The directory of a database's WALs. `path` itself where `wal_dir` is another name of it.
 pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
-    let wal_dir = &options.wal_dir;
+    let wal_dir = if options.fast_path.as_os_str().is_empty() { &options.wal_dir } else { &options.fast_path };
     let own = wal_dir.as_os_str().is_empty() || options.fs.same_file(wal_dir, path).unwrap_or(false);
     if own { path.to_owned() } else { wal_dir.clone() }
 }

@@ -6,7 +6,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, Wri
 
 use super::*;
 use crate::options::CfOptions;
-use crate::pacing::decide::{FamilyNow, decide};
+use crate::pacing::decide::{FamilyNow, FullMemtables, LogsNow, decide};
 use crate::pacing::file::{Gate, PacedFile};
 use crate::pacing::flush_pace::FlushPace;
 use crate::pacing::rate_control::RateControl;
@@ -413,11 +413,11 @@ impl Shared {
             id: 0,
             options: &options,
             load: TreeLoad { runs, pending_bytes: 0 },
-            full_memtables: self.sealed,
+            memtables: FullMemtables { full: self.sealed, most: options.max_write_buffer_number as usize },
             flushing: self.sealed > 0,
             pace: &pace,
         };
-        let orders = decide(std::iter::once(family), false);
+        let orders = decide(std::iter::once(family), LogsNow::UNBOUNDED, false);
         self.first.set(orders.behind, orders.awaited);
         let (seconds, written) = (now as f64 * 1e-9, self.written.load(Ordering::Relaxed));
         self.control.set(seconds, &orders.tree, 16e6, written as f64);

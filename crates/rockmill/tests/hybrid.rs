@@ -1,0 +1,235 @@
+//! Values that stay in the log until they are flushed (`fast_path`, `fast_capacity`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rockmill::{ColumnFamilyDescriptor, Db, IteratorMode, Options, WriteBatch, WriteOptions};
+use rockmill_io::{FileSystem, MemFileSystem};
+
+fn options(fs: &MemFileSystem, capacity: u64) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.create_missing_column_families(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_fast_path("/fast", capacity);
+    o.set_max_index_size(16 << 10);
+    o.set_data_flush_trigger_size(100 << 10);
+    o.set_target_file_size_base(64 << 10);
+    o.set_max_bytes_for_level_base(256 << 10);
+    o.set_merge_operator_associative("append", |_, old, operands| {
+        let mut all = old.unwrap_or_default().to_vec();
+        operands.iter().for_each(|o| all.extend_from_slice(o));
+        Some(all)
+    });
+    o
+}
+
+fn logs(fs: &MemFileSystem) -> u64 {
+    let names = fs.list_dir(Path::new("/fast")).expect("a list");
+    let logs = names.iter().filter(|n| n.ends_with(".log"));
+    logs.map(|n| fs.file_size(&Path::new("/fast").join(n)).expect("a size")).sum()
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn check(db: &Db, model: &Model, what: &str) {
+    let all: Vec<_> = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect();
+    assert_eq!(all.len(), model.len(), "{what}: forward");
+    for ((key, value), (k, v)) in all.iter().zip(model) {
+        assert_eq!((&key[..], &value[..]), (&k[..], &v[..]), "{what}");
+    }
+    let mut back: Vec<_> = db.iterator(IteratorMode::End).map(|e| e.expect("an entry")).collect();
+    back.reverse();
+    assert_eq!(all, back, "{what}: backward");
+    for (k, v) in model {
+        assert_eq!(db.get(k).expect("a get").as_ref(), Some(v), "{what}");
+    }
+}
+
+/// Random work of every kind, with values that end in other blocks of the log than they began in, and many flushes.
+#[test]
+fn what_was_written_is_read_and_recovered() {
+    for seed in 0..6 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = MemFileSystem::new();
+        let o = options(&fs, 2 << 20);
+        let mut db = Db::open(&o, "/db").expect("open");
+        let mut model = Model::new();
+        for step in 0..3000 {
+            let key = format!("key{:04}", rng.u32(0..400)).into_bytes();
+            let len = match rng.u32(0..10) {
+                0 => rng.usize(20_000..70_000),
+                1..4 => rng.usize(0..100),
+                _ => rng.usize(100..3000),
+            };
+            let value = vec![rng.u8(..); len];
+            match rng.u32(0..20) {
+                0 => {
+                    db.delete(&key).expect("a delete");
+                    model.remove(&key);
+                }
+                1 => {
+                    let end = format!("key{:04}", rng.u32(0..400)).into_bytes();
+                    let (a, b) = if key < end { (key, end) } else { (end, key) };
+                    let cf = db.cf_handle("default").expect("a column family");
+                    db.delete_range_cf(&cf, &a, &b).expect("a range");
+                    model.retain(|k, _| *k < a || *k >= b);
+                }
+                2..5 => {
+                    db.merge(&key, &value).expect("a merge");
+                    model.entry(key).or_default().extend_from_slice(&value);
+                }
+                5..8 => {
+                    let mut batch = WriteBatch::new();
+                    for i in 0..rng.u32(1..6) {
+                        let key = [&key[..], &[b'0' + i as u8]].concat();
+                        batch.put(&key, &value);
+                        model.insert(key, value.clone());
+                    }
+                    db.write(&batch).expect("a batch");
+                }
+                8 => {
+                    let mut unlogged = WriteOptions::default();
+                    unlogged.disable_wal(true);
+                    db.put_opt(&key, &value, &unlogged).expect("a put");
+                    model.insert(key, value);
+                }
+                _ => {
+                    db.put(&key, &value).expect("a put");
+                    model.insert(key, value);
+                }
+            }
+            if step % 700 == 699 {
+                check(&db, &model, &format!("seed {seed}, step {step}"));
+            }
+            if rng.u32(0..400) == 0 {
+                db.flush().expect("a flush");
+            }
+            if rng.u32(0..500) == 0 {
+                drop(db);
+                db = Db::open(&o, "/db").expect("open again");
+                check(&db, &model, &format!("seed {seed}, step {step}, opened again"));
+            }
+        }
+        check(&db, &model, &format!("seed {seed}"));
+        assert!(logs(&fs) <= (2 << 20) + (300 << 10), "{} bytes of logs", logs(&fs));
+    }
+}
+
+/// The logs of what a snapshot, an iterator and a pinned view read may be deleted meanwhile.
+#[test]
+fn readers_keep_what_they_read() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs, 1 << 20);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..200 {
+        db.put(format!("key{i:04}"), vec![b'a'; 1000]).expect("a put");
+    }
+    let snapshot = db.snapshot();
+    let mut iter = db.raw_iterator();
+    iter.seek_to_first();
+    for round in 0..20u8 {
+        for i in 0..200 {
+            db.put(format!("key{i:04}"), vec![b'b' + round; 1000]).expect("a put");
+        }
+    }
+    db.flush().expect("a flush");
+    let mut n = 0;
+    while iter.valid() {
+        assert_eq!(iter.value(), Some(&[b'a'; 1000][..]));
+        n += 1;
+        iter.next();
+    }
+    iter.status().expect("a sound iterator");
+    assert_eq!(n, 200);
+    assert_eq!(snapshot.get("key0007").expect("a get"), Some(vec![b'a'; 1000]));
+    assert_eq!(db.get("key0007").expect("a get"), Some(vec![b'b' + 19; 1000]));
+}
+
+/// Without the option the same directory is an ordinary one, whose WALs are elsewhere.
+#[test]
+fn it_can_be_turned_on_and_off() {
+    let fs = MemFileSystem::new();
+    let fast = options(&fs, 10 << 20);
+    let mut plain = options(&fs, 0);
+    plain.set_fast_path("", 0);
+    let mut with_logs = plain.clone();
+    with_logs.set_wal_dir("/fast");
+    let check = |db: &Db, upto: u32| {
+        for i in 0..upto {
+            assert_eq!(db.get(format!("key{i:05}")).expect("a get"), Some(vec![b'v'; 500]), "{i}");
+        }
+    };
+    let fill = |db: &Db, from: u32| {
+        for i in from..from + 1000 {
+            db.put(format!("key{i:05}"), vec![b'v'; 500]).expect("a put");
+        }
+    };
+    let db = Db::open(&plain, "/db").expect("open");
+    fill(&db, 0);
+    drop(db);
+    // Its WALs are in its own directory: they would be missed.
+    assert!(Db::open(&fast, "/db").is_err_and(|e| e.to_string().contains("WAL")));
+    let db = Db::open(&plain, "/db").expect("open");
+    db.flush().expect("a flush");
+    drop(db);
+    let db = Db::open(&fast, "/db").expect("open with a fast path");
+    fill(&db, 1000);
+    check(&db, 2000);
+    drop(db);
+    let db = Db::open(&with_logs, "/db").expect("open as an ordinary database");
+    check(&db, 2000);
+    fill(&db, 2000);
+    drop(db);
+    let db = Db::open(&fast, "/db").expect("open with a fast path again");
+    check(&db, 3000);
+}
+
+/// Several column families share logs; what only one of them needs must stay.
+#[test]
+fn column_families_share_logs() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs, 1 << 20);
+    let families = ["default", "busy", "idle"];
+    let open = || {
+        let cfs = families.map(|name| ColumnFamilyDescriptor::new(name, o.clone()));
+        Db::open_cf_descriptors(&o, "/db", cfs).expect("open")
+    };
+    let db = open();
+    let cf = |name| db.cf_handle(name).expect("a column family");
+    db.put_cf(&cf("idle"), "k", vec![b'i'; 5000]).expect("a put");
+    for i in 0..4000 {
+        db.put_cf(&cf("busy"), format!("key{i:05}"), vec![b'b'; 1000]).expect("a put");
+    }
+    assert_eq!(db.get_cf(&cf("idle"), "k").expect("a get"), Some(vec![b'i'; 5000]));
+    assert!(logs(&fs) < 2 << 20, "{} bytes of logs are held back", logs(&fs));
+    drop(db);
+    let db = open();
+    let cf = |name| db.cf_handle(name).expect("a column family");
+    assert_eq!(db.get_cf(&cf("idle"), "k").expect("a get"), Some(vec![b'i'; 5000]));
+    for i in 0..4000 {
+        let value = db.get_cf(&cf("busy"), format!("key{i:05}")).expect("a get");
+        assert_eq!(value, Some(vec![b'b'; 1000]), "{i}");
+    }
+}
+
+/// A log that loses bytes under an open database gives an error, and no other value.
+#[test]
+fn damage_in_a_log_is_an_error() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs, 10 << 20);
+    let db = Db::open(&o, "/db").expect("open");
+    db.put("key", vec![b'v'; 500]).expect("a put");
+    let log = fs.list_dir(Path::new("/fast")).expect("a list").into_iter().find(|n| n.ends_with(".log"));
+    let log = Path::new("/fast").join(log.expect("a log"));
+    let end = fs.file_size(&log).expect("a size");
+    fs.flip_stored_bit(&log, (end - 10) * 8).expect("damage");
+    let e = db.get("key").expect_err("a damaged value");
+    assert!(e.to_string().contains(".log"), "{e}");
+    let mut iter = db.raw_iterator();
+    iter.seek_to_first();
+    assert!(!iter.valid() && iter.status().is_err());
+    assert!(db.flush().is_err());
+    assert!(db.put("other", "x").is_err(), "writes go on after a failed flush");
+}
