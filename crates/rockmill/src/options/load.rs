@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rockmill_format::comparator::Comparator;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 
-use super::declare::{Kind, TextOption};
+use super::declare::TextOption;
 use super::file::{Carried, OptionsFile};
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};

@@ -48,32 +48,34 @@ pub struct FullMemtables {
     pub most: usize,
 }
 
-/// What all logs hold, where they are bounded: values stay in them until they are flushed.
+/// What logs hold that is in no table, where that is bounded: values stay in them until they are flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogsNow {
-    /// Bytes.
-    pub bytes: u64,
-    /// Bytes at most.
+    /// Bytes of the log in use.
+    pub newest: u64,
+    /// Bytes of those before it.
+    pub others: u64,
+    /// Bytes of all at most.
     pub capacity: u64,
 }
 
 impl LogsNow {
     /// Logs that nothing bounds.
-    pub const UNBOUNDED: Self = Self { bytes: 0, capacity: u64::MAX };
+    pub const UNBOUNDED: Self = Self { newest: 0, others: 0, capacity: u64::MAX };
 
     /// Bytes that still fit.
     pub fn room(self) -> u64 {
-        self.capacity.saturating_sub(self.bytes)
+        self.capacity.saturating_sub(self.newest.saturating_add(self.others))
     }
 
-    /// Bytes of the newest log at which writers stop, where those before it have `others`.
-    pub fn room_of_newest(self, others: u64) -> u64 {
-        self.capacity.saturating_sub(others.saturating_add(1))
+    /// Length of the log in use from which on the oldest are flushed: one half is filled while the other is emptied.
+    pub fn newest_to_flush(self) -> u64 {
+        (self.capacity / 2).saturating_sub(self.others)
     }
 
-    /// Bytes of logs from which on the oldest are flushed: one half is filled while the other is emptied.
-    pub fn flush_from(self) -> u64 {
-        self.capacity / 2
+    /// Length of the log in use from which on writers wait.
+    pub fn newest_to_stop(self) -> u64 {
+        self.capacity.saturating_sub(self.others)
     }
 }
 
@@ -308,13 +310,13 @@ mod tests {
     fn logs_that_are_full_stop_writers_and_flushes_begin_before() {
         let (o, pace) = (CfOptions::default(), FlushPace::default());
         let of = |bytes| {
-            let logs = LogsNow { bytes, capacity: 100 };
+            let logs = LogsNow { newest: bytes, others: 0, capacity: 100 };
             decide(std::iter::once(now(&o, &pace, TreeLoad::default())), logs, false).stop
         };
         assert_eq!([of(0), of(99)], [None, None]);
         assert_eq!([of(100), of(170)], [Some((7, StallReason::FastDevice)); 2]);
-        let logs = LogsNow { bytes: 60, capacity: 100 };
-        assert_eq!((logs.room(), logs.flush_from(), logs.room_of_newest(10)), (40, 50, 89));
+        let logs = LogsNow { newest: 50, others: 10, capacity: 100 };
+        assert_eq!((logs.room(), logs.newest_to_flush(), logs.newest_to_stop()), (40, 40, 90));
     }
 
     #[test]

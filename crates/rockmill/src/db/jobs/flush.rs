@@ -99,7 +99,7 @@ impl State {
         if atomic {
             // One at a time. What becomes immutable together is picked together, because both happen under this lock.
             let free = self.cfs.values().all(|c| !c.front.is_flushing());
-            return (free && self.cfs.values().any(|c| c.flush_due(true))).then(|| self.pick_all_flushes());
+            return (free && self.cfs.values().any(|c| c.flush_due(without_merging))).then(|| self.pick_all_flushes());
         }
         let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(without_merging))?;
         self.jobs.running_flushes += 1;
@@ -141,7 +141,10 @@ impl DbInner {
     /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
     /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
     pub fn flushes_without_merging(&self) -> bool {
-        self.opts.atomic_flush || self.front.memory().may_stall_writers()
+        let memory = self.front.memory();
+        // Index tables are always merged, unless their memory is needed.
+        let at_once = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
+        at_once || memory.may_stall_writers()
     }
 
     /// Flushes what was picked; a failure is a background error.

@@ -18,12 +18,12 @@ impl DbInner {
         self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
     }
 
-    /// What all logs hold.
+    /// What logs hold that is in no table. Others that are there are about to be deleted, or wait for somebody who has
+    /// forbidden it: no flush would let them go.
     pub fn logs_now(&self, state: &State) -> LogsNow {
-        match self.front.memory().index() {
-            Some(index) => LogsNow { bytes: state.logs.left_bytes() + self.front.log_size(), capacity: index.capacity },
-            None => LogsNow::UNBOUNDED,
-        }
+        let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
+        let others = state.oldest_log().map(|oldest| state.logs.left_bytes_from(oldest));
+        LogsNow { newest: others.map_or(0, |_| self.front.log_size()), others: others.unwrap_or(0), ..index.logs() }
     }
 
     /// What is observed of each column family.

@@ -46,6 +46,8 @@ impl DbInner {
                 let reason = if victim.is_some() { FlushReason::WriteBufferManager } else { reason };
                 (full, self.stop_reason(&state), reason)
             };
+            // What is switched can be flushed, and then logs can go.
+            let stop = stop.filter(|why| full.is_empty() || *why != StallReason::FastDevice);
             let stalled = full.is_empty() && self.front.memory().stalls_writers();
             if stalled {
                 self.check_not_closing()?;
@@ -148,9 +150,10 @@ impl DbInner {
         let is_full = |c: &CfState| c.front.is_full(&c.cf.options.load());
         let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| is_full(c)).map(|(&id, _)| id).collect();
         let room = self.log_room(state);
-        if self.front.log_size() > room
-            && let Some(oldest) = state.oldest_log()
-        {
+        // Those before it may have taken all the room, so that nothing can be written to the new one.
+        let stops = self.front.memory().index().is_some();
+        let large = self.front.log_size() > room || stops && self.front.log_size() == room;
+        if large && let Some(oldest) = state.oldest_log() {
             for (&id, c) in &mut state.cfs {
                 if c.front.active_holds(oldest) && !full.contains(&id) {
                     full.push(id);
@@ -162,12 +165,8 @@ impl DbInner {
             }
         }
         // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
-        let waits = full.is_empty() && self.front.log_size() > room;
-        self.front.set_log_room(if waits {
-            self.logs_now(state).room_of_newest(state.logs.left_bytes())
-        } else {
-            room
-        });
+        let waits = full.is_empty() && large;
+        self.front.set_log_room(if waits { self.logs_now(state).newest_to_stop().saturating_sub(1) } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
         }
@@ -177,7 +176,7 @@ impl DbInner {
     /// Length of the present WAL at which all together are too large.
     pub fn log_room(&self, state: &State) -> u64 {
         if self.front.memory().index().is_some() {
-            return self.logs_now(state).flush_from().saturating_sub(state.logs.left_bytes());
+            return self.logs_now(state).newest_to_flush();
         }
         if state.cfs.len() <= 1 {
             return u64::MAX; // the WAL goes with the memtable

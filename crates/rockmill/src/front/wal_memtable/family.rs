@@ -274,7 +274,8 @@ impl FamilyFront {
     pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
         let n = self.sealed.len();
         if let Some(index) = &self.index {
-            return n > 0 && (self.flush_requested || self.sealed_stats().memory >= index.flush_bytes as u64);
+            let enough = || self.sealed_stats().memory >= index.flush_bytes as u64;
+            return n > 0 && (self.flush_requested || without_merging || enough());
         }
         let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)

@@ -89,6 +89,11 @@ impl Logs {
         self.live.iter().map(|log| log.left_bytes).sum()
     }
 
+    /// The same, of those from number `oldest` on.
+    pub fn left_bytes_from(&self, oldest: u64) -> u64 {
+        self.live.iter().filter(|log| log.number >= oldest).map(|log| log.left_bytes).sum()
+    }
+
     /// Number and length of each; `in_use`: that of the one in use.
     pub fn lengths(&self, in_use: Option<(u64, u64)>) -> impl Iterator<Item = (u64, u64)> {
         self.live.iter().map(move |log| match in_use {

@@ -11,6 +11,7 @@ use crate::memtable::{
     BLOCK_SIZE_MIN, MemTable, MemTableFilter, MemoryPool, arena_step, memory_when_full_min, step_of_shards,
 };
 use crate::options::{CfOptions, DbOptions};
+use crate::pacing::decide::LogsNow;
 
 /// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
@@ -29,6 +30,11 @@ pub(crate) struct IndexTables {
 }
 
 impl IndexTables {
+    /// Empty logs.
+    pub fn logs(&self) -> LogsNow {
+        LogsNow { capacity: self.capacity, ..LogsNow::UNBOUNDED }
+    }
+
     fn of(options: &DbOptions) -> Option<Self> {
         options.keeps_values_in_logs().then_some(Self {
             size: options.max_index_size.max(memory_when_full_min()),
