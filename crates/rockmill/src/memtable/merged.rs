@@ -70,7 +70,7 @@ use crate::iter::get::{GetContext, ValueSource};
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
-pub use build::{LeftInLog, LeftOut, MergePlan};
+pub use build::{LeftInLog, LeftOut, LogOf, MergePlan};
 use index::{GROUP, PrefixIndex};
 
 /// How many entries ahead of the current one an iterator fetches.
@@ -149,6 +149,12 @@ impl MergedMemTable {
     #[inline]
     fn end_where(&self, range: Range<usize>, goes_on: impl Fn(Entry<'_>) -> bool) -> usize {
         let Range { mut start, mut end } = range;
+        if end - start == 1 {
+            // The usual case: the prefixes have found it, and the lines that it lies in are fetched together.
+            if let Some(e) = self.entries.get(start) {
+                e.prefetch();
+            }
+        }
         while start < end {
             let middle = start.midpoint(end);
             if self.entries.get(middle).is_some_and(&goes_on) { start = middle + 1 } else { end = middle }

@@ -26,7 +26,7 @@ pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, block_of_arena, memory_when_f
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
-pub use merged::{LeftInLog, LeftOut, MergePlan, MergedMemTable, SealedTable};
+pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, SkipList};
 

@@ -42,10 +42,12 @@ pub struct MergePlan<'a> {
     pub manager: Option<&'a WriteBufferManager>,
     /// Asked now and then; true ends the merge without a result.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    /// In which log an entry's value is, given its internal key and value, and how many bytes it has there. Asked about
-    /// entries that are left out, by any of the threads.
-    pub log_of: &'a (dyn Fn(&[u8], &[u8]) -> Option<LeftInLog> + Sync),
+    /// Asked about entries that are left out, by any of the threads.
+    pub log_of: &'a LogOf<'a>,
 }
+
+/// In which log an entry's value is, given its internal key and value, and how many bytes it has there.
+pub type LogOf<'a> = dyn Fn(&[u8], &[u8]) -> Option<LeftInLog> + Sync + 'a;
 
 /// The value of an entry that was left out, or of several, in one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -257,7 +257,7 @@ fn seeks_and_steps_agree_with_a_sorted_vector() {
             it.prev();
             assert_eq!(it.valid().then(|| it.key()), want(after.checked_sub(2)));
             let snapshot = rng.u64(0..writes as u64 + 2);
-            assert_eq!(get(&[sealed.clone()], &user, snapshot), get(&inputs, &user, snapshot), "{user:?}");
+            assert_eq!(get(std::slice::from_ref(&sealed), &user, snapshot), get(&inputs, &user, snapshot), "{user:?}");
             let end = InternalKey::new(&random_key(&mut rng, common), 0, Value);
             let to = model.partition_point(|(k, _)| cmp.compare(k, end.as_bytes()).is_lt());
             let (between, _) = table.approximate_stats(target, end.as_bytes());
@@ -349,7 +349,7 @@ fn nothing_of_nothing() {
         it.next();
         assert!(!it.valid());
     }
-    assert_eq!(get(&[sealed.clone()], b"k", 9), Seen::default());
+    assert_eq!(get(std::slice::from_ref(&sealed), b"k", 9), Seen::default());
     assert_eq!(sealed.approximate_stats(b"\0\0\0\0\0\0\0\0", b"k\0\0\0\0\0\0\0\0"), (0, 0));
 }
 
