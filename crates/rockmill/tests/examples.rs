@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Benchmarks, which take long and check nothing; they are only compiled.
-const NOT_RUN: [&str; 2] = ["memtable_bench", "table_bench"];
+const NOT_RUN: [&str; 3] = ["index_merge_bench", "memtable_bench", "table_bench"];
 
 /// Cargo puts examples beside the folder of the test programs.
 fn folder() -> PathBuf {

@@ -10,6 +10,9 @@ mod disk;
 #[cfg(rockmill_shuttle)]
 #[path = "schedules/explore.rs"]
 mod explore;
+#[cfg(rockmill_shuttle)]
+#[path = "schedules/index_merge.rs"]
+mod index_merge;
 #[cfg(miri)]
 #[path = "schedules/small.rs"]
 mod small;

@@ -10,7 +10,7 @@ pub mod host;
 pub mod job;
 pub mod merge;
 #[cfg(test)]
-mod model;
+pub(crate) mod model;
 pub mod objects;
 mod output;
 mod page_cache;

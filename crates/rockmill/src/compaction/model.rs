@@ -20,8 +20,8 @@ pub(crate) struct Model {
 /// What a reader finds: merge operands newest first, and the value under them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Seen {
-    operands: Vec<Vec<u8>>,
-    base: Option<Vec<u8>>,
+    pub operands: Vec<Vec<u8>>,
+    pub base: Option<Vec<u8>>,
 }
 
 impl Model {

@@ -17,7 +17,9 @@ pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
-pub use crate::memtable::MemTable;
+pub use crate::memtable::{
+    LeftInLog, LeftOut, LogOf, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable,
+};
 pub use crate::table::{
     BlockBasedSettings, BlockCache, OwnFile, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
     TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,

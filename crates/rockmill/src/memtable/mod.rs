@@ -5,6 +5,7 @@ mod arena;
 mod bloom;
 pub(crate) mod log_read_ahead;
 pub(crate) mod log_values;
+mod merged;
 mod pool;
 mod skiplist;
 pub(crate) mod write_buffer_manager;
@@ -28,6 +29,7 @@ use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
 use log_values::{LogValues, LoggedValue, Slot};
+pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, SkipList};
 
@@ -195,9 +197,7 @@ impl MemTable {
         if let Some(tombstones) = self.range_tombstones() {
             ctx.cover(tombstones.max_covering(user_key, key::sequence(ikey), self.list.cmp()));
         }
-        if let Some(bloom) = &self.bloom
-            && count(bloom.may_contain(user_key)).is_some_and(|may_match| !may_match)
-        {
+        if lacks_key(self.bloom.as_ref(), user_key) {
             return;
         }
         let mut entry = self.list.seek(ikey);
@@ -257,18 +257,6 @@ impl MemTable {
     pub(crate) fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
         let filters = self.bloom.as_ref().is_some_and(|b| b.prefixes().is_some());
         self.iter_with(filters.then(|| (Arc::clone(prefix), Arc::clone(self))), true)
-    }
-
-    /// True when no entry has the prefix of the seek target, which was to be asked.
-    fn lacks_prefix(&self, target: &[u8], seek: &PrefixSeek, backward: bool) -> bool {
-        let Some(bloom) = &self.bloom else { return false };
-        let Some(extractor) = bloom.prefixes() else { return false };
-        let prefix = seek.question(key::user_key(target), extractor, backward);
-        let lacks = count(prefix.map(|p| bloom.may_contain_prefix(p))) == Some(false);
-        if lacks {
-            seek.left_out(extractor);
-        }
-        lacks
     }
 
     /// The range tombstones, fragmented; `None` when there are none. Cached until another is added.
@@ -335,6 +323,24 @@ impl MemTable {
     }
 }
 
+/// True when the filter says that no entry has this user key.
+#[inline]
+fn lacks_key(bloom: Option<&Bloom>, user_key: &[u8]) -> bool {
+    bloom.is_some_and(|bloom| count(bloom.may_contain(user_key)) == Some(false))
+}
+
+/// True when no entry has the prefix of the seek target, which was to be asked.
+fn lacks_prefix(bloom: Option<&Bloom>, target: &[u8], seek: &PrefixSeek, backward: bool) -> bool {
+    let Some(bloom) = bloom else { return false };
+    let Some(extractor) = bloom.prefixes() else { return false };
+    let prefix = seek.question(key::user_key(target), extractor, backward);
+    let lacks = count(prefix.map(|p| bloom.may_contain_prefix(p))) == Some(false);
+    if lacks {
+        seek.left_out(extractor);
+    }
+    lacks
+}
+
 /// Counts what a filter said, if it was asked.
 #[inline]
 fn count(may_match: Option<bool>) -> Option<bool> {
@@ -359,7 +365,7 @@ impl MemTableIterator {
     }
 
     fn is_left_out(&self, target: &[u8], backward: bool) -> bool {
-        self.prefix.as_ref().is_some_and(|(seek, table)| table.lacks_prefix(target, seek, backward))
+        self.prefix.as_ref().is_some_and(|(seek, table)| lacks_prefix(table.bloom.as_ref(), target, seek, backward))
     }
 }
 

@@ -53,6 +53,8 @@ struct Node {
     next: AtomicPtr<Node>,
 }
 
+/// Bytes that the processor fetches at once.
+const CACHE_LINE: usize = 64;
 const LINK: usize = size_of::<AtomicPtr<Node>>();
 /// Bytes of a key that its prefix has.
 const PREFIX: usize = size_of::<u64>();
@@ -68,7 +70,7 @@ struct Splice {
 
 /// How prefixes are made of a key's first bytes: some bits are turned, and some are left out.
 #[derive(Clone, Copy)]
-struct PrefixOrder {
+pub(super) struct PrefixOrder {
     turned: u64,
     kept: u64,
 }
@@ -79,8 +81,24 @@ impl PrefixOrder {
     /// All prefixes are equal.
     const UNKNOWN: Self = Self { turned: 0, kept: 0 };
 
+    /// The one of this order of keys.
+    pub(super) fn new(cmp: &InternalKeyComparator) -> Self {
+        if cmp.is_bytewise() {
+            Self::BYTEWISE
+        } else if cmp.is_reverse_bytewise() {
+            Self::REVERSE_BYTEWISE
+        } else {
+            Self::UNKNOWN
+        }
+    }
+
+    /// True when prefixes say anything.
+    pub(super) fn is_known(self) -> bool {
+        self.kept != 0
+    }
+
     #[inline]
-    fn of(self, first_bytes: u64) -> u64 {
+    pub(super) fn of(self, first_bytes: u64) -> u64 {
         (first_bytes ^ self.turned) & self.kept
     }
 }
@@ -124,13 +142,7 @@ impl SkipList {
         account: Option<MemoryAccount>,
         pool: Option<Arc<MemoryPool>>,
     ) -> Self {
-        let prefix_order = if cmp.is_bytewise() {
-            PrefixOrder::BYTEWISE
-        } else if cmp.is_reverse_bytewise() {
-            PrefixOrder::REVERSE_BYTEWISE
-        } else {
-            PrefixOrder::UNKNOWN
-        };
+        let prefix_order = PrefixOrder::new(&cmp);
         let arena = Arena::charging(arena_block_size, account, pool);
         let head = new_entry(&arena, 0, MAX_HEIGHT, &[], 0, &[]);
         let hints = (0..shard_count()).map(|_| CachePadded(std::array::from_fn(|_| AtomicPtr::default()))).collect();
@@ -364,14 +376,51 @@ impl SkipList {
         let target = self.target(ikey);
         self.entry(self.last_where(|n| self.is_before(n, target)).0)
     }
+
+    /// The entries on a level, in order: about one in `2^level`.
+    pub(super) fn on_level(&self, level: usize) -> impl Iterator<Item = Entry<'_>> {
+        let level = level.min(MAX_HEIGHT - 1);
+        std::iter::successors(self.entry(load_next(self.head, level)), move |e| self.entry(load_next(e.node, level)))
+    }
+
+    /// Adds the entries on a level to `out` that are after `from` and before `to` (`None`: the end).
+    pub(super) fn on_level_between<'a>(
+        &'a self,
+        level: usize,
+        from: Entry<'a>,
+        to: Option<Entry<'a>>,
+        out: &mut Vec<Entry<'a>>,
+    ) {
+        let level = level.min(MAX_HEIGHT - 1);
+        let target = self.target(from.key());
+        let mut before = self.head;
+        // Relaxed: see `insert`.
+        for above in (level..self.height.load(Ordering::Relaxed)).rev() {
+            before = self.find_on_level(target, before, above).0;
+        }
+        let end = to.map(|e| self.target(e.key()));
+        let mut node = load_next(before, level);
+        if node == from.node {
+            node = load_next(node, level);
+        }
+        while !node.is_null() && end.is_none_or(|end| self.is_before(node, end)) {
+            out.push(Entry { node, list: PhantomData });
+            node = load_next(node, level);
+        }
+    }
 }
 
-/// An entry of a list that is borrowed.
-#[derive(Clone, Copy)]
+/// An entry of a list that is borrowed. Two are equal when they are the same entry of the same list.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     node: *mut Node,
     list: PhantomData<&'a SkipList>,
 }
+
+// SAFETY: a shared reference to a node of a list that is borrowed as long; see `SkipList`.
+unsafe impl Send for Entry<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Entry<'_> {}
 
 impl<'a> Entry<'a> {
     /// The internal key.
@@ -391,6 +440,88 @@ impl<'a> Entry<'a> {
     pub(super) fn next(self) -> Option<Entry<'a>> {
         let node = load_next(self.node, 0);
         (!node.is_null()).then_some(Entry { node, list: PhantomData })
+    }
+
+    /// Begins to bring the entry's beginning into the caches: its link and a short key and value.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        prefetch(self.node);
+        prefetch(self.node.wrapping_byte_add(CACHE_LINE));
+    }
+}
+
+/// What [`SortedEntries`] are made of.
+pub(super) enum EntrySource {
+    /// All or some entries of a list.
+    List(Arc<SkipList>),
+    /// All or some of these.
+    Sorted(Arc<SortedEntries>),
+}
+
+/// A sequence of entries of lists, which it keeps alive: pointers to them, nothing of them is copied.
+///
+/// Invariant: each node belongs to one of the lists.
+pub(super) struct SortedEntries {
+    lists: Box<[Arc<SkipList>]>,
+    nodes: Box<[*mut Node]>,
+}
+
+// SAFETY: the nodes belong to lists that are held, and a list and its nodes may be read from any thread.
+unsafe impl Send for SortedEntries {}
+// SAFETY: as above; nothing changes.
+unsafe impl Sync for SortedEntries {}
+
+impl SortedEntries {
+    /// Those that `choose` gives, together with what else it gives. For any lifetime of the sources its entries must
+    /// live as long, so they are the sources' own.
+    pub(super) fn new<T, E>(
+        sources: &[EntrySource],
+        choose: impl for<'a> FnOnce(&'a [EntrySource]) -> Result<(Vec<Entry<'a>>, T), E>,
+    ) -> Result<(Self, T), E> {
+        let (entries, more) = choose(sources)?;
+        let lists = sources.iter().flat_map(EntrySource::lists).map(Arc::clone).collect();
+        // In place: the standard library uses the allocation again.
+        let nodes: Vec<*mut Node> = entries.into_iter().map(|e| e.node).collect();
+        Ok((Self { lists, nodes: nodes.into_boxed_slice() }, more))
+    }
+
+    /// The lists that it keeps alive.
+    pub(super) fn lists(&self) -> &[Arc<SkipList>] {
+        &self.lists
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The entry at this place.
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> Option<Entry<'_>> {
+        self.nodes.get(at).map(|&node| Entry { node, list: PhantomData })
+    }
+
+    /// Begins to bring the pointer at this place into the caches.
+    #[inline]
+    pub(super) fn prefetch_pointer(&self, at: usize) {
+        if let Some(node) = self.nodes.get(at) {
+            prefetch(ptr::from_ref(node).cast_mut().cast());
+        }
+    }
+
+    /// Bytes allocated, without the lists.
+    pub(super) fn memory_usage(&self) -> usize {
+        size_of_val(&*self.nodes)
+    }
+}
+
+impl EntrySource {
+    fn lists(&self) -> &[Arc<SkipList>] {
+        match self {
+            Self::List(list) => std::slice::from_ref(list),
+            Self::Sorted(sorted) => &sorted.lists,
+        }
     }
 }
 
@@ -430,7 +561,7 @@ impl Cursor {
 
 /// The first eight bytes of an internal key's user key, as a big-endian integer; missing ones are zero.
 #[inline]
-fn first_bytes(ikey: &[u8]) -> u64 {
+pub(super) fn first_bytes(ikey: &[u8]) -> u64 {
     let Some(first) = ikey.first_chunk::<PREFIX>() else { return 0 };
     let prefix = u64::from_be_bytes(*first);
     match ikey.len() - key::TAG_LEN {
@@ -541,7 +672,8 @@ unsafe fn read_varint32(at: *const u8) -> (usize, *const u8) {
 }
 
 // The functions below take node pointers that come from `new_entry` and belong to a list that is alive: the callers
-// in this file hold a reference to the list or an `Arc` of it, and no pointer leaves the file.
+// in this file hold a reference to the list or an `Arc` of it, and no pointer leaves the file but in an `Entry`, which
+// borrows the list, or in `SortedEntries`, which hold it.
 
 /// The [`first_bytes`] of a node's key, without a look at the rest of it where the key has as many.
 #[inline]

@@ -33,8 +33,15 @@ const MEMTABLE_USERS: &[(&str, &str)] = &[
     ("", "memtable::write_buffer_manager"),
     // The least that an option may be.
     ("options::check", "memtable::BLOCK_SIZE_MIN"),
-    // For the benchmark of the skip list.
+    // For the benchmarks of the skip list and of index merges, and for schedules of these.
+    ("internals", "memtable::LeftInLog"),
+    ("internals", "memtable::LeftOut"),
+    ("internals", "memtable::LogOf"),
     ("internals", "memtable::MemTable"),
+    ("internals", "memtable::MemTableFilter"),
+    ("internals", "memtable::MergePlan"),
+    ("internals", "memtable::MergedMemTable"),
+    ("internals", "memtable::SealedTable"),
     // What is left over in a memtable that is full.
     ("internals::simulation", "memtable::arena_step"),
     ("internals::simulation", "memtable::block_of_arena"),

@@ -1,0 +1,437 @@
+//! Several immutable memtables as one, without a copy of their entries: an *index merge*.
+//!
+//! A [`MergedMemTable`] is a sorted sequence of pointers to entries of the memtables that it was made of, whose skip
+//! lists it keeps alive. It does not change, and neither do they: readers go on in the old memtables until the merged
+//! one takes their place in the next view, so that nobody waits, and no iterator loses its place. A pointer and eight
+//! bytes of its key (`index`) are 16 bytes; the upper levels of the search are another half byte.
+//!
+//! # What is left out
+//!
+//! Of the versions of a user key, one is left out when a newer one *replaces* it for everybody who will ever read the
+//! merged memtable. With `V` the caller's [`MergePlan::visible`] and `S` its snapshots, an entry `old` is left out when
+//! there is a newer entry `new` of the same user key such that
+//!
+//! 1. `new` is a value or a deletion. Every read that sees it ends there: a value or a deletion is an answer, and under
+//!    a range tombstone so is everything older. It is also where a flush or a compaction ends what it merges.
+//! 2. `old` is a value, a deletion or a merge operand.
+//! 3. `new.sequence <= V`, and no snapshot of `S` lies in `old.sequence .. new.sequence`.
+//!
+//! **What the caller must promise** (the same that makes `compaction/resolve.rs` right, with `V` said aloud):
+//!
+//! - `V` was visible to readers when it was read, and the snapshots were listed *after* it was read. A snapshot that is
+//!   not in the list was then either released, or taken after the list was made and so at `V` or later
+//!   (`SnapshotList::acquire` reads the visible number under the list's lock).
+//! - Whoever reads without a snapshot finds the view first and asks for the visible number afterwards
+//!   (`DbInner::read_sequence`). The merged memtable is in views that are published after `V` was read, so these reads
+//!   are at `V` or later too.
+//!
+//! So every read of the merged memtable is at a snapshot of `S`, or at `V` or later. By 3, none of them sees `old`
+//! without `new`. Entries above `V` are neither left out nor a reason for it: a read at `V` does not see them.
+//!
+//! **Single deletions** are never left out and never replace. One ends the *one* put under it, and a flush or compaction
+//! drops both where they meet:
+//!
+//! - *Left out*: take `put 3, single delete 2` here and `put 1` in a table. Without `single delete 2`, a later
+//!   `single delete 4` goes together with `put 3`, and `put 1` is back.
+//! - *Replacing*: what is under a single deletion is what it will be matched with. If `put 1` were left out for
+//!   `single delete 2`, that would go on and be matched with an older put. By the contract of single deletes there is
+//!   none, but where the contract is broken the loss would be larger than today's.
+//!
+//! A put under a single deletion may still be left out for a newer put or deletion, by the rule above: in `put 3, single
+//! delete 2, put 1` the single deletion stays without its partner. By the contract, the key had no other put since the
+//! tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single deletion that
+//! finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
+//!
+//! A deletion may be left out for a newer put, as in resolution. That a later single delete of that put uncovers what
+//! the deletion hid is what the contract forbids: single deletes are not for keys that are also deleted.
+//!
+//! **Range tombstones** are all kept, and nothing is left out because of them. A point entry under one could go by the
+//! same argument as in resolution, but it would be a look at the tombstones for every entry, and the flush does it.
+//!
+//! **Order**: what stays keeps its internal key, so its place. Which of two equal internal keys came from the newer
+//! memtable stays the first (there are none: see `MemTable::add`).
+
+mod build;
+mod index;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rockmill_format::key::{self, ParsedInternalKey};
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
+
+use super::bloom::Bloom;
+use super::skiplist::{Entry, SortedEntries};
+use super::write_buffer_manager::MemoryAccount;
+use super::{MemTable, lacks_key, lacks_prefix};
+use crate::error::Result;
+use crate::iter::InternalIterator;
+use crate::iter::get::{GetContext, ValueSource};
+use crate::iter::prefix_seek::PrefixSeek;
+use crate::perf_context::{self as perf, PerfMetric};
+use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+pub use build::{LeftInLog, LeftOut, LogOf, MergePlan};
+use index::{GROUP, PrefixIndex};
+
+/// How many entries ahead of the current one an iterator fetches.
+const AHEAD: usize = 8;
+
+/// See the module's text.
+pub struct MergedMemTable {
+    /// Of the memtables that it was made of, newest first.
+    ids: Box<[u64]>,
+    cmp: InternalKeyComparator,
+    entries: Arc<SortedEntries>,
+    index: PrefixIndex,
+    /// Of the entries' keys.
+    bloom: Option<Bloom>,
+    range_dels: RangeDels,
+    figures: Figures,
+    /// Of what it has itself.
+    account: Option<MemoryAccount>,
+}
+
+/// The range tombstones of all inputs.
+#[derive(Default)]
+struct RangeDels {
+    all: Vec<RangeTombstone>,
+    fragmented: Option<Arc<FragmentedRangeTombstones>>,
+}
+
+impl RangeDels {
+    fn new(all: Vec<RangeTombstone>, cmp: &InternalKeyComparator) -> Self {
+        let fragmented = (!all.is_empty()).then(|| Arc::new(FragmentedRangeTombstones::new(&all, cmp)));
+        Self { all, fragmented }
+    }
+
+    fn memory_usage(&self) -> usize {
+        let bytes = |t: &RangeTombstone| t.begin.len() + t.end.len() + size_of::<RangeTombstone>();
+        self.all.iter().map(bytes).sum::<usize>() + self.fragmented.as_ref().map_or(0, |f| f.memory_usage())
+    }
+}
+
+/// What is in a memtable, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Figures {
+    entries: u64,
+    deletes: u64,
+    data_size: u64,
+    first_sequence: SequenceNumber,
+}
+
+impl MergedMemTable {
+    /// The largest number of the memtables that it was made of.
+    pub fn id(&self) -> u64 {
+        self.ids.first().copied().unwrap_or(0)
+    }
+
+    /// The numbers of the memtables that it was made of, newest first.
+    pub fn ids(&self) -> &[u64] {
+        &self.ids
+    }
+
+    /// Says that the data is in a table.
+    pub(crate) fn mark_flushed(&self) {
+        let of_lists = self.entries.lists().iter().filter_map(|list| list.account());
+        of_lists.chain(&self.account).for_each(MemoryAccount::flushed);
+    }
+
+    /// The entries that only a comparison can tell from `ikey`.
+    #[inline]
+    fn candidates(&self, ikey: &[u8]) -> Range<usize> {
+        self.index.candidates(ikey, &self.cmp, |group| {
+            self.entries.prefetch_pointer(group);
+            self.entries.prefetch_pointer(group + GROUP - 1);
+        })
+    }
+
+    /// The end of the entries for which `goes_on` holds, which must hold for the first ones of the range.
+    #[inline]
+    fn end_where(&self, range: Range<usize>, goes_on: impl Fn(Entry<'_>) -> bool) -> usize {
+        let Range { mut start, mut end } = range;
+        if end - start == 1 {
+            // The usual case: the prefixes have found it, and the lines that it lies in are fetched together.
+            if let Some(e) = self.entries.get(start) {
+                e.prefetch();
+            }
+        }
+        while start < end {
+            let middle = start.midpoint(end);
+            if self.entries.get(middle).is_some_and(&goes_on) { start = middle + 1 } else { end = middle }
+        }
+        start
+    }
+
+    /// The place of the first entry at or after `ikey`.
+    #[inline]
+    fn first_at_or_after(&self, ikey: &[u8]) -> usize {
+        self.end_where(self.candidates(ikey), |e| self.cmp.compare(e.key(), ikey).is_lt())
+    }
+
+    /// The place of the first entry after `ikey`.
+    fn first_after(&self, ikey: &[u8]) -> usize {
+        self.end_where(self.candidates(ikey), |e| self.cmp.compare(e.key(), ikey).is_le())
+    }
+
+    /// Looks `ikey` up, as [`MemTable::get`] does.
+    #[inline]
+    pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) {
+        let user_key = key::user_key(ikey);
+        if let Some(tombstones) = &self.range_dels.fragmented {
+            ctx.cover(tombstones.max_covering(user_key, key::sequence(ikey), &self.cmp));
+        }
+        if lacks_key(self.bloom.as_ref(), user_key) {
+            return;
+        }
+        let candidates = self.candidates(ikey);
+        let end = candidates.end;
+        // Equal keys have equal prefixes, so that none is outside of the range.
+        let first = self.end_where(candidates, |e| self.cmp.compare(e.key(), ikey).is_lt());
+        for e in (first..end).map_while(|at| self.entries.get(at)) {
+            let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return };
+            if parsed.user_key != user_key && self.cmp.compare_user(parsed.user_key, user_key).is_ne() {
+                return;
+            }
+            if !ctx.offer(parsed, ValueSource::Bytes(e.value())) {
+                return;
+            }
+        }
+    }
+
+    /// How many entries lie between two internal keys, and about their bytes.
+    pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
+        let count = self.first_at_or_after(end).saturating_sub(self.first_at_or_after(start)) as u64;
+        (count, count * self.data_size().checked_div(self.num_entries()).unwrap_or(0))
+    }
+
+    /// An iterator over the point entries; it keeps them alive.
+    pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
+        Box::new(MergedIterator { at: self.entries.len(), table: Arc::clone(self), prefix: None })
+    }
+
+    /// The same; seeks that `prefix` allows to ask the filter find nothing where it lacks the target's prefix.
+    pub fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+        let prefix = self.bloom.as_ref().is_some_and(|b| b.prefixes().is_some()).then(|| Arc::clone(prefix));
+        Box::new(MergedIterator { at: self.entries.len(), table: Arc::clone(self), prefix })
+    }
+
+    /// The range tombstones, fragmented; `None` when there are none.
+    #[inline]
+    pub fn range_tombstones(&self) -> Option<Arc<FragmentedRangeTombstones>> {
+        self.range_dels.fragmented.clone()
+    }
+
+    /// Bytes that it has itself, without the memtables that it keeps alive.
+    pub fn own_memory_usage(&self) -> usize {
+        let bloom = self.bloom.as_ref().map_or(0, Bloom::memory_usage);
+        self.entries.memory_usage() + self.index.memory_usage() + self.range_dels.memory_usage() + bloom
+    }
+
+    /// Bytes allocated, with those of the memtables that it keeps alive.
+    pub fn memory_usage(&self) -> usize {
+        self.own_memory_usage() + self.entries.lists().iter().map(|list| list.memory_usage()).sum::<usize>()
+    }
+
+    /// Point entries and range tombstones.
+    pub fn num_entries(&self) -> u64 {
+        self.figures.entries
+    }
+
+    /// Deletions of all kinds.
+    pub fn num_deletes(&self) -> u64 {
+        self.figures.deletes
+    }
+
+    /// Range tombstones.
+    pub fn num_range_deletes(&self) -> u64 {
+        self.range_dels.all.len() as u64
+    }
+
+    /// Internal key and value bytes.
+    pub fn data_size(&self) -> u64 {
+        self.figures.data_size
+    }
+
+    /// True when there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.figures.entries == 0
+    }
+
+    /// No entry has a smaller sequence number: the smallest of what was merged, also where that was left out. `u64::MAX`
+    /// when nothing was.
+    pub fn first_sequence(&self) -> SequenceNumber {
+        self.figures.first_sequence
+    }
+}
+
+/// Over a merged memtable's point entries. Behind the last one, it is on none.
+struct MergedIterator {
+    table: Arc<MergedMemTable>,
+    at: usize,
+    prefix: Option<Arc<PrefixSeek>>,
+}
+
+impl MergedIterator {
+    fn is_left_out(&self, target: &[u8], backward: bool) -> bool {
+        self.prefix.as_ref().is_some_and(|seek| lacks_prefix(self.table.bloom.as_ref(), target, seek, backward))
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<Entry<'_>> {
+        self.table.entries.get(self.at)
+    }
+
+    fn none(&self) -> usize {
+        self.table.entries.len()
+    }
+}
+
+impl InternalIterator for MergedIterator {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.at < self.table.entries.len()
+    }
+    fn seek_to_first(&mut self) {
+        self.at = 0;
+    }
+    fn seek_to_last(&mut self) {
+        self.at = self.none().saturating_sub(1);
+    }
+    fn seek(&mut self, target: &[u8]) {
+        let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
+        perf::count(PerfMetric::SeekOnMemtableCount, 1);
+        let out = self.is_left_out(target, false);
+        self.at = if out { self.none() } else { self.table.first_at_or_after(target) };
+    }
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        let _timer = perf::time(PerfMetric::SeekOnMemtableTime);
+        perf::count(PerfMetric::SeekOnMemtableCount, 1);
+        let after = if self.is_left_out(target, true) { 0 } else { self.table.first_after(target) };
+        self.at = after.checked_sub(1).unwrap_or(self.none());
+    }
+    #[inline]
+    fn next(&mut self) {
+        perf::count(PerfMetric::NextOnMemtableCount, 1);
+        if self.valid() {
+            self.at += 1;
+            if let Some(ahead) = self.table.entries.get(self.at + AHEAD) {
+                ahead.prefetch();
+            }
+        }
+    }
+    #[inline]
+    fn prev(&mut self) {
+        perf::count(PerfMetric::PrevOnMemtableCount, 1);
+        if self.valid() {
+            self.at = self.at.checked_sub(1).unwrap_or(self.none());
+            if let Some(ahead) = self.at.checked_sub(AHEAD).and_then(|at| self.table.entries.get(at)) {
+                ahead.prefetch();
+            }
+        }
+    }
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.entry().map_or(&[], Entry::key)
+    }
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.entry().map_or(&[], Entry::value)
+    }
+    fn status(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A memtable that nothing is added to: one that was sealed, or several that were merged.
+#[derive(Clone)]
+pub enum SealedTable {
+    /// As it was filled.
+    Plain(Arc<MemTable>),
+    /// Several.
+    Merged(Arc<MergedMemTable>),
+}
+
+/// Calls a method that both have.
+macro_rules! either {
+    ($table:expr, $t:ident => $call:expr) => {
+        match $table {
+            SealedTable::Plain($t) => $call,
+            SealedTable::Merged($t) => $call,
+        }
+    };
+}
+
+impl SealedTable {
+    /// The numbers of the memtables in it, newest first.
+    pub fn ids(&self) -> Vec<u64> {
+        match self {
+            Self::Plain(t) => vec![t.id()],
+            Self::Merged(t) => t.ids().to_vec(),
+        }
+    }
+
+    /// See [`MemTable::get`].
+    #[inline]
+    pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) {
+        either!(self, t => t.get(ikey, ctx));
+    }
+
+    /// See [`MemTable::iter`].
+    pub fn iter(&self) -> Box<dyn InternalIterator> {
+        either!(self, t => t.iter())
+    }
+
+    /// See [`MemTable::iter_by_prefix`].
+    pub fn iter_by_prefix(&self, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+        either!(self, t => t.iter_by_prefix(prefix))
+    }
+
+    /// See [`MemTable::range_tombstones`].
+    #[inline]
+    pub fn range_tombstones(&self) -> Option<Arc<FragmentedRangeTombstones>> {
+        either!(self, t => t.range_tombstones())
+    }
+
+    /// See [`MemTable::approximate_stats`].
+    pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
+        either!(self, t => t.approximate_stats(start, end))
+    }
+
+    /// See [`MemTable::memory_usage`].
+    pub fn memory_usage(&self) -> usize {
+        either!(self, t => t.memory_usage())
+    }
+
+    /// See [`MemTable::num_entries`].
+    pub fn num_entries(&self) -> u64 {
+        either!(self, t => t.num_entries())
+    }
+
+    /// See [`MemTable::num_deletes`].
+    pub fn num_deletes(&self) -> u64 {
+        either!(self, t => t.num_deletes())
+    }
+
+    /// See [`MemTable::num_range_deletes`].
+    pub fn num_range_deletes(&self) -> u64 {
+        either!(self, t => t.num_range_deletes())
+    }
+
+    /// See [`MemTable::data_size`].
+    pub fn data_size(&self) -> u64 {
+        either!(self, t => t.data_size())
+    }
+
+    /// See [`MemTable::first_sequence`].
+    pub fn first_sequence(&self) -> SequenceNumber {
+        either!(self, t => t.first_sequence())
+    }
+
+    /// Says that the data is in a table.
+    pub(crate) fn mark_flushed(&self) {
+        either!(self, t => t.mark_flushed());
+    }
+}
+
+#[cfg(test)]
+mod tests;
