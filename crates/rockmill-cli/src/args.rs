@@ -187,6 +187,12 @@ pub struct StoredArgs {
     /// Directory of the WALs [default: as stored, if it is in the database's directory or belongs to it]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
+    /// Directory of the WALs on a faster device; values stay there until they are flushed in large runs
+    #[arg(long, value_name = "DIR", alias = "fast_path", conflicts_with = "wal_dir")]
+    pub fast_path: Option<PathBuf>,
+    /// Bytes of WALs at most, with values that stay in them [default: 1G with --fast-path, otherwise off]
+    #[arg(long, value_name = "SIZE", alias = "fast_capacity", value_parser = parse_size)]
+    pub fast_capacity: Option<u64>,
     /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
     #[arg(long)]
     pub trust_paths: bool,

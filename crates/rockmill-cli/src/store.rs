@@ -201,7 +201,8 @@ fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) ->
         !args.trust_paths && !dir.as_os_str().is_empty() && Db::check_stored_path(options, path, dir).is_err()
     };
     let wal_dir = &options.db.wal_dir;
-    if args.wal_dir.is_none() && !named("wal_dir") && leads_out(wal_dir) {
+    let given = args.wal_dir.is_some() || args.fast_path.is_some() || named("wal_dir") || named("fast_path");
+    if !given && leads_out(wal_dir) {
         return Err(refused("wal_dir", wal_dir, "--wal-dir DIR says where the WALs are"));
     }
     let log_dir = &options.db.db_log_dir;
@@ -215,7 +216,8 @@ fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) ->
 /// Refuses options without a WAL directory for a database whose own files name one: with `--ignore-stored-options`, or
 /// another OPTIONS file, what is in its WALs would not be seen, and a later opening with them would find them too old.
 fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Result<()> {
-    if args.wal_dir.is_some() || is_named(args, "wal_dir") || !options.db.wal_dir.as_os_str().is_empty() {
+    let given = args.wal_dir.is_some() || args.fast_path.is_some();
+    if given || is_named(args, "wal_dir") || is_named(args, "fast_path") || !options.db.wal_dir.as_os_str().is_empty() {
         return Ok(());
     }
     let hint = "--wal-dir DIR says where the WALs are; with the database's own directory, WALs elsewhere are left out";
@@ -233,12 +235,22 @@ fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Re
     }
 }
 
+/// Bytes of WALs on a fast device, where nothing is said.
+const FAST_CAPACITY: u64 = 1 << 30;
+
 /// Options as the command line sets them by RocksDB's names.
 pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     let mut out = options.clone();
     if let Some(dir) = &args.wal_dir {
         // The OPTIONS file will name it, for commands that are run from elsewhere, too.
         out.set_wal_dir(std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?);
+    }
+    if let Some(dir) = &args.fast_path {
+        let dir = std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?;
+        out.set_wal_dir("");
+        out.set_fast_path(dir, args.fast_capacity.unwrap_or(FAST_CAPACITY));
+    } else if let Some(capacity) = args.fast_capacity {
+        out.set_fast_path("", capacity);
     }
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {

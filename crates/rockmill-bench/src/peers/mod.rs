@@ -289,7 +289,11 @@ impl Side {
 
     /// Where the options put WALs, if not into the database's directory.
     pub fn wal_dir(&self) -> Option<PathBuf> {
-        let mut given = self.options_text.split(';').filter_map(|option| option.trim().strip_prefix("wal_dir="));
+        let dir_of = |option: &'_ str| {
+            let option = option.trim();
+            option.strip_prefix("wal_dir=").or_else(|| option.strip_prefix("fast_path=")).map(str::to_owned)
+        };
+        let mut given = self.options_text.split(';').filter_map(dir_of);
         given.next_back().map(PathBuf::from).filter(|dir| *dir != self.dir)
     }
 

@@ -433,7 +433,7 @@ mod tests {
         let writers = WritersNow { written: 0, now: 0.0, waited: 0.0 };
         let seal =
             |front: &mut FamilyFront, log| front.seal(&options, &memory, log, FlushReason::ManualFlush, &writers);
-        let put = |front: &FamilyFront, seq| front.view().insert(seq, ValueType::Value, b"k", b"v");
+        let put = |front: &FamilyFront, seq| front.view().insert(seq, ValueType::Value, b"k", b"v", None);
 
         assert!(seal(&mut front, 4).is_none(), "it is empty");
         assert_eq!((front.oldest_log(), front.log_number()), (None, 3));
