@@ -248,7 +248,7 @@ pub struct SharedEngines {
     pub(crate) rings: JobRings,
     /// Rings of lookups.
     pub(crate) lookups: LookupRings,
-    /// The program and the machines of the engine `kernel`.
+    /// The program and the instances of the engine `kernel`.
     pub(crate) kernel: kernel::KernelPool,
 }
 
@@ -312,7 +312,7 @@ impl SharedEngines {
         }
     }
 
-    /// Lets go of rings and machines that nobody used for a while.
+    /// Lets go of rings and instances that nobody used for a while.
     pub(crate) fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
         self.lookups.trim(clock);
