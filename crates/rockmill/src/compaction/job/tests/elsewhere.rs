@@ -436,13 +436,13 @@ fn many_parts_wait_for_few_threads() {
     spec.parts =
         ends.map(|end| Part { begin: std::mem::replace(&mut begin, end.clone()), end, blocks: None }).collect();
     let mut whole: Option<Vec<_>> = None;
-    for (parts_max, at_once) in [(1, 9), (3, 9), (9, 2), (0, 9), (1000, 4)] {
+    for (parts_max, parallel) in [(1, 9), (3, 9), (9, 2), (0, 9), (1000, 4)] {
         spec.parts_max = parts_max;
         let mut host = tree.host();
-        (host.means.parts_at_once, host.means.engines) = (at_once, Arc::default());
+        (host.means.parallel_parts_max, host.means.engines) = (parallel, Arc::default());
         let output = run(&spec, &host).unwrap();
         // Each thread has a ring, where there are rings.
-        let (made, most) = (host.means.engines.rings.made(), parts_max.min(at_once).max(1) as u64);
+        let (made, most) = (host.means.engines.rings.made(), parts_max.min(parallel).max(1) as u64);
         assert!(made <= most, "{made} rings for {most} threads");
         assert_eq!(output.stats.subcompactions, spec.parts.len() as u64);
         // Their numbers are given as they are needed; all else is the same.
@@ -452,7 +452,7 @@ fn many_parts_wait_for_few_threads() {
         });
         let files: Vec<_> = files.collect();
         output.files.iter().for_each(|f| host.remove_output(f.number));
-        assert!(*whole.get_or_insert_with(|| files.clone()) == files, "{parts_max} parts, {at_once} at once");
+        assert!(*whole.get_or_insert_with(|| files.clone()) == files, "{parts_max} parts, {parallel} in parallel");
     }
 }
 
