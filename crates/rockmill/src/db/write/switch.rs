@@ -148,41 +148,29 @@ impl DbInner {
         let is_full = |c: &CfState| c.front.is_full(&c.cf.options.load());
         let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| is_full(c)).map(|(&id, _)| id).collect();
         let room = self.log_room(state);
-        if self.front.log_size() > room
-            && let Some(oldest) = state.oldest_log()
-        {
-            for (&id, c) in &mut state.cfs {
-                if c.front.active_holds(oldest) && !full.contains(&id) {
-                    full.push(id);
+        let release = self.front.release_logs(room, state.cfs.iter_mut().map(|(&id, c)| (id, &mut c.front)));
+        if let Some(release) = &release {
+            for id in &release.seal {
+                if !full.contains(id) {
+                    full.push(*id);
                     reason = FlushReason::WalFull;
                 }
-                if c.front.request_flush_of_log(oldest) {
-                    self.work_available.notify_all();
-                }
+            }
+            if release.flush_due {
+                self.work_available.notify_all();
             }
         }
         // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
-        self.front.set_log_room(if full.is_empty() && self.front.log_size() > room { u64::MAX } else { room });
+        self.front.set_log_room(if full.is_empty() && release.is_some() { u64::MAX } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
         }
         (full, reason)
     }
 
-    /// Length of the present WAL at which all together are too large.
+    /// Length of the present WAL from which on all together are too large.
     pub fn log_room(&self, state: &State) -> u64 {
-        if state.cfs.len() <= 1 {
-            return u64::MAX; // the WAL goes with the memtable
-        }
-        let memtables = |c: &CfState| {
-            let o = c.cf.options.load();
-            (o.write_buffer_size as u64).saturating_mul(o.max_write_buffer_number.max(1) as u64)
-        };
-        let limit = match self.live().max_total_wal_size {
-            0 => state.cfs.values().map(memtables).fold(0, u64::saturating_add).saturating_mul(4),
-            n => n,
-        };
-        limit.saturating_sub(state.logs.left_bytes())
+        state.logs.room(self.live().max_total_wal_size, state.cfs.values().map(|c| c.cf.options.load_full()))
     }
 
     /// When all memtables together hold too much: the column family with the oldest one, of those that do not wait for
