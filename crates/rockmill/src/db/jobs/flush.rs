@@ -271,14 +271,18 @@ impl DbInner {
             let mut edit = add_files(0, b.entry.clone());
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.front.log_number_after(&part.runs));
             edit.log_number = log_number;
-            changes.push(Change::new(&part.cf, edit, move |c, _| {
+            changes.push(Change::new(&part.cf, edit, move |state| {
                 b.committed = true;
-                c.front.flushed(&part.runs, log_number.unwrap_or(0));
+                if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                    c.front.flushed(&part.runs, log_number.unwrap_or(0));
+                }
             }));
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
-            changes.push(Change::new(cf, edit, move |c, _| c.front.raise_log_number(n)));
+            changes.push(Change::new(cf, edit, move |state| {
+                state.cfs.get_mut(&cf.id).into_iter().for_each(|c| c.front.raise_log_number(n));
+            }));
         }
         drop(state);
         self.log_and_apply_all(changes)
