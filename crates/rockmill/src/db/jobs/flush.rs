@@ -75,11 +75,6 @@ impl CfState {
         self.front.flush_due(&self.cf.options.load(), without_merging)
     }
 
-    /// True when there are immutable memtables that are being flushed, or are about to be.
-    pub fn waits_for_flush(&self, without_merging: bool) -> bool {
-        self.front.waits_for_flush(&self.cf.options.load(), without_merging)
-    }
-
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
         let (runs, reason) = self.front.take_sealed();
         self.jobs.flush_awaited = Arc::clone(awaited);

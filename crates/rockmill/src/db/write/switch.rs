@@ -38,7 +38,8 @@ impl DbInner {
                     return Err(Error::closing());
                 }
                 let (mut full, reason) = self.full_memtables(&mut state);
-                let victim = self.memory_victim(&state);
+                let families = state.cfs.iter().map(|(&id, c)| (id, &c.front, c.cf.options.load_full()));
+                let victim = self.front.memory().family_to_seal(families, self.flushes_without_merging());
                 if victim.is_some() && self.opts.atomic_flush {
                     full = with_data(&state);
                 }
@@ -171,17 +172,6 @@ impl DbInner {
     /// Length of the present WAL from which on all together are too large.
     pub fn log_room(&self, state: &State) -> u64 {
         state.logs.room(self.live().max_total_wal_size, state.cfs.values().map(|c| c.cf.options.load_full()))
-    }
-
-    /// When all memtables together hold too much: the column family with the oldest one, of those that do not wait for
-    /// a flush already.
-    fn memory_victim(&self, state: &State) -> Option<u32> {
-        if !self.front.memory().should_flush() {
-            return None;
-        }
-        let without_merging = self.flushes_without_merging();
-        let candidates = state.cfs.iter().filter(|(_, c)| !c.front.is_empty() && !c.waits_for_flush(without_merging));
-        candidates.min_by_key(|(_, c)| c.front.first_sequence()).map(|(&id, _)| id)
     }
 
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
