@@ -68,23 +68,17 @@ impl State {
 }
 
 impl DbInner {
-    /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
-    /// under the database's lock when the edit is durable, before readers see the new version.
-    pub fn log_and_apply(&self, cf: &CfData, edit: VersionEdit, install: impl FnOnce(&mut State)) -> Result<()> {
-        self.log_and_apply_all(vec![Change::new(cf, edit, install)])
+    /// Writes changes to the MANIFEST, then installs the new versions. Changes of several column families, at most one
+    /// of each, are an atomic group there, which a recovery takes as a whole or not at all. A column family that was
+    /// dropped is left out; if it was the only one, that is an error.
+    pub fn log_and_apply(&self, changes: Vec<Change<'_>>) -> Result<()> {
+        self.log_and_apply_locked(&mut self.catalog.manifest.lock(), changes, None)
     }
 
     /// The same. `named` is set before the first byte is written: from then on the MANIFEST may name the edit's tables,
     /// whatever this ends with, a panic too.
     pub fn log_and_apply_noting(&self, change: Change<'_>, named: &AtomicBool) -> Result<()> {
         self.log_and_apply_noted(&mut self.catalog.manifest.lock(), vec![change], None, named)
-    }
-
-    /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
-    /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
-    /// the only one, that is an error.
-    pub fn log_and_apply_all(&self, changes: Vec<Change<'_>>) -> Result<()> {
-        self.log_and_apply_locked(&mut self.catalog.manifest.lock(), changes, None)
     }
 
     /// The same for whoever holds the MANIFEST's lock already. Reads see sequence numbers up to `last_sequence`, where

@@ -280,7 +280,7 @@ impl DbInner {
             }));
         }
         drop(state);
-        self.log_and_apply_all(changes)
+        self.log_and_apply(changes)
     }
 
     /// The flush of what was picked begins. Gives how many column families there are.
