@@ -49,8 +49,8 @@ mod call;
 mod device;
 mod kernel;
 mod probe;
+pub mod program_slot;
 mod queue;
-pub mod seat;
 mod shim;
 mod stream;
 mod transfers;
@@ -60,7 +60,7 @@ pub use arena::Pages;
 pub use call::CallOrder;
 pub use device::DeviceFacts;
 pub use probe::BatchProbe;
-pub use seat::{CompletionPlaces, Seat};
+pub use program_slot::{CompletionPlaces, ProgramSlot};
 pub use shim::{Shim, ShimOp, Tamper};
 pub use stream::{ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
 pub use writer::BatchWriter;
@@ -217,7 +217,7 @@ pub struct BatchCounts {
     pub retries: u64,
     /// Plain calls made because the ring could not.
     pub plain_calls: u64,
-    /// Of the operations, those that a program in the ring handed over ([`seat`]).
+    /// Of the operations, those that a program in the ring handed over ([`program_slot`]).
     pub by_program: u64,
 }
 

@@ -312,7 +312,7 @@ mod tests {
                 object[at] = rng.u8(..);
             }
             let Ok(object) = MergeObject::read("changed.o", &object) else { continue };
-            for driver in crate::machine::Driver::ALL {
+            for driver in crate::instance::Driver::ALL {
                 let Ok(program) = object.program(driver) else { continue };
                 let mut constant = false;
                 for instruction in program.with_arena(-1) {

@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_rings_page_is_what_the_ring_takes_it_for() {
-        use rockmill_io::ring::seat::page;
+        use rockmill_io::ring::program_slot::page;
         let ours = [
             (RING_CONTROL, page::CONTROL),
             (RING_STEPS, page::STEPS),

@@ -12,23 +12,23 @@
 //! - `allowed`: what an object may have, whoever gives it;
 //! - [`merge_object`]: what it stands for: the built-in program, or a user's with an order or a filter of its own;
 //! - [`btf`]: what the kernel says of its own types, for the driver `loop`;
-//! - [`machine`]: a loaded program with its arena, or why there is none;
-//! - [`pool`]: machines that wait for the next merge;
+//! - [`instance`]: a loaded program with its arena, or why there is none;
+//! - [`pool`]: instances that wait for the next merge;
 //! - [`merge`]: one merge;
 //! - [`layout`]: the structures that both sides know;
 //! - `sys`: the system calls.
 
 mod allowed;
 pub mod btf;
+pub mod instance;
 pub mod layout;
-pub mod machine;
 pub mod merge;
 pub mod merge_object;
 pub mod object;
 pub mod pool;
 mod sys;
 
-pub use machine::{Driver, Machine, Unavailable};
+pub use instance::{Driver, Instance, Unavailable};
 pub use merge::{BlockPlace, Dropped, FilterJob, Job, Merge, Record, Refusal, Status};
 pub use merge_object::MergeObject;
 pub use object::{BadObject, Program};

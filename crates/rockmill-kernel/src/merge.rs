@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
+use crate::instance::Instance;
 use crate::layout::*;
-use crate::machine::Machine;
 
 /// Longest internal key; a job with a longer one is handed over.
 pub const KEY_BYTES_MAX: usize = 8 << 10;
@@ -176,7 +176,7 @@ impl Share {
 /// A merge in progress.
 #[derive(Debug)]
 pub struct Merge {
-    machine: Machine,
+    instance: Instance,
     shares: Vec<Share>,
     /// Where the records are, and their keys.
     records_at: usize,
@@ -185,13 +185,13 @@ pub struct Merge {
     records: usize,
 }
 
-/// Why a job cannot be done by the program; the machine comes back.
+/// Why a job cannot be done by the program; the instance comes back.
 #[derive(Debug)]
 pub struct Refusal {
     /// In words.
     pub reason: String,
     /// What was given.
-    pub machine: Box<Machine>,
+    pub instance: Box<Instance>,
 }
 
 /// Takes pieces off the front of the memory.
@@ -233,18 +233,18 @@ fn get_u64(memory: &[u8], at: usize) -> u64 {
 }
 
 impl Merge {
-    /// Lays `machine`'s memory out for `job`.
+    /// Lays `instance`'s memory out for `job`.
     ///
     /// # Errors
     /// The memory is too small for so many runs or such bounds.
-    pub fn begin(mut machine: Machine, job: &Job<'_>) -> Result<Self, Refusal> {
+    pub fn begin(mut instance: Instance, job: &Job<'_>) -> Result<Self, Refusal> {
         let slot = KEY_BYTES_MAX + SLACK as usize;
         let longest = job.begin.map_or(0, <[u8]>::len).max(job.end.map_or(0, |e| e.0.len()));
         if longest > KEY_BYTES_MAX {
             let reason = format!("a bound of {longest} bytes is longer than {KEY_BYTES_MAX}");
-            return Err(Refusal { reason, machine: Box::new(machine) });
+            return Err(Refusal { reason, instance: Box::new(instance) });
         }
-        let bytes = machine.memory().len();
+        let bytes = instance.memory().len();
         let mut cut = Cut(CTL_BYTES as usize);
         let table = cut.take(job.runs * RUN_BYTES as usize);
         let heads = cut.take(LINEAR_RUNS as usize * 8);
@@ -258,13 +258,13 @@ impl Merge {
         let share = left / job.runs.max(1);
         if share < SHARE_MIN {
             let reason = format!("{} runs are too many for {bytes} bytes of memory", job.runs);
-            return Err(Refusal { reason, machine: Box::new(machine) });
+            return Err(Refusal { reason, instance: Box::new(instance) });
         }
         // A ring of descriptors for each run, of a size that masks can be made of.
         let descs_max = 1u32 << (share / BLOCK_BYTES_USUAL).ilog2();
-        let base = machine.base();
+        let base = instance.base();
         let address = |at: usize| base.wrapping_add(at as u32);
-        let memory = machine.memory_mut();
+        let memory = instance.memory_mut();
         memory[..cut.0].fill(0);
         let mut shares = Vec::with_capacity(job.runs);
         for run in 0..job.runs {
@@ -331,23 +331,23 @@ impl Merge {
         put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
-        Ok(Self { machine, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
+        Ok(Self { instance, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
     }
 
-    /// The machine, for the next merge.
-    pub fn end(self) -> Machine {
-        self.machine
+    /// The instance, for the next merge.
+    pub fn end(self) -> Instance {
+        self.instance
     }
 
-    /// Its machine.
-    pub fn machine(&self) -> &Machine {
-        &self.machine
+    /// Its instance.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
     }
 
-    /// The machine's memory, which the places in records are of.
+    /// The instance's memory, which the places in records are of.
     #[inline]
     pub fn memory(&self) -> &[u8] {
-        self.machine.memory()
+        self.instance.memory()
     }
 
     /// Bytes of the largest block that a run can be given.
@@ -359,7 +359,7 @@ impl Merge {
     /// is still in use. Records of the last call must have been read.
     pub fn release(&mut self, run: usize) -> u32 {
         let Some(share) = self.shares.get_mut(run) else { return 0 };
-        let memory = self.machine.memory();
+        let memory = self.instance.memory();
         let taken = get_u32(memory, share.at + RUN_TAKEN as usize);
         let has = get_u32(memory, share.at + RUN_STATE as usize) == STATE_HAS;
         // The one that was taken last is in use as long as the run stands on an entry of it.
@@ -373,11 +373,11 @@ impl Merge {
     /// Puts the next block of `run` into the memory: its contents, and `trailer` behind them. Where they are; `None`
     /// when there is no room now.
     pub fn give(&mut self, run: usize, contents: &[u8], trailer: &[u8], place: BlockPlace) -> Option<Range<usize>> {
-        let base = self.machine.base();
+        let base = self.instance.base();
         let share = self.shares.get_mut(run)?;
         let len = contents.len() + trailer.len();
         let room = (len + SLACK as usize).next_multiple_of(8);
-        let taken = get_u32(self.machine.memory(), share.at + RUN_TAKEN as usize);
+        let taken = get_u32(self.instance.memory(), share.at + RUN_TAKEN as usize);
         if share.given.wrapping_sub(taken) >= share.descs_max {
             return None;
         }
@@ -404,7 +404,7 @@ impl Merge {
             _ if share.range.start + room <= share.usual_end => share.range.start,
             _ => return None,
         };
-        let memory = self.machine.memory_mut();
+        let memory = self.instance.memory_mut();
         put(memory, at, contents);
         put(memory, at + contents.len(), trailer);
         share.blocks.push_back((share.given, at..at + len));
@@ -416,7 +416,7 @@ impl Merge {
     pub fn give_last(&mut self, run: usize) {
         let Some(share) = self.shares.get_mut(run) else { return };
         share.last = true;
-        put_u32(self.machine.memory_mut(), share.at + RUN_LAST as usize, 1);
+        put_u32(self.instance.memory_mut(), share.at + RUN_LAST as usize, 1);
     }
 
     /// Blocks that `run` was given.
@@ -426,7 +426,7 @@ impl Merge {
 
     /// If a run is dry in the next call, that is to wait for these transfers of its ring's.
     pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
-        self.machine.await_transfers(transfers);
+        self.instance.await_transfers(transfers);
     }
 
     /// Merges until something has to be done; [`Self::records`] says how many records there are then.
@@ -434,16 +434,16 @@ impl Merge {
     /// # Errors
     /// The kernel did not run the program.
     pub fn call(&mut self) -> io::Result<Status> {
-        let base = self.machine.base();
+        let base = self.instance.base();
         let keys = self.keys;
-        let memory = self.machine.memory_mut();
+        let memory = self.instance.memory_mut();
         put_u32(memory, CTL_RECORD_COUNT as usize, 0);
         put_u32(memory, CTL_KEYS as usize, base.wrapping_add(keys as u32));
         put_u64(memory, CTL_WORK as usize, 0);
         put_u32(memory, CTL_STATUS as usize, NONE);
         self.records = 0;
-        self.machine.call(base)?;
-        let memory = self.machine.memory();
+        self.instance.call(base)?;
+        let memory = self.instance.memory();
         let run = get_u32(memory, CTL_RUN as usize) as usize;
         self.records = get_u32(memory, CTL_RECORD_COUNT as usize).min(RECORDS_MAX) as usize;
         let known = run < self.shares.len();
@@ -478,7 +478,7 @@ impl Merge {
         if i >= self.records {
             return None;
         }
-        let (memory, base) = (self.machine.memory(), self.machine.base());
+        let (memory, base) = (self.instance.memory(), self.instance.base());
         let at = self.records_at + i * REC_BYTES as usize;
         let fields = memory.get(at..)?.first_chunk::<{ REC_BYTES as usize }>()?;
         let field = |f: u32| get_u32(fields, f as usize);
@@ -507,7 +507,7 @@ impl Merge {
 
     /// What the program dropped so far.
     pub fn dropped(&self) -> Dropped {
-        let memory = self.machine.memory();
+        let memory = self.instance.memory();
         let get = |field: u32| get_u64(memory, field as usize);
         Dropped { hidden: get(CTL_HIDDEN), obsolete: get(CTL_OBSOLETE), filtered: get(CTL_FILTERED) }
     }
@@ -515,7 +515,7 @@ impl Merge {
     /// The internal key of the entry that a run stands on; `None` at its end, or where the program names none.
     pub fn current_key(&self, run: usize) -> Option<&[u8]> {
         let share = self.shares.get(run)?;
-        let (memory, base) = (self.machine.memory(), self.machine.base());
+        let (memory, base) = (self.instance.memory(), self.instance.base());
         let field = |f: u32| get_u32(memory, share.at + f as usize);
         if field(RUN_STATE) != STATE_HAS {
             return None;

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use crate::instance::{Driver, Instance, Unavailable};
 use crate::layout::INTERFACE;
-use crate::machine::{Driver, Machine, Unavailable};
 use crate::object::{self, BadObject, Program};
 
 /// Bytes of a name.
@@ -52,7 +52,7 @@ impl MergeObject {
         BUILT_IN.clone()
     }
 
-    /// Reads a compiled object. Whether the kernel takes its program shows when a machine is made: [`Self::check`].
+    /// Reads a compiled object. Whether the kernel takes its program shows when an instance is made: [`Self::check`].
     ///
     /// # Errors
     /// Bytes that are none, that are made for another version of the interface, or that have no program at all.
@@ -105,12 +105,12 @@ impl MergeObject {
         })
     }
 
-    /// Has the kernel's verifier look at its program, with a memory of `bytes`; gives the machine.
+    /// Has the kernel's verifier look at its program, with a memory of `bytes`; gives the instance.
     ///
     /// # Errors
-    /// As [`Machine::new`].
-    pub fn check(&self, driver: Driver, bytes: usize) -> Result<Machine, Unavailable> {
-        Machine::new(self.program(driver)?, driver, bytes)
+    /// As [`Instance::new`].
+    pub fn check(&self, driver: Driver, bytes: usize) -> Result<Instance, Unavailable> {
+        Instance::new(self.program(driver)?, driver, bytes)
     }
 }
 

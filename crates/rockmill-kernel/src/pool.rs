@@ -1,5 +1,5 @@
-//! Machines that no merge uses, for the whole process: the verifier takes its time over a program, and memory has to be
-//! made present, so that a merge should not wait for either each time.
+//! Instances that no merge uses, for the whole process: the verifier takes its time over a program, and memory has to
+//! be made present, so that a merge should not wait for either each time.
 //!
 //! Who uses the pool has a number ([`Pool::user`]), and a clock that others need not share: a user lets go of what it
 //! gave back and nobody took for a while ([`Pool::trim`]), and takes over what was left by a user that is gone.
@@ -7,22 +7,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::machine::{Driver, Machine, Sums, Unavailable};
+use crate::instance::{Driver, Instance, Sums, Unavailable};
 use crate::object::Program;
 
-/// Idle machines. They go when the last handle does.
+/// Idle instances. They go when the last handle does.
 #[derive(Debug, Default)]
 pub struct Pool {
     idle: Mutex<Vec<Idle>>,
-    /// Of all machines that came from here, lent ones included.
+    /// Of all instances that came from here, lent ones included.
     sums: Arc<Sums>,
     users: AtomicU64,
 }
 
-/// A machine that nobody has.
+/// An instance that nobody has.
 #[derive(Debug)]
 struct Idle {
-    machine: Machine,
+    instance: Instance,
     /// Who gave it back; 0 when that one is gone.
     user: u64,
     /// When, by that user's clock.
@@ -42,40 +42,40 @@ impl Pool {
         })
     }
 
-    /// A machine that runs `program` on so many bytes of memory, an idle one or a new one.
+    /// An instance that runs `program` on so many bytes of memory, an idle one or a new one.
     ///
     /// # Errors
-    /// As [`Machine::new`].
-    pub fn take(&self, program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Machine, Unavailable> {
+    /// As [`Instance::new`].
+    pub fn take(&self, program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Instance, Unavailable> {
         let kept = {
             let mut idle = self.all_idle();
-            idle.iter().position(|i| fits(&i.machine, program, driver, bytes)).map(|at| idle.swap_remove(at).machine)
+            idle.iter().position(|i| runs(&i.instance, program, driver, bytes)).map(|at| idle.swap_remove(at).instance)
         };
         match kept {
-            Some(machine) => Ok(machine),
-            None => Machine::new(program, driver, bytes).map(|machine| machine.counted(&self.sums)),
+            Some(instance) => Ok(instance),
+            None => Instance::new(program, driver, bytes).map(|instance| instance.counted(&self.sums)),
         }
     }
 
-    /// A number for who gives machines back; never 0.
+    /// A number for who gives instances back; never 0.
     pub fn user(&self) -> u64 {
         self.users.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps a machine for the next merge. `user` gives it back, `now` by its clock, in nanoseconds.
-    pub fn put(&self, machine: Machine, user: u64, now: u64) {
-        self.all_idle().push(Idle { machine, user, since: now });
+    /// Keeps an instance for the next merge. `user` gives it back, `now` by its clock, in nanoseconds.
+    pub fn put(&self, instance: Instance, user: u64, now: u64) {
+        self.all_idle().push(Idle { instance, user, since: now });
     }
 
-    /// Lets go of idle machines with this program, which was replaced.
+    /// Lets go of idle instances with this program, which was replaced.
     pub fn forget(&self, program: &Arc<Program>) {
-        let gone: Vec<Idle> = self.all_idle().extract_if(.., |i| i.machine.program() == program).collect();
+        let gone: Vec<Idle> = self.all_idle().extract_if(.., |i| i.instance.program() == program).collect();
         drop(gone);
     }
 
-    /// Idle machines with this program.
+    /// Idle instances with this program.
     pub fn idle(&self, program: &Arc<Program>) -> usize {
-        self.all_idle().iter().filter(|i| i.machine.program() == program).count()
+        self.all_idle().iter().filter(|i| i.instance.program() == program).count()
     }
 
     /// Lets go of what `user` gave back at least `idle_nanos` ago and nobody took, `now` by its clock.
@@ -97,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of memory of all machines, idle or at work.
+    /// Bytes of memory of all instances, idle or at work.
     pub fn bytes(&self) -> usize {
         self.sums.bytes.load(Ordering::Relaxed)
     }
@@ -112,7 +112,7 @@ impl Pool {
     }
 }
 
-fn fits(m: &Machine, program: &Arc<Program>, driver: Driver, bytes: usize) -> bool {
+fn runs(m: &Instance, program: &Arc<Program>, driver: Driver, bytes: usize) -> bool {
     m.program() == program && m.driver() == driver && m.asked() == bytes
 }
 
@@ -121,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_are_kept_for_a_while_and_their_memory_is_counted() {
+    fn instances_are_kept_for_a_while_and_their_memory_is_counted() {
         const BYTES: usize = 1 << 20;
         let program = Arc::new(Program::read(Driver::Run.object(), Driver::Run.entry()).unwrap());
         let pool = Pool::default();
         let take = || pool.take(&program, Driver::Run, BYTES);
         let first = match take() {
-            Ok(machine) => machine,
-            Err(e) => return rockmill_skip::skip("a pool of machines", &rockmill_skip::Needs::Kernel.because(e)),
+            Ok(instance) => instance,
+            Err(e) => return rockmill_skip::skip("a pool of instances", &rockmill_skip::Needs::Kernel.because(e)),
         };
         let memory = first.memory_bytes();
         let (a, b) = (pool.user(), pool.user());
@@ -139,9 +139,9 @@ mod tests {
         // Another user's clock says nothing of it.
         pool.trim(b, 14, 10);
         pool.trim(a, 109, 10);
-        assert_eq!(pool.bytes(), 2 * memory, "a machine went early");
+        assert_eq!(pool.bytes(), 2 * memory, "an instance went early");
         pool.trim(a, 110, 10);
-        assert_eq!(pool.bytes(), memory, "an idle machine stayed");
+        assert_eq!(pool.bytes(), memory, "an idle instance stayed");
         // It is the other one that is taken, without a new one, and given back by a user that goes.
         let again = take().unwrap();
         assert_eq!(pool.bytes(), memory);

@@ -1,5 +1,5 @@
 //! The merge program under the kernel it is meant for: what is committed is what the source gives; what it merges is
-//! what a sort gives, also when the machine is busy; damage is found and harms nothing; and programs that could harm
+//! what a sort gives, also when the instance is busy; damage is found and harms nothing; and programs that could harm
 //! are refused.
 //!
 //! Where the kernel or a permission is missing, each test says what was skipped.
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::key::{InternalKey, ValueType};
-use rockmill_kernel::{BlockPlace, Driver, Job, Machine, Merge, Program, Status};
+use rockmill_kernel::{BlockPlace, Driver, Instance, Job, Merge, Program, Status};
 use rockmill_skip::{Needs, skip};
 
 #[path = "program/own.rs"]
 mod own;
-#[path = "program/seated.rs"]
-mod seated;
+#[path = "program/shared_ring.rs"]
+mod shared_ring;
 
 /// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 fn driver() -> Driver {
@@ -41,10 +41,10 @@ fn needs(driver: Driver) -> Needs {
     }
 }
 
-/// A machine; `None`, and a line that says so, where there is none.
-fn machine(what: &str, bytes: usize) -> Option<Machine> {
-    match Machine::new(&program(), driver(), bytes) {
-        Ok(machine) => Some(machine),
+/// An instance; `None`, and a line that says so, where there is none.
+fn instance(what: &str, bytes: usize) -> Option<Instance> {
+    match Instance::new(&program(), driver(), bytes) {
+        Ok(instance) => Some(instance),
         Err(e) if e.log.is_empty() => {
             skip(what, &needs(driver()).because(e));
             None
@@ -103,13 +103,13 @@ struct Outcome {
     hidden: u64,
     obsolete: u64,
     calls: u64,
-    machine: Machine,
+    instance: Instance,
 }
 
 /// Merges runs of blocks by the program.
-fn merge(machine: Machine, runs: &[Vec<Vec<u8>>], job: &Job<'_>) -> Outcome {
-    let calls = machine.calls();
-    let mut merge = Merge::begin(machine, job).unwrap();
+fn merge(instance: Instance, runs: &[Vec<Vec<u8>>], job: &Job<'_>) -> Outcome {
+    let calls = instance.calls();
+    let mut merge = Merge::begin(instance, job).unwrap();
     let mut next = vec![0; runs.len()];
     let mut entries = Entries::new();
     let mut damaged = None;
@@ -149,9 +149,9 @@ fn merge(machine: Machine, runs: &[Vec<Vec<u8>>], job: &Job<'_>) -> Outcome {
         }
     }
     let dropped = merge.dropped();
-    let machine = merge.end();
-    let calls = machine.calls() - calls;
-    Outcome { entries, damaged, hidden: dropped.hidden, obsolete: dropped.obsolete, calls, machine }
+    let instance = merge.end();
+    let calls = instance.calls() - calls;
+    Outcome { entries, damaged, hidden: dropped.hidden, obsolete: dropped.obsolete, calls, instance }
 }
 
 fn key(user: &[u8], seq: u64, t: ValueType) -> Vec<u8> {
@@ -187,7 +187,7 @@ fn sorted(runs: &[Entries]) -> Entries {
 
 #[test]
 fn merges_are_what_a_sort_gives_for_few_runs_and_for_many() {
-    let Some(mut machine) = machine("merges in the kernel beside a sort", 8 << 20) else { return };
+    let Some(mut instance) = instance("merges in the kernel beside a sort", 8 << 20) else { return };
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
         // One way to find the smallest up to 16 runs, another above, both at the end of many.
@@ -197,16 +197,16 @@ fn merges_are_what_a_sort_gives_for_few_runs_and_for_many() {
         let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
         let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
         let job = Job { runs: count, skip: *rng.choice(&[0, 4, 5]).unwrap(), ..Job::default() };
-        let done = merge(machine, &stored, &job);
+        let done = merge(instance, &stored, &job);
         assert!(done.damaged.is_none());
         assert!(done.entries == sorted(&runs), "seed {seed}: {count} runs of {size}");
-        machine = done.machine;
+        instance = done.instance;
     }
 }
 
 #[test]
 fn keys_of_every_shape_merge_like_a_sort() {
-    let Some(mut machine) = machine("merges in the kernel of keys of every shape", 8 << 20) else { return };
+    let Some(mut instance) = instance("merges in the kernel of keys of every shape", 8 << 20) else { return };
     for seed in 0..150 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let count = rng.usize(1..20);
@@ -247,16 +247,16 @@ fn keys_of_every_shape_merge_like_a_sort() {
         let shift = if rng.bool() { bits } else { rng.u32(0..=bits) };
         let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
         let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
-        let done = merge(machine, &stored, &Job { runs: count, skip, shift, ..Job::default() });
+        let done = merge(instance, &stored, &Job { runs: count, skip, shift, ..Job::default() });
         assert!(done.damaged.is_none());
         assert!(done.entries == want, "seed {seed}: {count} runs, skip {skip}, shift {shift}");
-        machine = done.machine;
+        instance = done.instance;
     }
 }
 
 #[test]
 fn parts_begin_and_end_where_they_should() {
-    let Some(mut machine) = machine("parts of merges in the kernel", 8 << 20) else { return };
+    let Some(mut instance) = instance("parts of merges in the kernel", 8 << 20) else { return };
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let runs = random_runs(&mut rng, 4, 300, 20);
@@ -267,17 +267,17 @@ fn parts_begin_and_end_where_they_should() {
         // A head that says nothing, and one that does.
         let head = if rng.bool() { 0 } else { u64::from_be_bytes(*end[4..].first_chunk().unwrap()) };
         let job = Job { runs: 4, begin: Some(&begin), end: Some((&end, head)), skip: 4, ..Job::default() };
-        let done = merge(machine, &stored, &job);
+        let done = merge(instance, &stored, &job);
         let inside = |e: &&(Vec<u8>, Vec<u8>)| (&begin[..]..&end[..]).contains(&&e.0[..e.0.len() - 8]);
         let want: Entries = all.iter().filter(inside).cloned().collect();
         assert!(done.entries == want, "seed {seed}");
-        machine = done.machine;
+        instance = done.instance;
     }
 }
 
 #[test]
 fn versions_that_nobody_sees_are_dropped_and_others_are_not() {
-    let Some(machine) = machine("dropping in the kernel", 8 << 20) else { return };
+    let Some(instance) = instance("dropping in the kernel", 8 << 20) else { return };
     use ValueType::{Deletion, Merge as Operand, SingleDeletion, Value};
     // (user key, sequence number, type), whether it stays with a snapshot at 5, at the bottom.
     let cases: &[(&[u8], u64, ValueType, bool)] = &[
@@ -302,24 +302,24 @@ fn versions_that_nobody_sees_are_dropped_and_others_are_not() {
     let stays: Vec<_> = cases.iter().filter(|c| c.3).map(|(k, s, t, _)| key(k, *s, *t)).collect();
     let stored = [blocks(&run, 40, 2)];
     let job = Job { runs: 1, snapshots: &[5], drop: true, bottommost: true, ..Job::default() };
-    let done = merge(machine, &stored, &job);
+    let done = merge(instance, &stored, &job);
     let given: Vec<_> = done.entries.iter().map(|e| e.0.clone()).collect();
     assert_eq!(given, stays);
     assert_eq!((done.hidden, done.obsolete), (3, 1));
     // Told not to, it drops nothing.
-    let done = merge(done.machine, &stored, &Job { drop: false, ..job });
+    let done = merge(done.instance, &stored, &Job { drop: false, ..job });
     assert_eq!(done.entries, run);
 }
 
 #[test]
 fn a_busy_machine_changes_nothing_and_calls_stay_short() {
-    let Some(machine) = machine("merges in the kernel on a busy machine", 32 << 20) else { return };
+    let Some(instance) = instance("merges in the kernel on a busy machine", 32 << 20) else { return };
     let mut rng = fastrand::Rng::with_seed(7);
     let runs = random_runs(&mut rng, 8, 2000, 60);
     let stored: Vec<_> = runs.iter().map(|run| blocks(run, 4000, 16)).collect();
     let want = sorted(&runs);
     let stop = AtomicBool::new(false);
-    let mut machine = Some(machine);
+    let mut instance = Some(instance);
     std::thread::scope(|scope| {
         // All cores, all the time: calls are interrupted for long.
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
@@ -338,18 +338,18 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
                 let missing = Needs::Renice.because("renice cannot be run");
                 skip("the lowest priority for a merge on a busy machine", &missing);
             }
-            let (mut machine, mut rounds) = (machine.take().unwrap(), 0);
+            let (mut instance, mut rounds) = (instance.take().unwrap(), 0);
             let started = Instant::now();
             while rounds < 1 || started.elapsed() < Duration::from_secs(1) {
                 let cpu = cpu_nanos();
-                let done = merge(machine, &stored, &Job { runs: 8, skip: 4, ..Job::default() });
+                let done = merge(instance, &stored, &Job { runs: 8, skip: 4, ..Job::default() });
                 assert!(done.entries == want, "round {rounds}");
                 // Filling the memory and copying records is in this, too.
                 let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
                 // In a machine in software times say nothing.
                 let counts = std::env::var_os("ROCKMILL_NO_TIMES").is_none();
                 assert!(!counts || each < Duration::from_millis(50), "{each:?} of CPU time for each call");
-                (machine, rounds) = (done.machine, rounds + 1);
+                (instance, rounds) = (done.instance, rounds + 1);
             }
         });
         let result = low.join();
@@ -389,7 +389,7 @@ fn decoded(block: &[u8]) -> (Entries, bool) {
 
 #[test]
 fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
-    let Some(mut machine) = machine("damaged blocks for the program in the kernel", 8 << 20) else { return };
+    let Some(mut instance) = instance("damaged blocks for the program in the kernel", 8 << 20) else { return };
     let mut damaged = 0;
     for seed in 0..1500 {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -408,7 +408,7 @@ fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
         }
         // The other run's blocks, and those before and behind, must stay as they are.
         let one = [stored[run].clone()];
-        let done = merge(machine, &one, &Job { runs: 1, ..Job::default() });
+        let done = merge(instance, &one, &Job { runs: 1, ..Job::default() });
         let (mut want, mut bad) = (Entries::new(), None);
         for (number, block) in one[0].iter().enumerate() {
             let (entries, damage) = decoded(block);
@@ -421,24 +421,24 @@ fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
         assert!(done.entries == want, "seed {seed}");
         assert_eq!(done.damaged.is_some(), bad.is_some(), "seed {seed}");
         damaged += usize::from(bad.is_some());
-        machine = done.machine;
+        instance = done.instance;
         // And among others, whatever order the damage makes of it, it comes to an end.
-        machine = merge(machine, &stored, &Job { runs: 2, drop: true, bottommost: true, ..Job::default() }).machine;
+        instance = merge(instance, &stored, &Job { runs: 2, drop: true, bottommost: true, ..Job::default() }).instance;
     }
     assert!(damaged > 200, "only {damaged} blocks were damaged");
 }
 
 #[test]
 fn places_outside_of_a_block_and_of_the_memory_are_harmless() {
-    let Some(machine) = machine("places outside of blocks for the program in the kernel", 8 << 20) else { return };
+    let Some(instance) = instance("places outside of blocks for the program in the kernel", 8 << 20) else { return };
     let run: Entries =
         (0..50u64).map(|i| (key(format!("k{i:03}").as_bytes(), i, ValueType::Value), vec![7; 9])).collect();
     let block = blocks(&run, usize::MAX, 16).remove(0);
-    let mut machine = machine;
+    let mut instance = instance;
     let len = block.len() as u32;
     for (first, end, restart) in [(0, u32::MAX, 0), (len, len, len), (u32::MAX, len, 0), (3, len, u32::MAX), (0, 1, 0)]
     {
-        let mut merge = Merge::begin(machine, &Job { runs: 1, pass: true, ..Job::default() }).unwrap();
+        let mut merge = Merge::begin(instance, &Job { runs: 1, pass: true, ..Job::default() }).unwrap();
         let place = BlockPlace { first, end, restart, whole: true, damaged: false };
         for _ in 0..3 {
             merge.give(0, &block, &[], place).unwrap();
@@ -453,17 +453,17 @@ fn places_outside_of_a_block_and_of_the_memory_are_harmless() {
                 break;
             }
         }
-        machine = merge.end();
+        instance = merge.end();
     }
 }
 
 #[test]
 fn a_key_that_is_too_long_hands_the_job_over() {
-    let Some(machine) = machine("long keys for the program in the kernel", 8 << 20) else { return };
+    let Some(instance) = instance("long keys for the program in the kernel", 8 << 20) else { return };
     let run = vec![(key(&[b'k'; 9000], 1, ValueType::Value), Vec::new())];
     let block = blocks(&run, usize::MAX, 16).remove(0);
     let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
-    let mut merge = Merge::begin(machine, &Job { runs: 1, ..Job::default() }).unwrap();
+    let mut merge = Merge::begin(instance, &Job { runs: 1, ..Job::default() }).unwrap();
     merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
     merge.give_last(0);
     assert_eq!(merge.call().unwrap(), Status::HandOver("a key is longer than the program takes"));
@@ -471,7 +471,7 @@ fn a_key_that_is_too_long_hands_the_job_over() {
 
 #[test]
 fn programs_that_could_harm_are_refused() {
-    if machine("programs that the verifier must refuse", 1 << 20).is_none() {
+    if instance("programs that the verifier must refuse", 1 << 20).is_none() {
         return;
     }
     // Instructions by hand: operation, registers (source << 4 | destination), offset, constant.
@@ -492,21 +492,21 @@ fn programs_that_could_harm_are_refused() {
     ];
     for (what, instructions) in cases {
         let program = Arc::new(Program::of_instructions(instructions.clone(), Vec::new(), "Dual MIT/GPL"));
-        let refused = Machine::new(&program, Driver::Run, 1 << 20).map(drop);
+        let refused = Instance::new(&program, Driver::Run, 1 << 20).map(drop);
         let refused = refused.expect_err(what);
         assert!(refused.reason.contains("verifier refuses"), "{what}: {refused}");
         assert!(!refused.log.is_empty(), "{what}");
     }
     // One that harms nothing is taken.
     let program = Arc::new(Program::of_instructions(vec![zero, exit], Vec::new(), "Dual MIT/GPL"));
-    Machine::new(&program, Driver::Run, 1 << 20).map(drop).unwrap();
+    Instance::new(&program, Driver::Run, 1 << 20).map(drop).unwrap();
 }
 
 /// This test alone, in a process that may not load programs, whoever runs it.
 #[test]
 fn without_the_capability_its_name_is_said() {
     if std::env::var_os("ROCKMILL_TEST_NO_CAP").is_some() {
-        let e = Machine::new(&program(), driver(), 1 << 20).map(drop).expect_err("CAP_BPF was given up");
+        let e = Instance::new(&program(), driver(), 1 << 20).map(drop).expect_err("CAP_BPF was given up");
         println!("told: {e}");
         return;
     }
@@ -533,7 +533,7 @@ fn without_the_capability_its_name_is_said() {
 
 #[test]
 fn a_kernel_too_old_for_the_driver_loop_is_told_what_it_lacks() {
-    match Machine::new(&program_of(Driver::Loop), Driver::Loop, 1 << 20) {
+    match Instance::new(&program_of(Driver::Loop), Driver::Loop, 1 << 20) {
         Ok(_) => skip("a kernel without io_uring's BPF operations", &Needs::NoKernelLoop.because("this one has them")),
         Err(e) => {
             assert!(e.reason.contains("the driver loop needs Linux 7.1") || e.reason.contains("permission"), "{e}")

@@ -56,9 +56,9 @@ const fn is(name: &'static str, apply: fn(&mut Draft)) -> Choice {
     Choice { name, apply }
 }
 
-/// Keeps the kernel engine's machines for the life of the process: tests open databases by the thousand, and the kernel
-/// takes a third of a second to verify the program of each machine that is made.
-fn hold_machines() {
+/// Keeps the kernel engine's instances for the life of the process: tests open databases by the thousand, and the
+/// kernel takes a third of a second to verify the program of each instance that is made.
+fn hold_instances() {
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
     POOL.get_or_init(Pool::shared);
 }
@@ -83,12 +83,12 @@ pub const AXES: &[Axis] = &[
             is("uring", |d| d.options.set_merge_engine(MergeEngine::Uring)),
             // Where it is not to be had, `auto` does its work and says so in the log.
             is("kernel", |d| {
-                hold_machines();
+                hold_instances();
                 d.options.set_merge_engine(MergeEngine::Kernel);
             }),
             // Apart from the one above, so that a machine without this driver merges in the kernel as often as before.
             is("kernel-loop", |d| {
-                hold_machines();
+                hold_instances();
                 d.options.set_merge_engine(MergeEngine::Kernel);
                 d.options.set_kernel_driver(KernelDriver::Loop);
             }),

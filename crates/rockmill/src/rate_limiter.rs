@@ -250,10 +250,10 @@ impl RateLimiter {
         let mut state = self.state.lock();
         self.tune(&mut state);
         state.requests[p] += 1;
-        let at_once = bytes.min(state.available);
-        state.available -= at_once;
-        state.bytes[p] += at_once as u64;
-        bytes -= at_once;
+        let granted = bytes.min(state.available);
+        state.available -= granted;
+        state.bytes[p] += granted as u64;
+        bytes -= granted;
         let mut drains = 0;
         if bytes == 0 {
             return 0;

@@ -14,9 +14,8 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 use rockmill_io::WriteOptions;
 
 use crate::compaction::table_format::TableFormat;
-use crate::db::{
-    AsColumnFamilyRef, TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, new_session_id, table_writer_options, ttl_stamp,
-};
+use crate::db::catalog::value_times::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, stamp_now};
+use crate::db::{AsColumnFamilyRef, new_session_id, table_writer_options};
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, CompressionType, Options};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone, refuse_hashed_range};
@@ -265,7 +264,7 @@ impl<'a> SstFileWriter<'a> {
         if !self.with_times {
             return self.add(t, key, value);
         }
-        let time = ttl_stamp(&*self.options.db.clock);
+        let time = stamp_now(&*self.options.db.clock);
         self.add(t, key, &[value, &time].concat())
     }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use rockmill::{KernelDriver, probe_kernel_engine};
 use rockmill_io::{FileSystem, PosixFileSystem};
-use rockmill_kernel::{Driver, Machine as KernelMachine, Program};
+use rockmill_kernel::{Driver, Instance, Program};
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -85,14 +85,14 @@ fn verifier_cost(driver: KernelDriver) -> Option<String> {
     let driver = Driver::from(driver);
     let program = Arc::new(Program::read(driver.object(), driver.entry()).ok()?);
     // The first one on a machine that did something else says little.
-    let _first = KernelMachine::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
+    let _first = Instance::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
     let start = Instant::now();
-    let machine = KernelMachine::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
-    let (took, steps) = (start.elapsed().as_millis(), machine.verified_instructions()?);
+    let instance = Instance::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
+    let (took, steps) = (start.elapsed().as_millis(), instance.verified_instructions()?);
     Some(format!("the verifier goes over {steps} steps of its program in {took} ms, whatever the number of inputs"))
 }
 
-/// Memory of the machine with which that is tried: little of the time should be the memory's.
+/// Memory of the instance with which that is tried: little of the time should be the memory's.
 const VERIFIED_WITH_BYTES: usize = 1 << 20;
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {

@@ -13,8 +13,8 @@
 
 use super::arena::Arena;
 use super::probe;
+use super::program_slot::{CompletionPlaces, Page, page};
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
-use super::seat::{CompletionPlaces, Page, page};
 use super::{BatchLimits, Registered};
 use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
@@ -66,7 +66,7 @@ pub(super) struct KernelQueue {
     /// What the ring shares with a program, once there was one. The kernel has its memory as long as the ring is.
     page: Option<Page>,
     /// There is a program: entering the ring runs it.
-    seated: bool,
+    has_program: bool,
     limits: BatchLimits,
     arena: Arc<Arena>,
 }
@@ -139,7 +139,7 @@ fn enter_events(ring: &IoUring, pending: usize, want: usize) -> io::Result<()> {
 
 /// Hands over what was pushed and waits for `want` completions, where a program is in the ring. If there is none any
 /// more, the kernel does the same by itself.
-fn enter_seated(
+fn enter_with_program(
     ring: &mut IoUring,
     page: &mut Page,
     taken: u32,
@@ -232,7 +232,7 @@ impl KernelQueue {
             counts: QueueCounts::default(),
             taken: 0,
             page: None,
-            seated: false,
+            has_program: false,
             limits: limits.clone(),
             arena: Arc::clone(arena),
         };
@@ -294,7 +294,7 @@ impl KernelQueue {
             self.counts.enters += 1;
             self.counts.ring_enters += 1;
             let done = match &mut self.page {
-                Some(page) if self.seated => enter_seated(ring, page, self.taken, want, &mut self.counts),
+                Some(page) if self.has_program => enter_with_program(ring, page, self.taken, want, &mut self.counts),
                 _ => ring.submitter().submit_and_wait(want).map(|_| ()),
             };
             match done {
@@ -386,7 +386,7 @@ impl Queue for KernelQueue {
     /// The kernel takes a ring's operations from the thread that made it and from no other: this one gets a ring of its
     /// own, over the same memory, which is what takes long to make.
     fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
-        if self.in_flight() > 0 || !self.ready.is_empty() || self.seated {
+        if self.in_flight() > 0 || !self.ready.is_empty() || self.has_program {
             return Err(io::Error::other("operations are in flight, or a program is in the ring"));
         }
         let mine = self.check_thread().is_ok();
@@ -497,12 +497,12 @@ impl Queue for KernelQueue {
     fn submit(&mut self) -> io::Result<()> {
         self.check_thread()?;
         // A program takes along what was queued when it is called the next time.
-        if self.unsubmitted == 0 || self.seated { Ok(()) } else { self.enter(0) }
+        if self.unsubmitted == 0 || self.has_program { Ok(()) } else { self.enter(0) }
     }
 
-    fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+    fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
         self.check_thread()?;
-        if self.seated {
+        if self.has_program {
             return Err(io::Error::other("the ring has a program already"));
         }
         if self.page.is_none() {
@@ -513,18 +513,18 @@ impl Queue for KernelQueue {
             page.set(page::CQES_AT, completions.map_or(0, |c| c.entries));
             page.set(page::MASK, self.ring.params().cq_entries().wrapping_sub(1));
         }
-        self.seated = true;
+        self.has_program = true;
         Ok(self.ring.as_raw_fd())
     }
 
-    fn unseat(&mut self) {
-        self.seated = false;
+    fn close_slot(&mut self) {
+        self.has_program = false;
     }
 
     fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {
         self.check_thread()?;
         let busy = self.in_flight() > 0;
-        let Some(page) = self.page.as_mut().filter(|_| self.seated) else {
+        let Some(page) = self.page.as_mut().filter(|_| self.has_program) else {
             return Err(io::Error::other("there is no program in the ring"));
         };
         page.set(page::CONTROL, control);

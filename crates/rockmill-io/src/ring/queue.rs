@@ -3,7 +3,7 @@
 
 use super::Registered;
 use super::arena::Lease;
-use super::seat::CompletionPlaces;
+use super::program_slot::CompletionPlaces;
 use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
 use std::fmt::Debug;
@@ -159,12 +159,12 @@ pub(crate) trait Queue: Send + Debug {
     fn register(&mut self, _files: &[Arc<BatchFile>]) {}
     /// Forgets them.
     fn unregister(&mut self, _files: &[Arc<BatchFile>]) {}
-    /// Makes place for a program ([`super::seat`]); gives the ring's descriptor.
-    fn seat(&mut self, _completions: Option<CompletionPlaces>) -> io::Result<i32> {
+    /// Makes place for a program ([`super::program_slot`]); gives the ring's descriptor.
+    fn open_slot(&mut self, _completions: Option<CompletionPlaces>) -> io::Result<i32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
     }
     /// The program is gone.
-    fn unseat(&mut self) {}
+    fn close_slot(&mut self) {}
     /// Enters the ring, for the program to do its own work; gives its steps.
     fn enter_program(&mut self, _control: u32, _awaited: &[u64]) -> io::Result<u32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))

@@ -2,8 +2,8 @@
 //! tests of the real ring; what happens below it is real.
 
 use super::Registered;
+use super::program_slot::CompletionPlaces;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
-use super::seat::CompletionPlaces;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -111,12 +111,12 @@ impl Queue for ShimQueue {
         self.inner.unregister(files);
     }
 
-    fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
-        self.inner.seat(completions)
+    fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        self.inner.open_slot(completions)
     }
 
-    fn unseat(&mut self) {
-        self.inner.unseat();
+    fn close_slot(&mut self) {
+        self.inner.close_slot();
     }
 
     fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {

@@ -9,8 +9,8 @@
 //! which does not know the ring's troubles.
 
 use super::arena::Lease;
+use super::program_slot::CompletionPlaces;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
-use super::seat::CompletionPlaces;
 use super::shim::{Shim, ShimQueue};
 use super::{BatchObserver, Registered};
 use crate::aligned::align_down;
@@ -162,12 +162,12 @@ impl Transfers {
     }
 
     /// Makes place for a program in the ring.
-    pub(crate) fn seat(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
-        self.queue.seat(completions)
+    pub(crate) fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
+        self.queue.open_slot(completions)
     }
 
-    pub(crate) fn unseat(&mut self) {
-        self.queue.unseat();
+    pub(crate) fn close_slot(&mut self) {
+        self.queue.close_slot();
     }
 
     /// Lets the program in the ring do its work; everything that was begun is handed over by it.

@@ -1,13 +1,14 @@
 //! Running a program inside `io_uring_enter` (Linux 7.1): operations that are attached to a ring.
 //!
-//! That is the ring which the merging thread reads and writes with, while it has one ([`Looped::sit_in`]), else one of
-//! its own that nothing else is in.
+//! That is the ring which the merging thread reads and writes with, while it has one ([`Looped::attach_to`]), else one
+//! of its own that nothing else is in.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread::{self, ThreadId};
 
-use rockmill_io::ring::{BatchIo, CompletionPlaces, Seat, seat};
+use rockmill_io::ring::program_slot::page;
+use rockmill_io::ring::{BatchIo, CompletionPlaces, ProgramSlot};
 
 use super::{Arena, Attr, Loaded, Memory, Refused, owned, page_bytes};
 use crate::btf::Btf;
@@ -107,7 +108,7 @@ enum Place {
     /// In a ring of its own.
     Own { ring: OwnedFd, region: Memory, thread: ThreadId },
     /// In the ring that the thread reads and writes with.
-    Seat(Seat),
+    Shared(ProgramSlot),
 }
 
 impl Looped {
@@ -127,25 +128,25 @@ impl Looped {
         &self.loaded
     }
 
-    /// Attaches the program to the ring of `io`, until [`Self::leave`].
-    pub fn sit_in(&mut self, io: &BatchIo) -> io::Result<()> {
+    /// Attaches the program to the ring of `io`, until [`Self::detach`].
+    pub fn attach_to(&mut self, io: &BatchIo) -> io::Result<()> {
         self.attached = None;
-        let seat = io.seat(self.types.completions).map_err(|e| failed("making place in the ring", &e))?;
-        let (link, map) = self.attach(seat.ring())?;
-        self.attached = Some(Attached { _link: link, _map: map, place: Place::Seat(seat) });
+        let slot = io.program_slot(self.types.completions).map_err(|e| failed("making place in the ring", &e))?;
+        let (link, map) = self.attach(slot.ring())?;
+        self.attached = Some(Attached { _link: link, _map: map, place: Place::Shared(slot) });
         Ok(())
     }
 
-    /// Leaves the ring of another.
-    pub fn leave(&mut self) {
-        if self.is_seated() {
+    /// Leaves that ring.
+    pub fn detach(&mut self) {
+        if self.shares_ring() {
             self.attached = None;
         }
     }
 
-    /// It is in the ring of another.
-    pub fn is_seated(&self) -> bool {
-        matches!(self.attached, Some(Attached { place: Place::Seat(_), .. }))
+    /// It is in the ring of another, not in its own.
+    pub fn shares_ring(&self) -> bool {
+        matches!(self.attached, Some(Attached { place: Place::Shared(_), .. }))
     }
 
     /// In the next call, a dry run waits for these transfers.
@@ -218,7 +219,7 @@ impl Looped {
         let here = thread::current().id();
         let fits = self.attached.as_ref().is_some_and(|a| match &a.place {
             Place::Own { thread, .. } => *thread == here,
-            Place::Seat(_) => true,
+            Place::Shared(_) => true,
         });
         if !fits {
             self.attached = None;
@@ -226,8 +227,8 @@ impl Looped {
         }
         let (ring, region) = match &mut self.attached {
             None => return Err(io::ErrorKind::NotFound.into()),
-            Some(Attached { place: Place::Seat(seat), .. }) => {
-                let steps = seat.enter(control, &self.awaited);
+            Some(Attached { place: Place::Shared(slot), .. }) => {
+                let steps = slot.enter(control, &self.awaited);
                 self.awaited.clear();
                 return steps.map_err(|e| failed("entering the ring", &e));
             }
@@ -252,7 +253,7 @@ impl Looped {
                 return Err(failed("entering the ring", &e));
             }
         }
-        let steps = region.bytes()[seat::page::STEPS..].first_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
+        let steps = region.bytes()[page::STEPS..].first_chunk::<4>().map_or(0, |b| u32::from_ne_bytes(*b));
         if steps == 0 {
             return Err(io::Error::other("the kernel did not call the program"));
         }

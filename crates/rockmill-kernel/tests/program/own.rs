@@ -31,19 +31,19 @@ pub(super) fn are_as_committed(dir: &std::path::Path) {
     }
 }
 
-/// A machine with a user's program; `None`, and a line that says so, where there is none.
-fn own(what: &str, object: &[u8]) -> Option<Machine> {
+/// An instance with a user's program; `None`, and a line that says so, where there is none.
+fn own(what: &str, object: &[u8]) -> Option<Instance> {
     // What is missing for any program is said by the built-in one.
-    machine(what, 1 << 20)?;
+    instance(what, 1 << 20)?;
     let object = MergeObject::read("own.o", object).unwrap();
-    let machine = object.check(driver(), 8 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
-    println!("{what}: the verifier went over {:?} instructions", machine.verified_instructions());
-    Some(machine)
+    let instance = object.check(driver(), 8 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
+    println!("{what}: the verifier went over {:?} instructions", instance.verified_instructions());
+    Some(instance)
 }
 
 #[test]
 fn a_reverse_order_merges_as_a_sort() {
-    let Some(mut machine) = own("a reverse order in the kernel", REVERSE) else { return };
+    let Some(mut instance) = own("a reverse order in the kernel", REVERSE) else { return };
     let user = |k: &[u8]| k[..k.len() - 8].to_vec();
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -64,16 +64,16 @@ fn a_reverse_order_merges_as_a_sort() {
             all.retain(|(k, _)| user(k) > *end);
         }
         let job = Job { runs: count, own_order: true, end: end.as_deref().map(|e| (e, 0)), ..Job::default() };
-        let done = merge(machine, &stored, &job);
+        let done = merge(instance, &stored, &job);
         assert!(done.entries == all, "seed {seed}: {count} runs of {size}");
-        machine = done.machine;
+        instance = done.instance;
     }
 }
 
 #[test]
 fn a_filter_removes_what_has_expired_and_says_what_it_was_asked() {
     use ValueType::{Deletion, Merge as Operand, Value};
-    let Some(machine) = own("a filter in the kernel", EXPIRE) else { return };
+    let Some(instance) = own("a filter in the kernel", EXPIRE) else { return };
     let at = |second: u64| [&second.to_be_bytes()[..], b"value"].concat();
     // (user key, sequence number, type, value), and what is given with a snapshot at 5, at the bottom: type, whether
     // its value stays, whether the filter keeps it.
@@ -104,7 +104,7 @@ fn a_filter_removes_what_has_expired_and_says_what_it_was_asked() {
         .collect();
     let filter = Some(FilterJob { level: 0, now_micros: 1_000_999_999 });
     let job = Job { runs: 1, snapshots: &[5], drop: true, bottommost: true, filter, ..Job::default() };
-    let mut merge = Merge::begin(machine, &job).unwrap();
+    let mut merge = Merge::begin(instance, &job).unwrap();
     for block in blocks(&run, 90, 2) {
         let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
         merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
@@ -125,7 +125,7 @@ fn a_filter_removes_what_has_expired_and_says_what_it_was_asked() {
 
 #[test]
 fn a_users_function_that_might_not_end_is_refused() {
-    if machine("a loop without end in a user's filter", 1 << 20).is_none() {
+    if instance("a loop without end in a user's filter", 1 << 20).is_none() {
         return;
     }
     let refused = MergeObject::read("endless.o", ENDLESS).unwrap().check(driver(), 1 << 20).unwrap_err();
@@ -136,13 +136,13 @@ fn a_users_function_that_might_not_end_is_refused() {
 
 #[test]
 fn a_users_function_that_takes_its_time_makes_no_call_long() {
-    let Some(machine) = own("a slow filter in the kernel", SLOW) else { return };
+    let Some(instance) = own("a slow filter in the kernel", SLOW) else { return };
     let mut rng = fastrand::Rng::with_seed(3);
     let runs = random_runs(&mut rng, 2, 3000, 20);
     let stored: Vec<_> = runs.iter().map(|run| blocks(run, 4000, 16)).collect();
     let job = Job { runs: 2, filter: Some(FilterJob::default()), ..Job::default() };
     let cpu = cpu_nanos();
-    let done = merge(machine, &stored, &job);
+    let done = merge(instance, &stored, &job);
     assert!(done.entries == sorted(&runs));
     let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
     println!("{} calls of {each:?}", done.calls);

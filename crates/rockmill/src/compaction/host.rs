@@ -125,8 +125,8 @@ pub(crate) struct JobMeans {
     pub log: InfoLog,
     /// Set when the machine does no more jobs: this one ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
-    /// Parts of the job that are done at a time, at most. The spec may say fewer.
-    pub parts_at_once: usize,
+    /// Parts of the job that run in parallel, at most. The spec may say fewer.
+    pub parallel_parts_max: usize,
     /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
     pub writers_wait: Arc<AtomicBool>,
     /// Writers would soon wait for a flush: compactions let it go first at the device.
@@ -146,7 +146,7 @@ impl JobMeans {
             engines: Arc::default(),
             log: InfoLog::default(),
             shutdown: Arc::default(),
-            parts_at_once: usize::MAX,
+            parallel_parts_max: usize::MAX,
             writers_wait: Arc::default(),
             flush_priority: Arc::default(),
             device_share: None,

@@ -60,7 +60,7 @@ fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     let threads = match plan.output.reproducible {
         // In order, so that the numbers of their files are the same each time.
         true => 1,
-        false => spec.parts_max.min(means.parts_at_once).clamp(1, plan.parts.len().max(1)),
+        false => spec.parts_max.min(means.parallel_parts_max).clamp(1, plan.parts.len().max(1)),
     };
     let created: Vec<Created<'_>> = plan.parts.iter().map(|_| Created::new(files)).collect();
     let done = run_parts(&plan, &tombstones, &created, threads).and_then(|parts| {

@@ -292,8 +292,8 @@ impl JobSpec {
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 
-    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads: a runner elsewhere then reads
-    /// no index.
+    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads, unless it reads entry by
+    /// entry: a runner elsewhere then reads no index.
     ///
     /// # Errors
     /// A table that cannot be opened.
@@ -302,10 +302,12 @@ impl JobSpec {
         let mut plan = JobPlan::new(self, host)?;
         Tombstones::gather(&mut plan, host)?;
         plan.split(self.parts_max, host)?;
-        let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, host)).collect::<Result<Vec<_>>>()?;
-        for (part, map) in plan.parts.iter_mut().zip(maps) {
-            let files = map.runs.into_iter().flat_map(|run| run.files);
-            part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());
+        if !plan.by_entries {
+            let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, host)).collect::<Result<Vec<_>>>()?;
+            for (part, map) in plan.parts.iter_mut().zip(maps) {
+                let files = map.runs.into_iter().flat_map(|run| run.files);
+                part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());
+            }
         }
         self.parts = plan.parts;
         Ok(())

@@ -2,13 +2,21 @@
 //!
 //! | room | what happens there |
 //! |---|---|
-//! | `open/` | open, MANIFEST and WAL recovery, orphan removal; secondary instances; values with a time to live |
+//! | `open/` | open, MANIFEST and WAL recovery, orphan removal; secondary instances; databases with a time to live |
+//! | `files/` | numbers of files, their deletion; checkpoints, exports, ingestion, repair |
+//! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
 //! | `write/` | batches, groups of writers, what their leader does between groups |
 //! | `read/` | lookups, iterators, snapshots, the table cache |
-//! | `jobs/` | flushes and compactions, their threads, the order in which they become live, recovery from errors |
-//! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
-//! | `files/` | numbers of files, their deletion; checkpoints, exports, ingestion, repair |
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
+//! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
+//!
+//! A room uses the types and functions of those below it in this table, which a test holds
+//! (`tests/style/layers.rs`). The catalogue says what there is, and needs nobody for it. Everybody counts and reports.
+//! Reads need no writer. Writers begin no job: they leave work for jobs to find. Jobs switch memtables as writers do.
+//! Whole files come and go between jobs, and an opening begins all of it. `files/repair/` and `report/summary.rs` stand
+//! above: they are for databases that are not open, and look into them as an opening does. Through [`DbInner`] the
+//! rooms call each other both ways: a version that the catalogue installs changes what writers may do
+//! (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
 //!
 //! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Catalog`, `Files`,
 //! `Reporting`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`, `State` and `CfState` put
@@ -46,10 +54,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_format::SequenceNumber;
+use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use crate::compaction::EngineParts;
 use crate::db::catalog::Catalog;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
 use crate::db::jobs::{FamilyJobs, Jobs};
@@ -57,12 +66,13 @@ use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener};
-use crate::front::{FamilyFront, Front, Logs};
+use crate::front::{FamilyFront, Front, FrontMemory, Logs};
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::options::DbOptions;
+use crate::options::{CfOptions, DbOptions};
+use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{ArcSwap, Condvar, Mutex};
 use crate::version::Version;
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
@@ -71,7 +81,6 @@ pub use crate::db::files::live_files::{ColumnFamilyMetaData, LevelMetaData, Live
 pub use crate::db::files::repair::{RepairOptions, RepairReport};
 pub use crate::db::jobs::error_recovery::ErrorSeverity;
 pub use crate::db::jobs::running::RunningJob;
-pub(crate) use crate::db::open::ttl::{TTL_MERGE_OPERATOR, VALUES_WITH_TIMES, ttl_stamp};
 pub use crate::db::read::get::{DbPinnableSlice, ReadOptions};
 pub use crate::db::read::iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use crate::db::read::snapshot::Snapshot;
@@ -188,6 +197,45 @@ impl State {
 }
 
 impl CfState {
+    /// Of a column family that is opened or made, with this version.
+    #[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
+    pub(crate) fn new(
+        id: u32,
+        name: String,
+        options: CfOptions,
+        cmp: InternalKeyComparator,
+        mut version: Version,
+        log_number: u64,
+        opening: u64,
+        (memory, db): (&FrontMemory, &DbOptions),
+    ) -> Self {
+        version.reserves_last_level = db.allow_ingest_behind;
+        let version = Arc::new(version);
+        let front = FamilyFront::new(&cmp, &options, memory, log_number);
+        let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
+        let jobs = FamilyJobs::new(&version, &options);
+        Self {
+            cf: Arc::new(CfData {
+                id,
+                name,
+                opening,
+                merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), db.statistics.as_ref(), true),
+                time_to_live: options.compaction_filter_factory.as_ref().and_then(|f| f.time_to_live.clone()),
+                options: ArcSwap::from_pointee(options),
+                cmp,
+                current: ArcSwap::from_pointee(current),
+                dropped: AtomicBool::new(false),
+                published: Default::default(),
+            }),
+            front,
+            // RocksDB keeps epoch 1 for files ingested behind.
+            epoch: version.largest_epoch().max(u64::from(version.reserves_last_level)),
+            version,
+            jobs,
+            job_stats: Default::default(),
+        }
+    }
+
     /// An epoch number for a new table of L0: later ones have larger numbers.
     fn next_epoch(&mut self) -> u64 {
         self.epoch += 1;

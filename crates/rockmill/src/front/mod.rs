@@ -35,8 +35,8 @@
 //!    entry. A group that panics after the append is undone by [`Front::take_back`] with the length from before. Both
 //!    steps stand in one place, `DbInner::write_group` of `db/write/group.rs`.
 //! 2. **Find.** [`FrontView::get`], `iterators`, `range_tombstones`.
-//! 3. **Seal and hand over.** When it is time: [`FamilyFront::is_full`], [`Front::log_is_large`],
-//!    [`FrontMemory::should_flush`], which the leader asks in `db/write/switch.rs`. [`Front::begin_log`] and
+//! 3. **Seal and hand over.** When it is time: [`FamilyFront::is_full`], [`Front::release_logs`],
+//!    [`FrontMemory::family_to_seal`], which the leader asks in `db/write/switch.rs`. [`Front::begin_log`] and
 //!    [`FamilyFront::seal`]; a flush takes ([`FamilyFront::take_sealed`]) and lets go ([`FamilyFront::flushed`]).
 //! 4. **Recover.** [`Front::recover`] replays what is durable and in no table, into what the store gives
 //!    ([`RecoveryHost`]). An instance that follows another process's database reads on in [`Followed`].

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::declare::{Kind, TextOption};
+use super::declare::TextOption;
 use super::known::{self, Meaning, Section};
 use super::{BlockBasedOptions, CfOptions, DbOptions, TphTableOptions};
 use crate::options::check;

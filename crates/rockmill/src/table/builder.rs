@@ -84,6 +84,7 @@ impl TableBuilder {
     }
 
     /// Bytes written so far and buffered: near the final size, as far as it is known.
+    #[inline]
     pub fn file_size_estimate(&self) -> u64 {
         of_kind!(self, builder => builder.file_size_estimate())
     }

@@ -293,6 +293,13 @@ impl Version {
         self.levels[level].bytes()
     }
 
+    /// The largest epoch number of its tables; the next flush takes the one above.
+    pub fn largest_epoch(&self) -> u64 {
+        // RocksDB reserves the topmost numbers for "unknown".
+        let known = self.levels.iter().flatten().map(|f| f.entry.epoch_number).filter(|&e| e < u64::MAX - 1024);
+        known.max().unwrap_or(0)
+    }
+
     /// Files in all levels.
     pub fn num_files(&self) -> usize {
         self.levels.iter().map(Level::len).sum()

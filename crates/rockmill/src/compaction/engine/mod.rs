@@ -160,19 +160,20 @@ impl Destination<'_> {
         self.created.files.host
     }
 
-    /// Resolves a merge and writes what survives. With `io`, tables are written through it, unless the plan has them
-    /// in the page cache.
-    pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
+    /// Where survivors go. With `io`, tables are written through it, unless the plan has them in the page cache.
+    fn outputs<'a>(&'a self, io: Option<&'a BatchIo>) -> Outputs<'a> {
         let Self { plan, part, tombstones, created, help } = *self;
         let io = io.filter(|_| !plan.output.page_cache);
         let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io);
         outputs.set_help(help);
-        let mut resolver = Resolver::new(merged, &plan.rules, tombstones, stop)?;
-        if plan.is_sharing() {
-            resolver.share()?;
-            outputs.share(plan);
-            return drain_sharing(resolver, outputs, help);
-        }
+        outputs
+    }
+
+    /// Resolves a merge and writes what survives, through `io` where it is given. This is the loop of nearly all jobs:
+    /// it is apart from the one of [`Self::drain_sharing`] so that the resolver becomes part of it.
+    pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
+        let mut outputs = self.outputs(io);
+        let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
         loop {
             while resolver.next_survivor()? {
                 outputs.add(resolver.key(), resolver.value(), resolver.is_new_user_key())?;
@@ -181,38 +182,38 @@ impl Destination<'_> {
                 break;
             }
         }
-        let stats = resolver.stats();
-        let tables = outputs.finish()?;
-        Ok(PartOutput { tables, stats, cpu_micros: help.map_or(0, Help::micros) })
+        self.made(resolver.stats(), outputs)
     }
-}
 
-/// The same where the outputs may go on using files of the inputs.
-fn drain_sharing(
-    mut resolver: Resolver<'_, impl MergeStream>,
-    mut outputs: Outputs<'_>,
-    help: Option<&Help>,
-) -> Result<PartOutput> {
-    let mut before = Vec::new();
-    loop {
-        let more = resolver.next_survivor()?;
-        while let Some((user_key, leaves)) = resolver.next_gone(!more, &before) {
-            outputs.gone(&user_key, leaves);
+    /// The same where the outputs may go on using files of the inputs.
+    fn drain_sharing(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
+        let mut outputs = self.outputs(io);
+        let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
+        resolver.share()?;
+        outputs.share(self.plan);
+        let mut before = Vec::new();
+        loop {
+            let more = resolver.next_survivor()?;
+            while let Some((user_key, leaves)) = resolver.next_gone(!more, &before) {
+                outputs.gone(&user_key, leaves);
+            }
+            if !more {
+                break;
+            }
+            let (key, value, new) = (resolver.key(), resolver.value(), resolver.is_new_user_key());
+            match resolver.origin() {
+                Some(origin) => outputs.keep(key, value, new, origin)?,
+                None => outputs.add(key, value, new)?,
+            }
+            before.clear();
+            before.extend_from_slice(user_key(key));
         }
-        if !more {
-            break;
-        }
-        let (key, value, new) = (resolver.key(), resolver.value(), resolver.is_new_user_key());
-        match resolver.origin() {
-            Some(origin) => outputs.keep(key, value, new, origin)?,
-            None => outputs.add(key, value, new)?,
-        }
-        before.clear();
-        before.extend_from_slice(user_key(key));
+        self.made(resolver.stats(), outputs)
     }
-    let stats = resolver.stats();
-    let tables = outputs.finish()?;
-    Ok(PartOutput { tables, stats, cpu_micros: help.map_or(0, Help::micros) })
+
+    fn made(&self, stats: ResolveStats, outputs: Outputs<'_>) -> Result<PartOutput> {
+        Ok(PartOutput { tables: outputs.finish()?, stats, cpu_micros: self.help.map_or(0, Help::micros) })
+    }
 }
 
 /// Does a part of a job whose inputs are not all block-based tables, or whose outputs go on using some of them: entry
@@ -228,7 +229,10 @@ pub(super) fn run_scans(
     let mut merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
     let ring = if plan.output.page_cache { None } else { ring(host, 0) };
     let stats = &host.means().engines.stats;
-    let done = output.drain(&mut merger, ring.as_deref(), stop)?;
+    let done = match plan.is_sharing() {
+        true => output.drain_sharing(&mut merger, ring.as_deref(), stop)?,
+        false => output.drain(&mut merger, ring.as_deref(), stop)?,
+    };
     if host.means().db.merge_engine == MergeEngine::Kernel {
         let reason = "TPH tables are merged entry by entry".to_owned();
         stats.hand_over(MergeEngine::Kernel, reason, &host.means().log);
@@ -248,7 +252,7 @@ pub struct SharedEngines {
     pub(crate) rings: JobRings,
     /// Rings of lookups.
     pub(crate) lookups: LookupRings,
-    /// The program and the machines of the engine `kernel`.
+    /// The program and the instances of the engine `kernel`.
     pub(crate) kernel: kernel::KernelPool,
 }
 
@@ -312,7 +316,7 @@ impl SharedEngines {
         }
     }
 
-    /// Lets go of rings and machines that nobody used for a while.
+    /// Lets go of rings and instances that nobody used for a while.
     pub(crate) fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
         self.lookups.trim(clock);

@@ -25,8 +25,8 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::front::SealedRuns;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
-use crate::table::{Table, TableOpenOptions, TableReadOptions};
-use crate::version::{FileMeta, TableSource, Version};
+use crate::table::{Table, TableReadOptions};
+use crate::version::{FileMeta, TableSource, Version, open_table};
 
 /// Opens tables anew each time.
 struct Tables {
@@ -37,22 +37,8 @@ struct Tables {
 
 impl TableSource for Tables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        let path = self.dir.join(filename::table(file.number()));
-        let f = self.fs.open_random(&path, false).map_err(|e| Error::io("cannot open a table", &e))?;
-        let cmp = self.cmp.clone();
         let largest_seqno = Some(file.entry.largest_seqno);
-        Table::open(
-            f,
-            TableOpenOptions {
-                path,
-                cmp,
-                cache: None,
-                largest_seqno,
-                prefix_extractor: None,
-                statistics: None,
-                read_protection: None,
-            },
-        )
+        open_table(&*self.fs, &self.dir, &file.entry, &self.cmp, largest_seqno)
     }
 }
 

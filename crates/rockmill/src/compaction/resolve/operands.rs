@@ -77,7 +77,7 @@ enum Base {
     /// It stands at the input: a value, or something that leaves none.
     Found { value: bool },
     /// Nothing: what there was is under a range tombstone.
-    Known,
+    Hidden,
     /// The key has no older entry in the input.
     End,
     /// The rest of the key belongs to an older snapshot.
@@ -100,7 +100,7 @@ impl<S: MergeStream> Resolver<'_, S> {
         let base = self.gather(seq, older_snapshot)?;
         let Some(&seq) = self.operands.sequences.first() else { return Ok(false) };
         let base_is_known = match base {
-            Base::Found { .. } | Base::Known => true,
+            Base::Found { .. } | Base::Hidden => true,
             Base::End => self.no_older_data(),
             Base::Snapshot | Base::Skipped => false,
         };
@@ -151,7 +151,7 @@ impl<S: MergeStream> Resolver<'_, S> {
                 break;
             }
             if older_snapshot != 0 && seq <= older_snapshot {
-                return Ok(if covered { Base::Known } else { Base::Snapshot });
+                return Ok(if covered { Base::Hidden } else { Base::Snapshot });
             }
             if value_type != ValueType::Merge {
                 let value = value_type == ValueType::Value && !self.covers(seq);
@@ -160,7 +160,7 @@ impl<S: MergeStream> Resolver<'_, S> {
             self.count()?;
             next = Some(seq);
         }
-        Ok(if covered { Base::Known } else { Base::End })
+        Ok(if covered { Base::Hidden } else { Base::End })
     }
 
     /// Adds the operand at the input, which is counted, unless the filter or a range tombstone takes it, and moves

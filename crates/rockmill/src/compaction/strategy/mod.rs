@@ -94,7 +94,10 @@ pub struct RunningCompactions {
     round_robin: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
     flush_bound: bool,
-    /// The tree as it was at the last pick.
+    /// The tree as it was at the last pick: a memo. What is picked does not depend on it; debug builds compare it with
+    /// what it stands for. In a `RefCell`, since parts of it are computed only when a strategy asks for them: a `&mut`
+    /// would have to go through every function of every strategy, and the few that look something up would be hard
+    /// to tell from those that change something. The database's lock guards it with the rest.
     index: RefCell<TreeIndex>,
 }
 

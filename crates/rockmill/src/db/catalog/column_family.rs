@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 
 use rockmill_format::InternalKeyComparator;
 
-use crate::db::read::super_version::SuperVersion;
+use crate::db::catalog::super_version::SuperVersion;
+use crate::error::{Error, ErrorKind};
 use crate::merge_operator::MergeOperator;
 use crate::options::CfOptions;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,6 +63,11 @@ impl CfData {
 
     pub fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// The error of a call on it when it is dropped.
+    pub fn dropped_error(&self) -> Error {
+        Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", self.name))
     }
 }
 

@@ -6,8 +6,8 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use crate::db::catalog::CfMap;
-use crate::db::open::start::{check_new_name, new_cf_state};
-use crate::db::{ColumnFamily, Db, DbInner, State};
+use crate::db::catalog::column_family::ColumnFamily;
+use crate::db::{CfState, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
@@ -95,7 +95,7 @@ impl Db {
             return Err(e);
         }
         let front = (db.front.memory(), &db.opts);
-        let c = new_cf_state(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), front);
+        let c = CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), front);
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
@@ -182,5 +182,13 @@ impl DbInner {
             map.by_id.insert(c.cf.id, handle);
         }
         self.catalog.families.store(Arc::new(map));
+    }
+}
+
+/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
+pub(crate) fn check_new_name(name: &str) -> Result<()> {
+    match name {
+        "" => Err(Error::invalid_argument("the name of a column family must not be empty")),
+        _ => Ok(()),
     }
 }

@@ -7,17 +7,16 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::Jobs;
-use crate::db::read::super_version::SuperVersion;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::db::{CfState, DbInner, State};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{ManifestWriter, Version, VersionBuilder};
 
 /// What to do besides when a change is durable.
-type Install<'a> = Box<dyn FnOnce(&mut CfState, &mut Jobs) + 'a>;
+type Install<'a> = Box<dyn FnOnce(&mut State) + 'a>;
 
 /// A change of one column family, to be committed.
 pub(crate) struct Change<'a> {
@@ -29,7 +28,7 @@ pub(crate) struct Change<'a> {
 impl<'a> Change<'a> {
     /// `install` runs under the database's lock when the edit is durable, before readers see the new version. It must
     /// not panic: the new version is in place already.
-    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut CfState, &mut Jobs) + 'a) -> Self {
+    pub fn new(cf: &'a CfData, edit: VersionEdit, install: impl FnOnce(&mut State) + 'a) -> Self {
         Self { cf, edit, install: Box::new(install) }
     }
 }
@@ -69,28 +68,17 @@ impl State {
 }
 
 impl DbInner {
-    /// Applies `edit` to a column family: writes it to the MANIFEST, then installs the new version. `install` runs
-    /// under the database's lock when the edit is durable, before readers see the new version.
-    pub fn log_and_apply(
-        &self,
-        cf: &CfData,
-        edit: VersionEdit,
-        install: impl FnOnce(&mut CfState, &mut Jobs),
-    ) -> Result<()> {
-        self.log_and_apply_all(vec![Change::new(cf, edit, install)])
+    /// Writes changes to the MANIFEST, then installs the new versions. Changes of several column families, at most one
+    /// of each, are an atomic group there, which a recovery takes as a whole or not at all. A column family that was
+    /// dropped is left out; if it was the only one, that is an error.
+    pub fn log_and_apply(&self, changes: Vec<Change<'_>>) -> Result<()> {
+        self.log_and_apply_locked(&mut self.catalog.manifest.lock(), changes, None)
     }
 
     /// The same. `named` is set before the first byte is written: from then on the MANIFEST may name the edit's tables,
     /// whatever this ends with, a panic too.
     pub fn log_and_apply_noting(&self, change: Change<'_>, named: &AtomicBool) -> Result<()> {
         self.log_and_apply_noted(&mut self.catalog.manifest.lock(), vec![change], None, named)
-    }
-
-    /// Applies changes of several column families, at most one of each, together: in the MANIFEST they are an atomic
-    /// group, which a recovery takes as a whole or not at all. A column family that was dropped is left out; if it was
-    /// the only one, that is an error.
-    pub fn log_and_apply_all(&self, changes: Vec<Change<'_>>) -> Result<()> {
-        self.log_and_apply_locked(&mut self.catalog.manifest.lock(), changes, None)
     }
 
     /// The same for whoever holds the MANIFEST's lock already. Reads see sequence numbers up to `last_sequence`, where
@@ -117,10 +105,7 @@ impl DbInner {
             if let [only] = &*changes
                 && !state.cfs.contains_key(&only.cf.id)
             {
-                return Err(Error::new(
-                    crate::ErrorKind::ColumnFamilyDropped,
-                    format!("column family {:?} was dropped", only.cf.name),
-                ));
+                return Err(only.cf.dropped_error());
             }
             changes.retain(|change| state.cfs.contains_key(&change.cf.id));
             let flushed = changes.iter().filter(|change| change.edit.log_number.is_some());
@@ -162,12 +147,12 @@ impl DbInner {
         state.logs.raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
         for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
-            let State { cfs, jobs, .. } = &mut *state;
-            let c = cfs.get_mut(&change.cf.id).ok_or_else(|| Error::corruption("column family vanished"))?;
+            let id = change.cf.id;
+            let c = state.cfs.get_mut(&id).ok_or_else(|| Error::corruption("column family vanished"))?;
             mark_obsolete(base, &version);
             c.version = version;
-            (change.install)(c, jobs);
-            c.publish();
+            (change.install)(&mut state);
+            state.cfs.get(&id).into_iter().for_each(CfState::publish);
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
         ids.into_iter().for_each(|id| state.rescore(id));
@@ -205,7 +190,7 @@ impl DbInner {
         new: &[(u32, &Arc<Version>)],
     ) -> Result<()> {
         let Some(writer) = manifest.as_mut() else {
-            return Err(Error::new(crate::ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
+            return Err(Error::new(ErrorKind::ShutdownInProgress, "the MANIFEST is closed"));
         };
         let done = self.write_edits_to(writer, edits, new);
         if let Err(e) = &done {

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `install.rs` | edits go to the MANIFEST, versions become current |
 //! | `column_family.rs`, `families.rs` | handles; families made and dropped |
+//! | `super_version.rs` | what a read looks at: what is in no table, and the tables, of one moment |
+//! | `value_times.rs` | values that end with the time of their writing |
 //! | `set_options.rs`, `options_file.rs` | options that change while the database is open; OPTIONS files |
 //! | `merge_names.rs` | whether a table's merge operator is the one given |
 
@@ -13,6 +15,8 @@ pub(crate) mod install;
 pub(crate) mod merge_names;
 pub(crate) mod options_file;
 pub(crate) mod set_options;
+pub(crate) mod super_version;
+pub(crate) mod value_times;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

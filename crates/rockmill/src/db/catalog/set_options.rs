@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use crate::compaction::engine;
-use crate::db::jobs::threads;
 use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
 use crate::options::check::{
@@ -18,7 +17,6 @@ use crate::options::known::Notes;
 use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};
 use crate::sync::atomic::Ordering;
-use crate::sync::has_ended;
 
 impl Db {
     /// Changes options of the default column family by RocksDB's names, as RocksDB's text: `[("write_buffer_size",
@@ -50,7 +48,7 @@ impl Db {
         let prepared = db.engines.prepare(&mut of_db, &of_engine, &db.log)?;
         let mut state = db.state.lock();
         let Some(c) = state.cfs.get_mut(&cf.id()) else {
-            return Err(crate::db::write::group::dropped(&cf.data));
+            return Err(cf.data.dropped_error());
         };
         let mut changed = CfOptions::clone(&c.cf.options.load());
         let mut notes = Notes::default();
@@ -114,9 +112,7 @@ impl Db {
         db.leader_has_work.store(true, Ordering::Release);
         db.wake_all();
         if !db.shutdown.load(Ordering::Acquire) {
-            let mut threads = self.threads.lock();
-            threads.retain(|t| !has_ended(t));
-            threads.extend(threads::start(&self.inner)?);
+            self.start_missing_threads()?;
         }
         if now.wal_bytes_per_sync != before.wal_bytes_per_sync {
             let _alone = db.lead_alone();

@@ -6,6 +6,7 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::key::InternalKey;
 
 use crate::compaction::strategy::files_within;
+use crate::db::catalog::install::Change;
 use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
 use crate::panics::guarded;
@@ -57,7 +58,7 @@ impl Db {
         {
             let mut state = db.state.lock();
             state.errors.check_writes()?;
-            let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
+            let Some(c) = state.cfs.get(&cf.id) else { return Err(cf.dropped_error()) };
             for &(from, to) in ranges {
                 let (begin, end) = (from.map(InternalKey::min_possible), to.map(InternalKey::max_possible));
                 for SortedRun { level, run, .. } in c.version.sorted_runs().filter(|place| place.level > 0) {
@@ -81,7 +82,7 @@ impl Db {
             }
         }
         // A panic must not leave the tables taken.
-        let done = guarded("a deletion of files", || db.log_and_apply(cf, edit, |_, _| {}));
+        let done = guarded("a deletion of files", || db.log_and_apply(vec![Change::new(cf, edit, |_| {})]));
         {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));

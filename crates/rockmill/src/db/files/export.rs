@@ -108,7 +108,7 @@ impl Checkpoint<'_> {
             let fs = &db.opts.fs;
             fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
             let version = db.state.lock().cfs.get(&cf.id()).map(|c| Arc::clone(&c.version));
-            let version = version.ok_or_else(|| crate::db::write::group::dropped(&cf.data))?;
+            let version = version.ok_or_else(|| cf.data.dropped_error())?;
             if version.has_extra_runs() {
                 return Err(Error::not_supported(
                     "an export has no place for extra runs of a level, which the column family has: set \
@@ -197,7 +197,7 @@ impl Db {
         let done = self.create_cf_of_files(name, options, entries, last);
         if let Err(e) = &done {
             // With an I/O error the MANIFEST may name them, or does; what it does not is removed at the next open.
-            if e.kind() != crate::ErrorKind::IOError {
+            if e.kind() != crate::error::ErrorKind::IOError {
                 take_out(&files);
             }
             return done.map_err(failed);

@@ -23,10 +23,9 @@ impl Db {
         let compaction = {
             let mut state = db.state.lock();
             db.wait_for_compactions(&mut state);
-            let Some(c) = state.cfs.get(&cf.id) else { return Err(crate::db::write::group::dropped(cf)) };
+            let Some(c) = state.cfs.get(&cf.id) else { return Err(cf.dropped_error()) };
             let compaction = choose(c, from, to)?;
-            let ticket =
-                begin_compaction(&mut state, cf, &compaction).ok_or_else(|| crate::db::write::group::dropped(cf))?;
+            let ticket = begin_compaction(&mut state, cf, &compaction).ok_or_else(|| cf.dropped_error())?;
             (ticket, compaction)
         };
         let (ticket, compaction) = compaction;

@@ -75,11 +75,6 @@ impl CfState {
         self.front.flush_due(&self.cf.options.load(), without_merging)
     }
 
-    /// True when there are immutable memtables that are being flushed, or are about to be.
-    pub fn waits_for_flush(&self, without_merging: bool) -> bool {
-        self.front.waits_for_flush(&self.cf.options.load(), without_merging)
-    }
-
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
         let (runs, reason) = self.front.take_sealed();
         self.jobs.flush_awaited = Arc::clone(awaited);
@@ -274,17 +269,21 @@ impl DbInner {
             let mut edit = add_files(0, b.entry.clone());
             let log_number = state.cfs.get(&part.cf.id).map(|c| c.front.log_number_after(&part.runs));
             edit.log_number = log_number;
-            changes.push(Change::new(&part.cf, edit, move |c, _| {
+            changes.push(Change::new(&part.cf, edit, move |state| {
                 b.committed = true;
-                c.front.flushed(&part.runs, log_number.unwrap_or(0));
+                if let Some(c) = state.cfs.get_mut(&part.cf.id) {
+                    c.front.flushed(&part.runs, log_number.unwrap_or(0));
+                }
             }));
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
-            changes.push(Change::new(cf, edit, move |c, _| c.front.raise_log_number(n)));
+            changes.push(Change::new(cf, edit, move |state| {
+                state.cfs.get_mut(&cf.id).into_iter().for_each(|c| c.front.raise_log_number(n));
+            }));
         }
         drop(state);
-        self.log_and_apply_all(changes)
+        self.log_and_apply(changes)
     }
 
     /// The flush of what was picked begins. Gives how many column families there are.

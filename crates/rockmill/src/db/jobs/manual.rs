@@ -317,7 +317,7 @@ impl DbInner {
             let state = self.state.lock();
             state.errors.check_writes()?;
             if let Some(cf) = cfs.iter().find(|cf| cf.is_dropped()) {
-                return Err(crate::db::write::group::dropped(cf));
+                return Err(cf.dropped_error());
             }
             // Of an atomic flush, only one by hand may be of some column families, as in RocksDB.
             let all = self.opts.atomic_flush && reason != FlushReason::ManualFlush;

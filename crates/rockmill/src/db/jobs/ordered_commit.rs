@@ -23,8 +23,7 @@ use crate::compaction::strategy::intra::{IntraDf, PendingRun};
 use crate::compaction::{Compaction, JobOutput, JobStats};
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::Change;
-use crate::db::jobs::Jobs;
-use crate::db::{CfState, DbInner, State};
+use crate::db::{DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, CompactionReason};
 use crate::panics::guarded;
@@ -299,7 +298,9 @@ impl DbInner {
         let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
         let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
-            let install = |c: &mut CfState, jobs: &mut Jobs| {
+            let install = |state: &mut State| {
+                let State { cfs, jobs, .. } = state;
+                let Some(c) = cfs.get_mut(&cf.id) else { return };
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
                 let outputs = c.version.levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {

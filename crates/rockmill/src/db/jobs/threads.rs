@@ -10,13 +10,14 @@ use crate::db::jobs::Weighed;
 use crate::db::jobs::compact::{Picked, pick_compaction, take_unweighed};
 use crate::db::jobs::error_recovery::recovery_thread;
 use crate::db::jobs::timer;
-use crate::db::{CfState, DbInner, State};
+use crate::db::{CfState, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::info_log::log_warn;
 use crate::pacing::flush_bound::REST_SECONDS;
 use crate::panics::{caught, guarded};
 use crate::sync::atomic::Ordering;
+use crate::sync::has_ended;
 use crate::sync::thread::JoinHandle;
 
 /// How long compaction threads wait between looks at tables that are due: at least, so that they do not spin, and at
@@ -69,6 +70,16 @@ impl Worker {
             state.jobs.threads.remove(&self);
         }
         ends
+    }
+}
+
+impl Db {
+    /// After a change of how many background threads there are to be: those that are too many end by themselves.
+    pub(crate) fn start_missing_threads(&self) -> Result<()> {
+        let mut threads = self.threads.lock();
+        threads.retain(|t| !has_ended(t));
+        threads.extend(start(&self.inner)?);
+        Ok(())
     }
 }
 

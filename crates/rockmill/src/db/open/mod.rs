@@ -6,7 +6,7 @@
 //! | `recovery.rs` | what the WALs have becomes memtables |
 //! | `log.rs` | what the info log begins with |
 //! | `secondary.rs` | instances that follow another process's database |
-//! | `ttl.rs` | values with a time to live |
+//! | `ttl.rs` | databases whose values live for a time |
 //! | `wal_owner.rs` | whose a WAL directory is |
 
 pub(crate) mod log;
@@ -29,7 +29,7 @@ pub(crate) struct Opened {
     /// Tells it from all others of the process: handles of column families carry it.
     number: u64,
     read_only: bool,
-    /// Values carry the time of their writing (`ttl.rs`).
+    /// Values carry the time of their writing (`catalog/value_times.rs`).
     with_ttl: bool,
     db_id: String,
     session_id: String,

@@ -13,7 +13,7 @@ use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
 use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
 use crate::sync::atomic::Ordering;
-use crate::version::{Version, VersionBuilder};
+use crate::version::VersionBuilder;
 
 impl DbInner {
     /// Replays every WAL that may hold data which is in no table. With `flush_full`, memtables that fill up are
@@ -122,11 +122,4 @@ impl RecoveryHost for Arc<DbInner> {
     fn oldest_log(&self) -> Option<u64> {
         self.state.lock().oldest_log()
     }
-}
-
-/// The epoch number that the next flush of a column family takes: above every one in use.
-pub(crate) fn largest_epoch(version: &Version) -> u64 {
-    // RocksDB reserves the topmost numbers for "unknown".
-    let known = version.levels.iter().flatten().map(|f| f.entry.epoch_number).filter(|&e| e < u64::MAX - 1024);
-    known.max().unwrap_or(0)
 }

@@ -30,9 +30,9 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
 use crate::db::open::wal_owner;
-use crate::db::read::super_version::SuperVersion;
 use crate::db::{CfState, Db, DbInner};
 use crate::env::for_database;
 use crate::error::{Error, ErrorKind, Result};

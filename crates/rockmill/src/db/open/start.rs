@@ -21,28 +21,26 @@ use rockmill_io::FileLock;
 use crate::compaction::SharedEngines;
 use crate::compaction::engine::kernel::InUse;
 use crate::db::catalog::Catalog;
-use crate::db::catalog::column_family::{CfData, ColumnFamily};
+use crate::db::catalog::column_family::ColumnFamily;
+use crate::db::catalog::families::check_new_name;
 use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
-use crate::db::jobs::{FamilyJobs, Jobs, threads};
+use crate::db::jobs::{Jobs, threads};
 use crate::db::open::log as begin_log;
-use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
 use crate::db::open::{DirLocks, Opened, wal_owner};
-use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
 use crate::db::{CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{FamilyFront, Front, FrontMemory, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
+use crate::front::{Front, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::pacing::Pacing;
-use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{ArcSwap, Condvar, Mutex, unique_number};
+use crate::sync::{Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
     ManifestWriter, PurgeQueue, RecoveredCf, RecoveredState, Version, each_file, recover_manifest,
@@ -394,7 +392,7 @@ fn finish_open(
         let id = state.next_family_id();
         state.cfs.insert(
             id,
-            new_cf_state(id, name.clone(), options, cmp, version, 0, db.opened.number, (db.front.memory(), &db.opts)),
+            CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, (db.front.memory(), &db.opts)),
         );
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -493,7 +491,7 @@ pub(crate) fn assemble(
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
         let mut state =
-            new_cf_state(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
+            CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
         for (level, key) in cursors {
             state.jobs.set_cursor(*level as usize, key.clone());
         }
@@ -572,44 +570,6 @@ pub(crate) fn assemble(
     }))
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
-pub(crate) fn new_cf_state(
-    id: u32,
-    name: String,
-    options: CfOptions,
-    cmp: InternalKeyComparator,
-    mut version: Version,
-    log_number: u64,
-    opening: u64,
-    (memory, db): (&FrontMemory, &DbOptions),
-) -> CfState {
-    version.reserves_last_level = db.allow_ingest_behind;
-    let version = Arc::new(version);
-    let front = FamilyFront::new(&cmp, &options, memory, log_number);
-    let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
-    let jobs = FamilyJobs::new(&version, &options);
-    CfState {
-        cf: Arc::new(CfData {
-            id,
-            name,
-            opening,
-            merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), db.statistics.as_ref(), true),
-            time_to_live: options.compaction_filter_factory.as_ref().and_then(|f| f.time_to_live.clone()),
-            options: ArcSwap::from_pointee(options),
-            cmp,
-            current: ArcSwap::from_pointee(current),
-            dropped: AtomicBool::new(false),
-            published: Default::default(),
-        }),
-        front,
-        // RocksDB keeps epoch 1 for files ingested behind.
-        epoch: largest_epoch(&version).max(u64::from(version.reserves_last_level)),
-        version,
-        jobs,
-        job_stats: Default::default(),
-    }
-}
-
 impl DbInner {
     /// Every file of the tables that the MANIFEST names must be there, with its size.
     fn check_files(&self, names: &[String]) -> Result<()> {
@@ -670,14 +630,6 @@ impl DbInner {
             }
         }
         self.front.remove_orphans(&wals);
-    }
-}
-
-/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
-pub(crate) fn check_new_name(name: &str) -> Result<()> {
-    match name {
-        "" => Err(Error::invalid_argument("the name of a column family must not be empty")),
-        _ => Ok(()),
     }
 }
 

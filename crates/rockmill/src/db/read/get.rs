@@ -7,8 +7,9 @@ use rockmill_format::SequenceNumber;
 use rockmill_format::key::{TAG_LEN, VALUE_TYPE_FOR_SEEK, pack_tag};
 
 use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::super_version::SuperVersion;
+use crate::db::catalog::value_times;
 use crate::db::read::snapshot::HeldSnapshot;
-use crate::db::read::super_version::SuperVersion;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, Snapshot};
 use crate::error::Result;
 use crate::iter::get::{GetContext, GetState, PinnedValue};
@@ -253,7 +254,7 @@ impl DbInner {
         let value = ctx.finish(cf.merge_operator.as_deref())?;
         match value {
             Some(value) if self.opened.with_ttl() => {
-                crate::db::open::ttl::strip(key, value).map(Some).map_err(|e| e.context(self.path.display()))
+                value_times::strip(key, value).map(Some).map_err(|e| e.context(self.path.display()))
             }
             value => Ok(value),
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
-use crate::db::open::ttl;
+use crate::db::catalog::super_version::SuperVersion;
+use crate::db::catalog::value_times::{STAMP_LEN, check_stamp};
 use crate::db::read::iterator_counts::{IteratorCounts, Move};
 use crate::db::read::prefix_scan::PrefixScan;
 use crate::db::read::range_view::RangeView;
-use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::CfTables;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions, Snapshot};
 use crate::error::{Error, Result};
@@ -134,7 +134,7 @@ impl DbInner {
             operands: OperandList::default(),
             target: Vec::new(),
             prepares: current.front.has_values_in_logs(),
-            stamp_len: if self.opened.with_ttl() { ttl::STAMP_LEN } else { 0 },
+            stamp_len: if self.opened.with_ttl() { STAMP_LEN } else { 0 },
             status: Ok(()),
             counts: IteratorCounts::new(self.opts.statistics.as_ref()),
             _pin: (current, self),
@@ -218,7 +218,7 @@ impl DbRawIterator<'_> {
     fn check_stamp(&mut self) {
         if self.stamp_len > 0
             && self.valid
-            && let Err(e) = ttl::check_stamp(self.current_key(), self.stored_value())
+            && let Err(e) = check_stamp(self.current_key(), self.stored_value())
         {
             self.fail(e.context(self._pin.1.path.display()));
         }

@@ -2,7 +2,6 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `super_version.rs` | what a read looks at: memtables and tables of one moment |
 //! | `get.rs`, `multi_get.rs` | lookups of one key, of many |
 //! | `iterator.rs`, `prefix_scan.rs`, `iterator_counts.rs` | iterators of users, over those of `crate::iter` |
 //! | `range_view.rs` | which range tombstone hides a key |
@@ -16,5 +15,4 @@ pub(crate) mod multi_get;
 pub(crate) mod prefix_scan;
 pub(crate) mod range_view;
 pub(crate) mod snapshot;
-pub(crate) mod super_version;
 pub(crate) mod tables;

@@ -16,8 +16,8 @@ use rockmill_io::ring::{BatchIo, ReadOptions as StreamOptions, ReadPlan, Window,
 
 use crate::compaction::{LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::db::read::get::{LookupKey, LookupPosition};
-use crate::db::read::super_version::SuperVersion;
 use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions};
 use crate::error::Result;
 use crate::iter::get::{GetContext, PinnedValue, Waiting, WantedBlock};

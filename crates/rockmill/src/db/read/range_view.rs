@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use crate::db::read::super_version::SuperVersion;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::error::Result;
 use crate::range_del::FragmentedRangeTombstones;
 use crate::version::{FileMeta, TableSource, Version, search};

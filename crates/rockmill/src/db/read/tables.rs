@@ -10,7 +10,7 @@ use rockmill_io::AccessPattern;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::merge_names::ExpectedOperator;
-use crate::db::read::super_version::SuperVersion;
+use crate::db::catalog::super_version::SuperVersion;
 use crate::db::{DbInner, State};
 use crate::error::{ErrorKind, Result};
 use crate::options::{CfOptions, TableKind};

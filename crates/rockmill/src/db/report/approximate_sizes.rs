@@ -180,3 +180,26 @@ impl DbInner {
         }
     }
 }
+
+/// Bytes of the tables that hold the newest data of their keys, from the last level up: a table counts that overlaps
+/// none counted before (RocksDB's estimate).
+pub(crate) fn estimate_live_data_size(version: &Version) -> u64 {
+    let cmp = &version.cmp;
+    let mut counted: Vec<&Arc<FileMeta>> = Vec::new();
+    let mut bytes = 0;
+    for level in version.levels.iter().rev() {
+        for f in level.base.iter().chain(level.extras.iter().rev().flat_map(|run| &run.files)) {
+            // The counted ones do not overlap: they are sorted by their largest keys as by their smallest.
+            let smallest = f.entry.smallest.as_bytes();
+            let at = counted.partition_point(|c| cmp.compare(c.entry.largest.as_bytes(), smallest).is_lt());
+            let free = counted
+                .get(at)
+                .is_none_or(|c| cmp.compare(f.entry.largest.as_bytes(), c.entry.smallest.as_bytes()).is_lt());
+            if free {
+                counted.insert(at, f);
+                bytes += f.size();
+            }
+        }
+    }
+    bytes
+}

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::files::live_files::estimate_live_data_size;
+use crate::db::report::approximate_sizes::estimate_live_data_size;
 use crate::db::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
 use crate::options::CompactionStyle;

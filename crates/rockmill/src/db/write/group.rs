@@ -25,8 +25,8 @@ use rockmill_format::batch::BatchRep;
 use rockmill_format::{MAX_SEQUENCE, SequenceNumber};
 
 use crate::db::catalog::CfMap;
-use crate::db::catalog::column_family::CfData;
-use crate::db::read::super_version::SuperVersion;
+use crate::db::catalog::super_version::SuperVersion;
+use crate::db::catalog::value_times;
 use crate::db::report::stats::count;
 use crate::db::write::queue::{GroupSpan, Joined, Leadership, Slot, insert_group};
 use crate::db::write::turn;
@@ -126,7 +126,7 @@ impl DbInner {
     fn write_timed(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         self.wait_for_compaction(rep, options)?;
         if self.opened.with_ttl() {
-            let mut stamped = self.stamped(rep)?;
+            let mut stamped = value_times::stamped(rep, self.now_seconds())?;
             let done = self.write_stamped(&mut stamped, options);
             rep.set_sequence(stamped.sequence());
             return done;
@@ -417,9 +417,4 @@ impl DbInner {
         }
         done
     }
-}
-
-/// The error of a call on a dropped column family.
-pub(crate) fn dropped(cf: &CfData) -> Error {
-    Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", cf.name))
 }

@@ -38,7 +38,8 @@ impl DbInner {
                     return Err(Error::closing());
                 }
                 let (mut full, reason) = self.full_memtables(&mut state);
-                let victim = self.memory_victim(&state);
+                let families = state.cfs.iter().map(|(&id, c)| (id, &c.front, c.cf.options.load_full()));
+                let victim = self.front.memory().family_to_seal(families, self.flushes_without_merging());
                 if victim.is_some() && self.opts.atomic_flush {
                     full = with_data(&state);
                 }
@@ -150,22 +151,20 @@ impl DbInner {
         let is_full = |c: &CfState| c.front.is_full(&c.cf.options.load());
         let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| is_full(c)).map(|(&id, _)| id).collect();
         let room = self.log_room(state);
-        // Those before it may have taken all the room, so that nothing can be written to the new one.
-        let stops = self.front.memory().index().is_some();
-        let large = self.front.log_size() > room || stops && self.front.log_size() == room;
-        if large && let Some(oldest) = state.oldest_log() {
-            for (&id, c) in &mut state.cfs {
-                if c.front.active_holds(oldest) && !full.contains(&id) {
-                    full.push(id);
+        let release = self.front.release_logs(room, state.cfs.iter_mut().map(|(&id, c)| (id, &mut c.front)));
+        if let Some(release) = &release {
+            for id in &release.seal {
+                if !full.contains(id) {
+                    full.push(*id);
                     reason = FlushReason::WalFull;
                 }
-                if c.front.request_flush_of_log(oldest) {
-                    self.work_available.notify_all();
-                }
+            }
+            if release.flush_due {
+                self.work_available.notify_all();
             }
         }
         // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
-        let waits = full.is_empty() && large;
+        let waits = full.is_empty() && release.is_some();
         self.front.set_log_room(if waits { self.logs_now(state).newest_to_stop().saturating_sub(1) } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
@@ -173,34 +172,14 @@ impl DbInner {
         (full, reason)
     }
 
-    /// Length of the present WAL at which all together are too large.
+    /// Length of the present WAL from which on all together are too large.
     pub fn log_room(&self, state: &State) -> u64 {
-        if self.front.memory().index().is_some() {
-            return self.logs_now(state).newest_to_flush();
+        match self.front.memory().index() {
+            Some(_) => self.logs_now(state).newest_to_flush(),
+            None => {
+                state.logs.room(self.live().max_total_wal_size, state.cfs.values().map(|c| c.cf.options.load_full()))
+            }
         }
-        if state.cfs.len() <= 1 {
-            return u64::MAX; // the WAL goes with the memtable
-        }
-        let memtables = |c: &CfState| {
-            let o = c.cf.options.load();
-            (o.write_buffer_size as u64).saturating_mul(o.max_write_buffer_number.max(1) as u64)
-        };
-        let limit = match self.live().max_total_wal_size {
-            0 => state.cfs.values().map(memtables).fold(0, u64::saturating_add).saturating_mul(4),
-            n => n,
-        };
-        limit.saturating_sub(state.logs.left_bytes())
-    }
-
-    /// When all memtables together hold too much: the column family with the oldest one, of those that do not wait for
-    /// a flush already.
-    fn memory_victim(&self, state: &State) -> Option<u32> {
-        if !self.front.memory().should_flush() {
-            return None;
-        }
-        let without_merging = self.flushes_without_merging();
-        let candidates = state.cfs.iter().filter(|(_, c)| !c.front.is_empty() && !c.waits_for_flush(without_merging));
-        candidates.min_by_key(|(_, c)| c.front.first_sequence()).map(|(&id, _)| id)
     }
 
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not

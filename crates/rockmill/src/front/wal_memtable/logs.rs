@@ -1,10 +1,18 @@
-//! Which logs there are, and which may go.
+//! Which logs there are, which may go, and what has to be flushed before they can.
 //!
 //! A log goes when every column family's data in it is in tables that the MANIFEST names, and the MANIFEST says so
 //! (`min_log_number_to_keep`): the log number of a column family without data stays behind, and recovery must neither
 //! miss a log that is gone nor believe one that came back.
+//!
+//! Where all logs together are too large (`max_total_wal_size`), what holds back the oldest one is flushed. That is
+//! decided here and not in `pacing/`: it slows nobody and depends on no time, and a front without logs has no such
+//! rule.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
+
+use super::family::FamilyFront;
+use crate::options::CfOptions;
 
 /// The live logs. Guarded by the database's lock (`state`).
 #[derive(Debug, Default)]
@@ -94,6 +102,21 @@ impl Logs {
         self.live.iter().filter(|log| log.number >= oldest).map(|log| log.left_bytes).sum()
     }
 
+    /// Length of the log in use from which on all together are too large. `limit`: what they may have; 0 for four times
+    /// what the memtables of all column families may have, as in RocksDB. A single column family has no such length:
+    /// its logs go with its memtables.
+    pub fn room<O: Deref<Target = CfOptions>>(&self, limit: u64, families: impl ExactSizeIterator<Item = O>) -> u64 {
+        if families.len() <= 1 {
+            return u64::MAX;
+        }
+        let memtables = |o: O| (o.write_buffer_size as u64).saturating_mul(o.max_write_buffer_number.max(1) as u64);
+        let limit = match limit {
+            0 => families.map(memtables).fold(0, u64::saturating_add).saturating_mul(4),
+            n => n,
+        };
+        limit.saturating_sub(self.left_bytes())
+    }
+
     /// Number and length of each; `in_use`: that of the one in use.
     pub fn lengths(&self, in_use: Option<(u64, u64)>) -> impl Iterator<Item = (u64, u64)> {
         self.live.iter().map(move |log| match in_use {
@@ -118,9 +141,40 @@ impl Logs {
     }
 }
 
+/// What has to be flushed so that the oldest log can go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogRelease {
+    /// Column families whose active memtable holds it back, and has to be sealed.
+    pub seal: Vec<u32>,
+    /// A flush of what is sealed became due.
+    pub flush_due: bool,
+}
+
+impl LogRelease {
+    /// Of the oldest log that any of these column families needs. Sealed memtables that hold it back are due from here
+    /// on.
+    pub fn of_oldest<'a>(families: impl Iterator<Item = (u32, &'a mut FamilyFront)>) -> Self {
+        let mut families: Vec<_> = families.collect();
+        let mut release = Self::default();
+        let Some(oldest) = families.iter().filter_map(|(_, front)| front.oldest_log()).min() else { return release };
+        for (id, front) in &mut families {
+            if front.active_holds(oldest) {
+                release.seal.push(*id);
+            }
+            release.flush_due |= front.request_flush_of_log(oldest);
+        }
+        release
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rockmill_format::{InternalKeyComparator, ValueType};
+
+    use super::super::family::WritersNow;
+    use super::super::memory::FrontMemory;
     use super::*;
+    use crate::event_listener::FlushReason;
 
     #[test]
     fn a_log_goes_when_nobody_needs_it_and_the_manifest_says_so() {
@@ -138,5 +192,44 @@ mod tests {
         assert_eq!(logs.take_obsolete(Some(5)), [4], "a column family needs the next");
         logs.raise_bound(9);
         assert_eq!(logs.take_obsolete(None), [5], "the one in use stays");
+    }
+
+    #[test]
+    fn the_log_in_use_may_have_what_the_others_leave() {
+        let mut logs = Logs::new(0);
+        logs.opened(vec![(4, 100)], 5);
+        let options =
+            |bytes, most| CfOptions { write_buffer_size: bytes, max_write_buffer_number: most, ..CfOptions::default() };
+        let (a, b) = (options(1000, 2), options(500, 0));
+        assert_eq!(logs.room(50, [&a].into_iter()), u64::MAX, "the log goes with the memtable");
+        assert_eq!(logs.room(0, [&a, &b].into_iter()), 4 * (2000 + 500) - 100);
+        assert_eq!(logs.room(700, [&a, &b].into_iter()), 600);
+        assert_eq!(logs.room(70, [&a, &b].into_iter()), 0);
+        let large = options(usize::MAX, 2);
+        assert_eq!(logs.room(0, [&a, &large].into_iter()), u64::MAX - 100);
+    }
+
+    #[test]
+    fn what_holds_back_the_oldest_log_is_flushed() {
+        let (options, memory) = (CfOptions::default(), FrontMemory::default());
+        let of = |log| FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, log);
+        let put = |front: &FamilyFront| front.view().insert(1, ValueType::Value, b"k", b"v", None);
+        let writers = WritersNow { written: 0, now: 0.0, waited: 0.0 };
+        let release = |fronts: &mut [FamilyFront]| LogRelease::of_oldest((10..).zip(fronts.iter_mut()));
+        let mut fronts = [of(3), of(3), of(4), of(3)];
+        assert_eq!(release(&mut fronts), LogRelease::default(), "nothing holds back a log");
+        // One writes on, one waits for others to be merged with, one began later, one has nothing.
+        fronts[..3].iter().for_each(put);
+        fronts[1].seal(&options, &memory, 4, FlushReason::WriteBufferFull, &writers);
+        put(&fronts[1]);
+        assert_eq!(release(&mut fronts), LogRelease { seal: vec![10], flush_due: true });
+        assert!(fronts[1].flush_due(&CfOptions { min_write_buffer_number_to_merge: 9, ..options.clone() }, false));
+        assert_eq!(release(&mut fronts), LogRelease { seal: vec![10], flush_due: false }, "it is due already");
+        fronts[0].seal(&options, &memory, 5, FlushReason::WalFull, &writers);
+        let (runs, _) = fronts[1].take_sealed();
+        fronts[1].flushed(&runs, 4);
+        let (runs, _) = fronts[0].take_sealed();
+        fronts[0].flushed(&runs, 5);
+        assert_eq!(release(&mut fronts), LogRelease { seal: vec![11, 12], flush_due: false });
     }
 }

@@ -1,10 +1,12 @@
 //! The memory of memtables: where it comes from, where it is charged, and when it is short.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rockmill_format::InternalKeyComparator;
 
+use super::family::FamilyFront;
 use crate::info_log::Alarm;
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{
@@ -84,6 +86,21 @@ impl FrontMemory {
     #[inline]
     pub fn should_flush(&self) -> bool {
         self.manager.as_ref().is_some_and(WriteBufferManager::should_flush)
+    }
+
+    /// Where that is so: the column family whose active memtable is to be sealed, the one with the oldest data of those
+    /// that wait for no flush already.
+    pub fn family_to_seal<'a, O: Deref<Target = CfOptions>>(
+        &self,
+        families: impl Iterator<Item = (u32, &'a FamilyFront, O)>,
+        without_merging: bool,
+    ) -> Option<u32> {
+        if !self.should_flush() {
+            return None;
+        }
+        let waits = |front: &FamilyFront, options: &O| front.waits_for_flush(options, without_merging);
+        let candidates = families.filter(|(_, front, options)| !front.is_empty() && !waits(front, options));
+        candidates.min_by_key(|(_, front, _)| front.first_sequence()).map(|(id, ..)| id)
     }
 
     /// True when writers wait until flushes have freed memory.
@@ -200,7 +217,35 @@ impl BufferLimit {
 
 #[cfg(test)]
 mod tests {
+    use rockmill_format::ValueType;
+
+    use super::super::family::WritersNow;
     use super::*;
+    use crate::event_listener::FlushReason;
+    use crate::info_log::InfoLog;
+
+    #[test]
+    fn the_oldest_data_makes_room_unless_a_flush_does() {
+        let db = DbOptions { db_write_buffer_size: 1 << 20, ..DbOptions::default() };
+        let (options, memory) = (CfOptions::default(), FrontMemory::new(&db, InfoLog::default().alarm()));
+        let cmp = InternalKeyComparator::default();
+        let mut fronts = [(); 3].map(|()| FamilyFront::new(&cmp, &options, &memory, 1));
+        let put = |front: &FamilyFront, seq| front.view().insert(seq, ValueType::Value, b"k", &[0; 100 << 10], None);
+        let to_seal = |fronts: &[FamilyFront]| {
+            memory.family_to_seal((10..).zip(fronts).map(|(id, front)| (id, front, &options)), false)
+        };
+        put(&fronts[1], 5);
+        assert_eq!(to_seal(&fronts), None, "there is room");
+        for seq in 6..20 {
+            put(&fronts[2], seq);
+        }
+        put(&fronts[0], 20);
+        assert_eq!(to_seal(&fronts), Some(11));
+        let writers = WritersNow { written: 0, now: 0.0, waited: 0.0 };
+        fronts[1].seal(&options, &memory, 2, FlushReason::WriteBufferManager, &writers);
+        put(&fronts[1], 21);
+        assert_eq!(to_seal(&fronts), Some(12), "the oldest is about to be flushed");
+    }
 
     #[test]
     fn a_filter_is_bounded_whatever_two_options_make_of_each_other() {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `wal.rs` | the log in use, and those that were left and are not yet durable |
 //! | `wal_files.rs` | obsolete logs: deleted, archived, used again; which there are |
-//! | `logs.rs` | which logs are live, and which may go |
+//! | `logs.rs` | which logs are live, which may go, and what has to be flushed first |
 //! | `family.rs` | the memtables of a column family, and what is asked of their flush |
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
 //! | `memory.rs` | where their memory comes from, and what bounds it |
@@ -27,7 +27,8 @@ use rockmill_format::batch::BatchRep;
 use rockmill_format::{SequenceNumber, filename};
 use rockmill_io::{Clock, FileSystem, WriteOptions};
 
-use self::logs::LogTurn;
+use self::family::FamilyFront;
+use self::logs::{LogRelease, LogTurn};
 use self::memory::FrontMemory;
 use self::wal::{Follows, Wal, WalKind, WalWriter};
 use self::wal_files::{Retention, wal_dir_of};
@@ -131,6 +132,19 @@ impl WalMemtable {
     /// Bytes in the log in use.
     pub fn log_size(&self) -> u64 {
         self.wal.size()
+    }
+
+    /// What has to be flushed so that logs can go, where all together are too large: the one in use is longer than
+    /// [`Logs::room`](logs::Logs::room).
+    pub fn release_logs<'a>(
+        &self,
+        room: u64,
+        families: impl Iterator<Item = (u32, &'a mut FamilyFront)>,
+    ) -> Option<LogRelease> {
+        // Where logs stop writers, those before it may have taken all the room: then nothing is written to this one.
+        let size = self.log_size();
+        let large = size > room || size == room && self.memory.index().is_some();
+        large.then(|| LogRelease::of_oldest(families))
     }
 
     /// Sets the size beyond which [`Self::log_is_large`] is true.

@@ -363,7 +363,8 @@ impl BlockBasedBuilder {
     }
 
     /// Adds a point entry. Keys rise strictly; a key out of order is an error, not a bad table.
-    #[inline]
+    // Inlined into the loop of a compaction, although TPH tables call it as well.
+    #[inline(always)]
     pub fn add(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
         if self.unusual {
             self.catch_up(Some(ikey))?;
@@ -589,6 +590,7 @@ impl BlockBasedBuilder {
     /// Bytes written so far and buffered in the current block: near the final size. Blocks that wait for a dictionary
     /// do not count, as in RocksDB: what becomes of them is not known. Nor do those that others are compressing: see
     /// `file_size_most`.
+    #[inline]
     pub fn file_size_estimate(&self) -> u64 {
         let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
         self.writer.offset + block as u64

@@ -1,15 +1,15 @@
 //! The engine `kernel`: an eBPF program merges (crate `rockmill-kernel`). `no_kernel.rs` stands in for this folder
 //! where the Cargo feature `kernel` is off.
 //!
-//! - [`pool`]: what a database has of it: its program, and machines that run programs;
-//! - [`program`]: which program merges, and how it does a job;
+//! - [`pool`]: what a database has of it: its program, and instances that run programs;
+//! - [`program`]: which program merges, and what of a job's rules it takes over;
 //! - [`stream`]: the merge as a stream of entries;
 //! - [`order`]: what shows that a user's program orders as it should.
 
 use rockmill_io::ring::BatchIo;
-use rockmill_kernel::{Driver, Machine, MergeObject, Pool, Refusal, Unavailable};
+use rockmill_kernel::{Driver, Instance, MergeObject, Pool, Refusal, Unavailable};
 
-use program::Fit;
+use program::Binding;
 use stream::KernelStream;
 
 use super::{MergeEngine, PartEnd, PartEngine, PartJob, uring};
@@ -44,53 +44,53 @@ impl PartEngine for Kernel {
         let means = host.means();
         let pool = &means.engines.kernel;
         let object = pool.object();
-        let fit = match object.as_ref().map(|object| Fit::new(object, job.output.plan, means)) {
-            Ok(Ok(fit)) => fit,
+        let binding = match object.as_ref().map(|object| Binding::new(object, job.output.plan, means)) {
+            Ok(Ok(binding)) => binding,
             Ok(Err(reason)) => return Ok(PartEnd::HandOver(reason)),
-            Err(_) => Fit::default(), // `machine` says why
+            Err(_) => Binding::default(), // `KernelPool::instance` says why
         };
-        let Ok(mut machine) = pool.machine(object, &means.db, &means.engines.stats, &means.log) else {
+        let Ok(mut instance) = pool.instance(object, &means.db, &means.engines.stats, &means.log) else {
             return Ok(PartEnd::Missing);
         };
         let ring = uring::ring(host, job.runs_read());
         let io = ring.as_deref();
         // What is read and written goes with the calls that merge.
-        let seat = io.filter(|_| machine.driver() == Driver::Loop);
-        let before = seat.map(|io| (io, machine.calls(), io.counts().by_program));
-        if let Some(Err(e)) = seat.map(|io| machine.sit_in(io)) {
+        let shared = io.filter(|_| instance.driver() == Driver::Loop);
+        let before = shared.map(|io| (io, instance.calls(), io.counts().by_program));
+        if let Some(Err(e)) = shared.map(|io| instance.attach_to(io)) {
             let line = format!("driver loop does not read and write with the calls that merge: {e}");
             pool.say_once(&means.log, line);
         }
-        let (end, mut machine) = match io {
-            None => merge(job, feed::feeds(job.map, host, job.output.help), None, machine, &fit),
+        let (end, mut instance) = match io {
+            None => merge(job, feed::feeds(job.map, host, job.output.help), None, instance, &binding),
             Some(io) => match ring_feed::feeds(job.map, io, host, job.output.help) {
-                Ok(feeds) => merge(job, feeds, Some(io), machine, &fit),
-                Err(e) => (Err(e), machine),
+                Ok(feeds) => merge(job, feeds, Some(io), instance, &binding),
+                Err(e) => (Err(e), instance),
             },
         };
-        if let Some((io, calls, operations)) = before.filter(|_| machine.is_seated()) {
-            pool.count_seated(machine.calls() - calls, io.counts().by_program - operations);
+        if let Some((io, calls, operations)) = before.filter(|_| instance.shares_ring()) {
+            pool.count_ring_calls(instance.calls() - calls, io.counts().by_program - operations);
         }
-        machine.leave();
-        pool.keep(machine, &*means.clock);
+        instance.detach();
+        pool.keep(instance, &*means.clock);
         end
     }
 }
 
-/// Has the machine merge what the feeds give; it comes back, however that ends.
+/// Has the instance merge what the feeds give; it comes back, however that ends.
 fn merge<F: BlockFeed>(
     job: &PartJob<'_>,
     feeds: Vec<F>,
     io: Option<&BatchIo>,
-    machine: Machine,
-    fit: &Fit,
-) -> (Result<PartEnd>, Machine) {
-    let mut stream = match KernelStream::new(job, feeds, machine, fit) {
+    instance: Instance,
+    binding: &Binding,
+) -> (Result<PartEnd>, Instance) {
+    let mut stream = match KernelStream::new(job, feeds, instance, binding) {
         Ok(stream) => stream,
-        Err(Refusal { reason, machine }) => return (Ok(PartEnd::HandOver(reason)), *machine),
+        Err(Refusal { reason, instance }) => return (Ok(PartEnd::HandOver(reason)), *instance),
     };
     let made = stream.start().and_then(|()| job.output.drain(&mut stream, io, job.stop));
-    let (machine, dropped, hand_over) = stream.end();
+    let (instance, dropped, hand_over) = stream.end();
     let end = match (made, hand_over) {
         (Ok(mut made), _) => {
             // What the program dropped was read, too.
@@ -103,7 +103,7 @@ fn merge<F: BlockFeed>(
         (Err(_), Some(reason)) => Ok(PartEnd::HandOver(reason)),
         (Err(e), None) => Err(e),
     };
-    (end, machine)
+    (end, instance)
 }
 
 impl From<KernelDriver> for Driver {
@@ -125,5 +125,5 @@ pub fn probe_kernel_engine(driver: KernelDriver) -> std::result::Result<(), Unav
     let object = MergeObject::built_in();
     let object = object.map_err(|e| Unavailable { reason: e.to_string(), log: String::new() })?;
     let driver = driver.into();
-    pool.take(object.program(driver)?, driver, pool::MEMORY_MIN).map(|machine| pool.put(machine, 0, 0))
+    pool.take(object.program(driver)?, driver, pool::MEMORY_MIN).map(|instance| pool.put(instance, 0, 0))
 }

@@ -9,7 +9,7 @@ use std::cmp::Ordering::{Equal, Less};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::{TAG_LEN, tag, user_key};
 
-use super::program::Fit;
+use super::program::Binding;
 use crate::compaction::plan::Part;
 
 /// See the module.
@@ -24,10 +24,10 @@ pub(super) struct OrderCheck {
 }
 
 impl OrderCheck {
-    pub fn new(cmp: &InternalKeyComparator, fit: &Fit, part: &Part) -> Self {
+    pub fn new(cmp: &InternalKeyComparator, binding: &Binding, part: &Part) -> Self {
         Self {
             cmp: cmp.clone(),
-            origin: fit.origin.clone(),
+            origin: binding.origin.clone(),
             last: Vec::new(),
             begin: part.begin.clone(),
             end: part.end.clone(),
@@ -88,8 +88,8 @@ mod tests {
     fn what_an_order_must_not_do_is_found() {
         let part = Part { end: Some(b"m".to_vec()), ..Part::default() };
         let cmp = InternalKeyComparator::default();
-        let fit = Fit { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None };
-        let mut check = OrderCheck::new(&cmp, &fit, &part);
+        let binding = Binding { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None };
+        let mut check = OrderCheck::new(&cmp, &binding, &part);
         let key = |user: &[u8], seq| InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec();
         assert_eq!(check.follows(&key(b"c", 5)), Ok(true), "the first of all");
         check.stand_on(&key(b"c", 5));

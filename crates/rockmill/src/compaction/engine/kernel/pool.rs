@@ -1,14 +1,14 @@
-//! What a database has of the engine `kernel`: its program, and a share in the machines of the process.
+//! What a database has of the engine `kernel`: its program, and a share in the instances of the process.
 //!
 //! An open, or `set_options`, reads the program's file and has the kernel look at it; only then does it take effect,
-//! and what is no program leaves the one before in its place. A part that runs keeps the machine that it began with;
-//! machines whose program was replaced go when they come back.
+//! and what is no program leaves the one before in its place. A part that runs keeps the instance that it began with;
+//! instances whose program was replaced go when they come back.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rockmill_io::Clock;
-use rockmill_kernel::{Machine, MergeObject, Pool, Program, Unavailable};
+use rockmill_kernel::{Instance, MergeObject, Pool, Program, Unavailable};
 
 use super::program::{InUse, named};
 use crate::compaction::MergeEngine;
@@ -22,31 +22,31 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Memory that a merge in the kernel needs at least.
 pub(super) const MEMORY_MIN: usize = 4 << 20;
 
-/// How long a machine is kept that no part of a job takes.
+/// How long an instance is kept that no part of a job takes.
 const IDLE_NANOS: u64 = 60_000_000_000;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct KernelPool {
-    /// The machines of the process, once this database has used one.
-    machines: Mutex<Option<Machines>>,
+    /// The instances of the process, once this database has used one.
+    instances: Mutex<Option<Instances>>,
     in_use: Mutex<InUse>,
-    /// Programs that were replaced: no machine of theirs is kept.
+    /// Programs that were replaced: no instance of theirs is kept.
     retired: Mutex<Vec<Arc<Program>>>,
     /// Calls of the program in rings that read and write, and the reads and writes that these handed over.
-    seated: [AtomicU64; 2],
+    ring_calls: [AtomicU64; 2],
     /// What the log was told last.
     said: Mutex<Option<String>>,
 }
 
-/// The process's machines, and this database's number among those who use them.
+/// The process's instances, and this database's number among those who use them.
 #[derive(Debug)]
-struct Machines {
+struct Instances {
     pool: Arc<Pool>,
     user: u64,
 }
 
-impl Default for Machines {
+impl Default for Instances {
     fn default() -> Self {
         let pool = Pool::shared();
         let user = pool.user();
@@ -54,7 +54,7 @@ impl Default for Machines {
     }
 }
 
-impl Drop for Machines {
+impl Drop for Instances {
     fn drop(&mut self) {
         self.pool.leave(self.user);
     }
@@ -75,8 +75,8 @@ impl KernelPool {
         {
             return Err(refused(db, &e));
         }
-        if let Ok(machine) = self.machine(self.object(), db, stats, log) {
-            self.keep(machine, &*db.clock);
+        if let Ok(instance) = self.instance(self.object(), db, stats, log) {
+            self.keep(instance, &*db.clock);
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl KernelPool {
         Ok(InUse { object, driver: changed.kernel_driver })
     }
 
-    /// Lets a program take effect. Machines of the one before go: idle ones now, others when they come back.
+    /// Lets a program take effect. Instances of the one before go: idle ones now, others when they come back.
     pub fn take(&self, next: InUse) {
         let now = next.program();
         let before = std::mem::replace(&mut *self.in_use.lock(), next).program();
@@ -121,21 +121,21 @@ impl KernelPool {
         if let Some(own) = &self.in_use.lock().object {
             let _ = write!(text, ", program {own}");
         }
-        if let (calls @ 1.., operations) = self.seated() {
+        if let (calls @ 1.., operations) = self.ring_calls() {
             let _ = write!(text, "; {calls} calls of it handed over {operations} reads and writes");
         }
         Ok(text)
     }
 
-    /// Bytes that this process's databases share with merge programs, idle machines included; 0 where this one does not
-    /// use them.
+    /// Bytes that this process's databases share with merge programs, idle instances included; 0 where this one does
+    /// not use them.
     pub fn memory_bytes(&self) -> usize {
-        self.machines.lock().as_ref().map_or(0, |machines| machines.pool.bytes())
+        self.instances.lock().as_ref().map_or(0, |instances| instances.pool.bytes())
     }
 
-    /// Lets go of machines that no part took for a while.
+    /// Lets go of instances that no part took for a while.
     pub fn trim(&self, clock: &dyn Clock) {
-        if let Some(Machines { pool, user }) = &*self.machines.lock() {
+        if let Some(Instances { pool, user }) = &*self.instances.lock() {
             pool.trim(*user, clock.monotonic_nanos(), IDLE_NANOS);
         }
     }
@@ -145,14 +145,14 @@ impl KernelPool {
         self.in_use.lock().object()
     }
 
-    /// A machine for one part, kept from an earlier one or loaded now. Why there is none is noted.
-    pub(super) fn machine(
+    /// An instance for one part, kept from an earlier one or loaded now. Why there is none is noted.
+    pub(super) fn instance(
         &self,
         object: std::result::Result<Arc<MergeObject>, Unavailable>,
         db: &DbOptions,
         stats: &EngineStats,
         log: &InfoLog,
-    ) -> std::result::Result<Machine, Unavailable> {
+    ) -> std::result::Result<Instance, Unavailable> {
         let made = object.and_then(|object| self.load(&object, db));
         let missing = made.as_ref().err().map(|e| e.reason.clone());
         if stats.note(MergeEngine::Kernel, missing, log)
@@ -163,25 +163,25 @@ impl KernelPool {
         made
     }
 
-    /// Keeps a machine for the next part, unless its program was replaced meanwhile.
-    pub(super) fn keep(&self, machine: Machine, clock: &dyn Clock) {
-        if !self.retired.lock().contains(machine.program())
-            && let Some(Machines { pool, user }) = &*self.machines.lock()
+    /// Keeps an instance for the next part, unless its program was replaced meanwhile.
+    pub(super) fn keep(&self, instance: Instance, clock: &dyn Clock) {
+        if !self.retired.lock().contains(instance.program())
+            && let Some(Instances { pool, user }) = &*self.instances.lock()
         {
-            pool.put(machine, *user, clock.monotonic_nanos());
+            pool.put(instance, *user, clock.monotonic_nanos());
         }
     }
 
     /// Counts calls of the program in a ring that reads and writes, and what these handed over.
-    pub(super) fn count_seated(&self, calls: u64, operations: u64) {
-        self.seated[0].fetch_add(calls, Ordering::Relaxed);
-        self.seated[1].fetch_add(operations, Ordering::Relaxed);
+    pub(super) fn count_ring_calls(&self, calls: u64, operations: u64) {
+        self.ring_calls[0].fetch_add(calls, Ordering::Relaxed);
+        self.ring_calls[1].fetch_add(operations, Ordering::Relaxed);
     }
 
     /// Calls of the program in rings that read and write (driver `loop`), and how many reads, writes and syncs these
     /// handed over.
-    pub(in crate::compaction) fn seated(&self) -> (u64, u64) {
-        let [calls, operations] = &self.seated;
+    pub(in crate::compaction) fn ring_calls(&self) -> (u64, u64) {
+        let [calls, operations] = &self.ring_calls;
         (calls.load(Ordering::Relaxed), operations.load(Ordering::Relaxed))
     }
 
@@ -193,22 +193,22 @@ impl KernelPool {
         }
     }
 
-    /// The machines of the process.
+    /// The instances of the process.
     fn shared(&self) -> Arc<Pool> {
-        Arc::clone(&self.machines.lock().get_or_insert_with(Machines::default).pool)
+        Arc::clone(&self.instances.lock().get_or_insert_with(Instances::default).pool)
     }
 
-    fn load(&self, object: &MergeObject, db: &DbOptions) -> std::result::Result<Machine, Unavailable> {
+    fn load(&self, object: &MergeObject, db: &DbOptions) -> std::result::Result<Instance, Unavailable> {
         let (driver, bytes) = (db.kernel_driver.into(), db.compaction_io_memory.max(MEMORY_MIN));
         self.shared().take(object.program(driver)?, driver, bytes)
     }
 
-    /// Has the kernel look at a program, and keeps the machine for the next part.
+    /// Has the kernel look at a program, and keeps the instance for the next part.
     fn try_out(&self, object: &MergeObject, db: &DbOptions, log: &InfoLog) -> std::result::Result<(), Unavailable> {
-        let machine = self.load(object, db).inspect_err(|e| log_verifier(log, e))?;
-        let verified = machine.verified_instructions().unwrap_or(0);
+        let instance = self.load(object, db).inspect_err(|e| log_verifier(log, e))?;
+        let verified = instance.verified_instructions().unwrap_or(0);
         log_info!(log, "merge program {object}, driver {}: the verifier went over {verified} steps", db.kernel_driver);
-        self.keep(machine, &*db.clock);
+        self.keep(instance, &*db.clock);
         Ok(())
     }
 }

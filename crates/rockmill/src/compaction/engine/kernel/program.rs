@@ -55,9 +55,9 @@ pub(super) fn named(db: &DbOptions) -> Result<Option<Arc<MergeObject>>> {
     Ok(Some(Arc::new(object)))
 }
 
-/// How a program does a job.
+/// What a program takes over of a job's rules.
 #[derive(Debug, Default)]
-pub(super) struct Fit {
+pub(super) struct Binding {
     /// Where it comes from.
     pub origin: String,
     /// It orders by itself, and this is the order that it should have.
@@ -66,7 +66,7 @@ pub(super) struct Fit {
     pub filter: Option<FilterJob>,
 }
 
-impl Fit {
+impl Binding {
     /// How `object` does a job; why it cannot, otherwise.
     pub fn new(object: &MergeObject, plan: &JobPlan, means: &JobMeans) -> std::result::Result<Self, String> {
         let (rules, origin) = (&plan.rules, object.origin());

@@ -21,10 +21,10 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockEntries, BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::{TAG_LEN, user_key};
-use rockmill_kernel::{BlockPlace, Dropped, Job, Machine, Merge, Refusal, Status};
+use rockmill_kernel::{BlockPlace, Dropped, Instance, Job, Merge, Refusal, Status};
 
 use super::order::OrderCheck;
-use super::program::Fit;
+use super::program::Binding;
 use crate::compaction::Stop;
 use crate::compaction::engine::PartJob;
 use crate::compaction::merge::MergeStream;
@@ -105,7 +105,7 @@ pub(super) struct KernelStream<'a, F> {
     /// What the last call ended with.
     status: Status,
     /// The program is in the ring of the reads: it waits for them, and nobody does here.
-    seated: bool,
+    shares_ring: bool,
     /// The run that it waited for in vain.
     waited: Option<usize>,
     /// The entries of a whole block.
@@ -127,18 +127,18 @@ enum State {
 }
 
 impl<'a, F: BlockFeed> KernelStream<'a, F> {
-    /// Lets `machine` merge what `feeds` give. Nothing is merged before [`Self::start`].
+    /// Lets `instance` merge what `feeds` give. Nothing is merged before [`Self::start`].
     pub fn new(
         part_job: &PartJob<'a>,
         feeds: Vec<F>,
-        machine: Machine,
-        fit: &Fit,
+        instance: Instance,
+        binding: &Binding,
     ) -> std::result::Result<Self, Refusal> {
         let (rules, part) = (&part_job.output.plan.rules, part_job.output.part);
         let (heads, passing) = (part_job.heads, part_job.passing());
         // No key at or behind the part's end has a head below this.
         let end_head = heads.of_end(part_job.range, part.end.as_deref());
-        let check = fit.order.as_ref().map(|order| Box::new(OrderCheck::new(order, fit, part)));
+        let check = binding.order.as_ref().map(|order| Box::new(OrderCheck::new(order, binding, part)));
         let job = Job {
             runs: feeds.len(),
             // Another's order is not believed: what is before it is left out here.
@@ -149,13 +149,13 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             snapshots: &rules.snapshots,
             pass: passing,
             // Without the program, a filter is asked about versions that nobody could read.
-            drop: rules.filter.is_none() || fit.filter.is_some(),
+            drop: rules.filter.is_none() || binding.filter.is_some(),
             bottommost: rules.bottommost,
             own_order: check.is_some(),
-            filter: fit.filter,
+            filter: binding.filter,
         };
-        let seated = machine.is_seated();
-        let merge = Merge::begin(machine, &job)?;
+        let shares_ring = instance.shares_ring();
+        let merge = Merge::begin(instance, &job)?;
         let before = check.as_ref().and_then(|check| check.begin());
         let input = |feed| Input {
             feed,
@@ -181,7 +181,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             check,
             state: State::Ended,
             status: Status::Again,
-            seated,
+            shares_ring,
             waited: None,
             entries: BlockEntries::new(heads.skip()),
             entry: 0,
@@ -194,8 +194,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         self.more()
     }
 
-    /// The machine, what the program dropped, and why the part has to be done by another engine, if it has.
-    pub fn end(self) -> (Machine, Dropped, Option<String>) {
+    /// The instance, what the program dropped, and why the part has to be done by another engine, if it has.
+    pub fn end(self) -> (Instance, Dropped, Option<String>) {
         let dropped = self.merge.dropped();
         (self.merge.end(), dropped, self.hand_over)
     }
@@ -226,7 +226,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             if input.ended || input.failed.is_some() {
                 continue;
             }
-            let wait = !self.seated || awaited == Some(run);
+            let wait = !self.shares_ring || awaited == Some(run);
             match input.fill(run, &mut self.merge, self.passing, wait, &mut self.rewritten) {
                 Ok(()) => {}
                 Err(Unfilled::HandOver(reason)) => return Err(self.hand_over(reason)),
@@ -261,7 +261,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
                 Status::Again => {}
             }
             self.refill()?;
-            if self.seated {
+            if self.shares_ring {
                 self.merge.await_transfers(self.inputs.iter().filter_map(|input| input.feed.awaited()));
             }
             self.status = match self.merge.call() {
@@ -289,7 +289,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             return Ok(());
         }
         let comes = self.inputs.get(run).is_some_and(|i| i.feed.awaited().is_some());
-        if self.seated && comes && self.waited.replace(run) != Some(run) {
+        if self.shares_ring && comes && self.waited.replace(run) != Some(run) {
             return Ok(());
         }
         self.waited = None;

@@ -2,8 +2,9 @@
 //! result comes back as bytes, and the tables are the same, byte by byte.
 //!
 //! The other process is this program, told by a variable to be a worker. It reads directories from its standard input,
-//! one a line; in each are `spec`, `clock`, the inputs, and `memtable-ID` where a flush needs them. It answers when
-//! `result` is there. Inputs are plain files, or extents of one file `device`, as on a device that is shared.
+//! one a line; in each are `spec`, `clock`, the inputs with the files that they share, and `memtable-ID` where a flush
+//! needs them. It answers when `result` is there. Inputs are plain files, or extents of one file `device`, as on a
+//! device that is shared.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
 use rockmill_format::coding::{Decoder, put_length_prefixed};
+use rockmill_format::comparator::{BytewiseComparator, Comparator, HashRangeComparator};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::footer::BlockHandle;
 use rockmill_io::ring::BatchIo;
@@ -22,7 +24,9 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::spec::{Extent, NumberRange};
 use crate::compaction::{JobProgress, JobStats};
+use crate::options::TphTableOptions;
 use crate::table::TphSettings;
+use crate::version::table_of_files;
 
 /// Says that this process is a worker.
 const WORKER: &str = "ROCKMILL_TEST_JOB_WORKER";
@@ -118,8 +122,11 @@ fn run_elsewhere(spec: &JobSpec, memtables: &[Arc<MemTable>], ctx: &LocalHost) -
     assert_eq!(decoded.encode().unwrap(), encoded);
     std::fs::write(dir.join("spec"), encoded).unwrap();
     std::fs::write(dir.join("clock"), ctx.means.clock.now_micros().to_string()).unwrap();
-    for file in spec.runs.iter().flat_map(|run| &run.files).filter(|f| f.extents.is_empty()) {
-        let name = filename::table(file.number());
+    let inputs = spec.runs.iter().flat_map(|run| &run.files);
+    let own = inputs.clone().filter(|f| f.extents.is_empty()).map(|f| f.number());
+    let shared = inputs.flat_map(|f| f.entry.pieces.iter().map(|piece| piece.number));
+    for number in own.chain(shared) {
+        let name = filename::table(number);
         std::fs::write(dir.join(&name), ctx.means.fs.read_to_vec(&ctx.dir.join(&name)).unwrap()).unwrap();
     }
     for mem in memtables {
@@ -229,33 +236,33 @@ struct Folder {
     progress: Arc<JobProgress>,
 }
 
+impl Folder {
+    fn open(&self, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+        let file = self.means.fs.open_random(path, direct);
+        file.map_err(|e| Error::io(format_args!("cannot open {}", path.display()), &e))
+    }
+}
+
 impl JobHost for Folder {
     fn means(&self) -> &JobMeans {
         &self.means
     }
 
     fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
-        let options = TableOpenOptions {
-            path: self.output_path(file.number()),
-            cmp: self.means.objects.cmp.clone(),
-            cache: None,
-            largest_seqno: Some(file.entry.largest_seqno),
-            prefix_extractor: None,
-            statistics: None,
-            read_protection: None,
-        };
-        Table::open(self.input_bytes(file, false)?, options)
+        let mut files = vec![(self.output_path(file.number()), self.input_bytes(file, false)?)];
+        for path in file.entry.pieces.iter().map(|piece| self.output_path(piece.number)) {
+            let piece = self.open(&path, false)?;
+            files.push((path, piece));
+        }
+        table_of_files(files, &self.means.objects.cmp, Some(file.entry.largest_seqno))
     }
 
     fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        let open = |path: &Path| {
-            let file = self.means.fs.open_random(path, direct);
-            file.map_err(|e| Error::io(format_args!("cannot open {}", path.display()), &e))
-        };
         if file.extents.is_empty() {
-            return open(&self.output_path(file.number()));
+            return self.open(&self.output_path(file.number()), direct);
         }
-        Ok(Arc::new(Pieces { device: open(&self.dir.join("device"))?, extents: file.extents.clone() }))
+        let device = self.open(&self.dir.join("device"), direct)?;
+        Ok(Arc::new(Extents { device, extents: file.extents.clone() }))
     }
 
     fn memtables(&self, ids: &[u64]) -> Result<SealedRuns> {
@@ -303,14 +310,14 @@ impl JobHost for Folder {
     }
 }
 
-/// A file in pieces of a device.
+/// A file in extents of a device.
 #[derive(Debug)]
-struct Pieces {
+struct Extents {
     device: Arc<dyn RandomAccessFile>,
     extents: Vec<Extent>,
 }
 
-impl RandomAccessFile for Pieces {
+impl RandomAccessFile for Extents {
     fn read_at(&self, mut offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         for extent in &self.extents {
@@ -417,6 +424,78 @@ fn an_error_comes_back_from_elsewhere() {
     assert_eq!(result.job, 7);
 }
 
+/// TPH tables, which go on using files of the inputs, in both orders that keys may have.
+#[test]
+fn jobs_over_tph_tables_write_the_same_elsewhere() {
+    for comparator in [Arc::new(BytewiseComparator) as Arc<dyn Comparator>, Arc::new(HashRangeComparator)] {
+        let cmp = InternalKeyComparator::new(Arc::clone(&comparator));
+        let (order, is_bytewise) = (comparator.name().to_owned(), cmp.is_bytewise());
+        let (mut asked, mut shared, mut reshared, mut in_parts) = (0, 0, 0, 0);
+        for seed in 0..8 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut options = crate::Options { cf: small_options(), ..crate::Options::default() };
+            let mut tph = TphTableOptions::default();
+            tph.set_block_based_options(&options.cf.table);
+            tph.set_piece_limit(*rng.choice(&[2, 4, 16]).unwrap());
+            tph.set_garbage_percent(*rng.choice(&[20, 1000]).unwrap());
+            options.set_tph_table_factory(&tph);
+            options.set_comparator_object(Arc::clone(&comparator));
+            let fs = Arc::new(MemFileSystem::new());
+            fs.create_dir(Path::new("/db"), true).unwrap();
+            let mut ctx = context(Arc::clone(&fs) as _, PathBuf::from("/db"));
+            ctx.means.objects.cmp = cmp.clone();
+            ctx.tables = Arc::new(Tables { fs, dir: PathBuf::from("/db"), cmp: cmp.clone() });
+            let mut tree = Tree::new(ctx, options.cf);
+            let mut seq = 0;
+            for round in 0..12 {
+                let mut model = Model::default();
+                for _ in 0..rng.usize(20..90) {
+                    seq += 1;
+                    let key = format!("k{:03}", rng.u32(..250)).into_bytes();
+                    match rng.u8(..12) {
+                        // Nobody deletes from one hash to another.
+                        0 if is_bytewise => {
+                            let end = format!("{}~", String::from_utf8_lossy(&key)).into_bytes();
+                            model.ranges.push((key, end, seq));
+                        }
+                        0..3 => model.entries.push((key, seq, ValueType::Deletion, Vec::new())),
+                        3 => model.entries.push((key, seq, ValueType::Merge, seq.to_string().into_bytes())),
+                        _ => model.entries.push((key, seq, ValueType::Value, vec![b'v'; rng.usize(..30)])),
+                    }
+                }
+                tree.flush(&[model]);
+                if rng.u8(..3) == 0 {
+                    tree.snapshots.push(seq);
+                }
+                if rng.bool() && !tree.snapshots.is_empty() {
+                    tree.snapshots.remove(0);
+                }
+                for _ in 0..3 {
+                    let version = Arc::new(tree.version.clone());
+                    let picked = strategy::pick(&version, &tree.cf, &mut RunningCompactions::new(), &Moment::default());
+                    let Some(mut c) = picked else { break };
+                    c.subcompactions_max = rng.usize(1..4);
+                    asked += usize::from(!tree.spec(&c).keep.is_empty());
+                    reshared += usize::from(c.input_files().any(|f| !f.entry.pieces.is_empty()));
+                    if c.trivial_move {
+                        tree.compact(&c);
+                        continue;
+                    }
+                    let output = tree.run(&c).unwrap();
+                    shared += usize::from(output.files.iter().any(|f| !f.pieces.is_empty()));
+                    in_parts += usize::from(output.stats.subcompactions > 1);
+                    tree.commit(&c, output.files);
+                }
+                tree.history.assert_same(&tree.all(), &tree.snapshots, &format!("{order}, seed {seed}, round {round}"));
+            }
+        }
+        println!(
+            "{order}: {asked} jobs were to share files, {shared} did, {reshared} had such inputs, {in_parts} parts"
+        );
+        assert!(asked > 20 && shared > 20 && reshared > 20 && in_parts > 5, "{order}");
+    }
+}
+
 /// Parts that the maker of a spec decides on are no threads.
 #[test]
 fn many_parts_wait_for_few_threads() {
@@ -436,13 +515,13 @@ fn many_parts_wait_for_few_threads() {
     spec.parts =
         ends.map(|end| Part { begin: std::mem::replace(&mut begin, end.clone()), end, blocks: None }).collect();
     let mut whole: Option<Vec<_>> = None;
-    for (parts_max, at_once) in [(1, 9), (3, 9), (9, 2), (0, 9), (1000, 4)] {
+    for (parts_max, parallel) in [(1, 9), (3, 9), (9, 2), (0, 9), (1000, 4)] {
         spec.parts_max = parts_max;
         let mut host = tree.host();
-        (host.means.parts_at_once, host.means.engines) = (at_once, Arc::default());
+        (host.means.parallel_parts_max, host.means.engines) = (parallel, Arc::default());
         let output = run(&spec, &host).unwrap();
         // Each thread has a ring, where there are rings.
-        let (made, most) = (host.means.engines.rings.made(), parts_max.min(at_once).max(1) as u64);
+        let (made, most) = (host.means.engines.rings.made(), parts_max.min(parallel).max(1) as u64);
         assert!(made <= most, "{made} rings for {most} threads");
         assert_eq!(output.stats.subcompactions, spec.parts.len() as u64);
         // Their numbers are given as they are needed; all else is the same.
@@ -452,7 +531,7 @@ fn many_parts_wait_for_few_threads() {
         });
         let files: Vec<_> = files.collect();
         output.files.iter().for_each(|f| host.remove_output(f.number));
-        assert!(*whole.get_or_insert_with(|| files.clone()) == files, "{parts_max} parts, {at_once} at once");
+        assert!(*whole.get_or_insert_with(|| files.clone()) == files, "{parts_max} parts, {parallel} in parallel");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::compaction::JobStats;
 use crate::version::TableSource;
 
 mod own;
-mod seated;
+mod shared_ring;
 mod swap;
 
 pub(super) use own::register;

@@ -15,8 +15,9 @@ use super::IngestExternalFileOptions;
 use crate::compaction::internal_unique_id;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::merge_names::ExpectedOperator;
+use crate::db::catalog::value_times::VALUES_WITH_TIMES;
 use crate::db::files::checkpoint::{cannot_link, copy_checked};
-use crate::db::{Db, DbInner, VALUES_WITH_TIMES};
+use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::table::{Table, TableOpenOptions};
 

@@ -143,7 +143,7 @@ fn check_args(db: &DbInner, args: &[IngestExternalFileArg]) -> Result<()> {
         let (cf, o) = (&arg.column_family, &arg.options);
         db.check_family(&cf.data)?;
         if cf.data.is_dropped() {
-            return Err(crate::db::write::group::dropped(&cf.data));
+            return Err(cf.data.dropped_error());
         }
         if args[..i].iter().any(|a| a.column_family.id() == cf.id()) {
             return bad(format!("column family {:?} is given twice", cf.name()));
@@ -259,7 +259,7 @@ impl DbInner {
                 state.errors.check_writes()?;
                 for family in families {
                     let Some(c) = state.cfs.get(&family.cf.id) else {
-                        return Err(crate::db::write::group::dropped(&family.cf));
+                        return Err(family.cf.dropped_error());
                     };
                     if place::overlaps_front(&c.front.view(), &family.files, &family.cf.cmp)? {
                         flush.push(family);
@@ -298,7 +298,7 @@ impl DbInner {
         let done = guarded("an ingestion", || {
             let (last, places) = self.place_all(families, &overlaps, &mut reserved)?;
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
-            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_, _| {})).collect();
+            let changes = families.iter().zip(edits).map(|(f, edit)| Change::new(&f.cf, edit, |_| {})).collect();
             // Entries with number 0 must be older than any snapshot that sees them.
             self.log_and_apply_locked(manifest, changes, Some(last.max(1)))
         });
@@ -319,7 +319,7 @@ impl DbInner {
     fn first_overlaps(self: &Arc<Self>, family: &Family<'_>) -> Result<Vec<usize>> {
         let cf = &family.cf;
         let version: Option<Arc<Version>> = self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
-        let version = version.ok_or_else(|| crate::db::write::group::dropped(cf))?;
+        let version = version.ok_or_else(|| cf.dropped_error())?;
         let tables: Arc<dyn TableSource> = Arc::new(CfTables::new(self, cf));
         let ranges = family.files.iter().map(ExternalFile::range);
         ranges.map(|(start, limit)| place::first_overlap(&version, &tables, start, limit)).collect()
@@ -337,7 +337,7 @@ impl DbInner {
         let (mut last, mut all) = (before, Vec::new());
         for (family, overlaps) in families.iter().zip(overlaps) {
             let Some(c) = state.cfs.get_mut(&family.cf.id) else {
-                return Err(crate::db::write::group::dropped(&family.cf));
+                return Err(family.cf.dropped_error());
             };
             // Column families share no keys: each begins with the same number.
             let (mut own, new_sequences) = (before, family.options.snapshot_consistency && snapshots);

@@ -181,7 +181,7 @@ fn convert_one(
                 // A batch is all or nothing.
                 if let Some(e) = batch.iter().find_map(std::result::Result::err) {
                     let error = Error::format(path, &e);
-                    if error.kind() == crate::ErrorKind::NotSupported {
+                    if error.kind() == crate::error::ErrorKind::NotSupported {
                         return Err(error);
                     }
                     report.wal_bytes_lost += batch.len_bytes() as u64;

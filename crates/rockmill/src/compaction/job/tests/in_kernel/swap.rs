@@ -43,7 +43,7 @@ fn engine(db: &Db) -> String {
     db.property_value("rockmill.merge-engine").unwrap().unwrap()
 }
 
-/// The program `expire` under another licence, so that its machines are one test's alone.
+/// The program `expire` under another licence, so that its instances are one test's alone.
 fn expire_under(licence: &[u8; 12]) -> Vec<u8> {
     let mut bytes = EXPIRE.to_vec();
     let at = bytes.windows(12).position(|w| w == b"Dual MIT/GPL").unwrap();
@@ -51,7 +51,7 @@ fn expire_under(licence: &[u8; 12]) -> Vec<u8> {
     bytes
 }
 
-/// Idle machines of a program.
+/// Idle instances of a program.
 fn idle(object: &[u8]) -> usize {
     let object = MergeObject::read("own.o", object).unwrap();
     Pool::shared().idle(object.program(rockmill_kernel::Driver::Run).unwrap())
@@ -236,7 +236,7 @@ fn a_job_that_runs_ends_with_the_program_that_it_began_with() {
         drop(go_on);
         assert_eq!(job.join().unwrap(), 100);
     });
-    // Its machine came back, to be let go.
+    // Its instance came back, to be let go.
     assert_eq!((idle(&bytes), engine(&db)), (0, "kernel, driver run".to_owned()));
 }
 

@@ -1,10 +1,10 @@
 //! A program of the kernel's in a ring (Linux 7.1): whoever enters the ring runs it.
 //!
-//! 1. [`BatchIo::seat`] makes place for one: a page, which the ring has as its region, says what is to be done. Who
-//!    attaches the program does that with the ring's descriptor ([`Seat::ring`]).
-//! 2. As long as the seat lives, what is begun is only queued. [`Seat::enter`] is one call of the kernel's, in which
-//!    the program hands over everything that was queued, does its own work, and waits for what was named, if it needs
-//!    it. So reads and writes cost no call of their own.
+//! 1. [`BatchIo::program_slot`] makes place for one: a page, which the ring has as its region, says what is to be done.
+//!    Who attaches the program does that with the ring's descriptor ([`ProgramSlot::ring`]).
+//! 2. As long as the slot lives, what is begun is only queued. [`ProgramSlot::enter`] is one call of the kernel's, in
+//!    which the program hands over everything that was queued, does its own work, and waits for what was named, if it
+//!    needs it. So reads and writes cost no call of their own.
 //! 3. Who has to wait for a transfer meanwhile enters the same way, and the program does nothing but to hand over and
 //!    wait.
 //!
@@ -105,14 +105,14 @@ impl Page {
 }
 
 /// A program's place in a ring, until dropped. The program must be detached by then.
-pub struct Seat {
+pub struct ProgramSlot {
     transfers: Arc<Mutex<Transfers>>,
     ring: i32,
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for ProgramSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("ring", &self.ring).finish_non_exhaustive()
+        f.debug_struct("ProgramSlot").field("ring", &self.ring).finish_non_exhaustive()
     }
 }
 
@@ -122,13 +122,13 @@ impl BatchIo {
     ///
     /// # Errors
     /// It is no ring, is another thread's, or has a program; or the kernel is too old.
-    pub fn seat(&self, completions: Option<CompletionPlaces>) -> io::Result<Seat> {
-        let ring = self.shared.lock().seat(completions)?;
-        Ok(Seat { transfers: Arc::clone(&self.shared), ring })
+    pub fn program_slot(&self, completions: Option<CompletionPlaces>) -> io::Result<ProgramSlot> {
+        let ring = self.shared.lock().open_slot(completions)?;
+        Ok(ProgramSlot { transfers: Arc::clone(&self.shared), ring })
     }
 }
 
-impl Seat {
+impl ProgramSlot {
     /// The ring's descriptor.
     pub fn ring(&self) -> i32 {
         self.ring
@@ -144,8 +144,8 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ProgramSlot {
     fn drop(&mut self) {
-        self.transfers.lock().unseat();
+        self.transfers.lock().close_slot();
     }
 }

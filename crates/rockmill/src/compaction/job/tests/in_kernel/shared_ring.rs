@@ -68,7 +68,7 @@ fn a_ring_is_entered_for_calls_of_the_program_alone() {
         let before = fs.counts();
         let (stats, engines) = counted(&tree, &c, MergeEngine::Kernel);
         let io = fs.counts() - before;
-        let (calls, operations) = engines.kernel.seated();
+        let (calls, operations) = engines.kernel.ring_calls();
         println!("{what}: {} enters, {calls} calls, {operations} reads and writes", io.ring_enters);
         assert_eq!((engines.stats.handed_over(), engines.stats.parts(MergeEngine::Kernel)), ((0, None), 1), "{what}");
         // All reads and nearly all writes; what is written behind the last entry, too.
@@ -160,7 +160,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
                 (1, (0, None)),
                 "round {round}"
             );
-            assert_eq!(engine == MergeEngine::Kernel, ctx.means.engines.kernel.seated().1 > 0, "round {round}");
+            assert_eq!(engine == MergeEngine::Kernel, ctx.means.engines.kernel.ring_calls().1 > 0, "round {round}");
             let paths = output.files.iter().map(|f| ctx.dir.join(filename::table(f.number)));
             let read = |path: PathBuf| {
                 let bytes = ctx.means.fs.read_to_vec(&path).unwrap();
@@ -191,5 +191,5 @@ fn without_a_ring_the_program_runs_apart() {
     let (pread, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
     assert!(tree.outcome(&c, MergeEngine::Kernel, 0).unwrap().0 == pread, "other bytes");
     let (_, engines) = counted(&tree, &c, MergeEngine::Kernel);
-    assert_eq!((engines.stats.parts(MergeEngine::Kernel), engines.kernel.seated()), (1, (0, 0)));
+    assert_eq!((engines.stats.parts(MergeEngine::Kernel), engines.kernel.ring_calls()), (1, (0, 0)));
 }

@@ -1,4 +1,5 @@
-//! What runs a program: the kernel. One machine does one merge at a time, for any thread.
+//! A program with its memory, loaded into the kernel, which runs it. One instance does one merge at a time, for any
+//! thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// Why there is no machine: one line, and what the verifier said.
+/// Why there is no instance: one line, and what the verifier said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     /// One line.
@@ -91,7 +92,7 @@ enum How {
 
 /// A loaded merge program and its memory.
 #[derive(Debug)]
-pub struct Machine {
+pub struct Instance {
     how: How,
     arena: Arena,
     program: Arc<Program>,
@@ -101,7 +102,7 @@ pub struct Machine {
     counted: Option<Counted>,
 }
 
-/// Sums over machines.
+/// Sums over instances.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     /// Memory of those that live.
@@ -110,7 +111,7 @@ pub(crate) struct Sums {
     pub calls: AtomicU64,
 }
 
-/// A machine's share of these.
+/// An instance's share of these.
 #[derive(Debug)]
 struct Counted {
     sums: Arc<Sums>,
@@ -123,7 +124,7 @@ impl Drop for Counted {
     }
 }
 
-impl Machine {
+impl Instance {
     /// Loads `program` with an arena of so many bytes.
     ///
     /// # Errors
@@ -187,28 +188,28 @@ impl Machine {
         self.memory().len()
     }
 
-    /// Has the program run in the ring of `io`, for its thread, until [`Self::leave`]: a call of it then hands over
+    /// Has the program run in the ring of `io`, for its thread, until [`Self::detach`]: a call of it then hands over
     /// what was begun there, and waits for what a dry run needs. For [`Driver::Loop`].
     ///
     /// # Errors
     /// Why that cannot be; the program then runs apart, as before.
-    pub fn sit_in(&mut self, io: &BatchIo) -> std::io::Result<()> {
+    pub fn attach_to(&mut self, io: &BatchIo) -> std::io::Result<()> {
         match &mut self.how {
             How::Run(_) => Err(std::io::Error::other("the driver run is in no ring")),
-            How::Loop(looped) => looped.sit_in(io),
+            How::Loop(looped) => looped.attach_to(io),
         }
     }
 
     /// Leaves that ring.
-    pub fn leave(&mut self) {
+    pub fn detach(&mut self) {
         if let How::Loop(looped) = &mut self.how {
-            looped.leave();
+            looped.detach();
         }
     }
 
     /// It is in the ring of the reads and writes.
-    pub fn is_seated(&self) -> bool {
-        matches!(&self.how, How::Loop(looped) if looped.is_seated())
+    pub fn shares_ring(&self) -> bool {
+        matches!(&self.how, How::Loop(looped) if looped.shares_ring())
     }
 
     /// If a run is dry in the next call, that is to wait for these transfers.
@@ -312,7 +313,7 @@ mod tests {
     fn the_committed_program_is_accepted_by_the_verifier() {
         for driver in Driver::ALL {
             let program = Arc::new(Program::read(driver.object(), driver.entry()).unwrap());
-            match Machine::new(&program, driver, 4 << 20) {
+            match Instance::new(&program, driver, 4 << 20) {
                 Ok(m) => println!("{driver}: verified instructions: {:?}", m.verified_instructions()),
                 Err(e) if e.log.is_empty() => {
                     let needs = match driver {

@@ -66,32 +66,32 @@ fn ring() -> Option<BatchIo> {
     }
 }
 
-/// A machine whose driver has a place in rings.
-fn seatable(what: &str) -> Option<Machine> {
+/// An instance whose driver has a place in rings.
+fn attachable(what: &str) -> Option<Instance> {
     if driver() == Driver::Run {
         skip(what, &Needs::KernelLoop.because("the driver run is in no ring"));
         return None;
     }
-    machine(what, 4 << 20)
+    instance(what, 4 << 20)
 }
 
 /// What a merge gave, and how often nobody but this could go on: where the program had nothing to wait for.
 #[derive(Debug, Default)]
-struct Seated {
+struct Merged {
     entries: Entries,
     calls: u64,
     waits: u64,
 }
 
 /// Merges what a stream gives, as the store does: takes windows that are there, and lets the program wait for others.
-fn merge_stream(machine: &mut Option<Machine>, files: &Files, stream: &mut ReadStream) -> io::Result<Seated> {
-    let taken = machine.take().unwrap();
+fn merge_stream(instance: &mut Option<Instance>, files: &Files, stream: &mut ReadStream) -> io::Result<Merged> {
+    let taken = instance.take().unwrap();
     let before = taken.calls();
     let runs = files.runs.len();
     let mut merge = Merge::begin(taken, &Job { runs, ..Job::default() }).unwrap();
     let mut next = vec![0; runs];
     let mut windows: Vec<Option<Window>> = (0..runs).map(|_| None).collect();
-    let mut seated = Seated::default();
+    let mut merged = Merged::default();
     let mut status = Status::Again;
     let mut waited = None;
     let done = loop {
@@ -107,7 +107,7 @@ fn merge_stream(machine: &mut Option<Machine>, files: &Files, stream: &mut ReadS
                         break;
                     }
                     if urgent && !stream.is_ready(run) {
-                        seated.waits += 1;
+                        merged.waits += 1;
                     }
                     windows[run] = None;
                     match stream.next(run) {
@@ -145,34 +145,34 @@ fn merge_stream(machine: &mut Option<Machine>, files: &Files, stream: &mut ReadS
         for i in 0..merge.records() {
             let record = merge.record(i).expect("a record within the memory");
             let memory = merge.memory();
-            seated.entries.push((memory[record.key].to_vec(), memory[record.value].to_vec()));
+            merged.entries.push((memory[record.key].to_vec(), memory[record.value].to_vec()));
         }
         match status {
             Status::Again | Status::Dry(_) => {}
-            Status::End => break Ok(seated),
+            Status::End => break Ok(merged),
             other => panic!("{other:?}"),
         }
     };
     let taken = merge.end();
     let calls = taken.calls() - before;
-    *machine = Some(taken);
-    done.map(|seated| Seated { calls, ..seated })
+    *instance = Some(taken);
+    done.map(|merged| Merged { calls, ..merged })
 }
 
 #[test]
 fn reads_cost_no_call_of_their_own() {
-    let Some(machine) = seatable("a program that reads") else { return };
+    let Some(instance) = attachable("a program that reads") else { return };
     let Some(io) = ring() else { return };
     let mut rng = fastrand::Rng::with_seed(1);
-    let mut machine = Some(machine);
+    let mut instance = Some(instance);
     for (runs, entries, span) in [(1, 4000, 64 << 10), (4, 4000, 64 << 10), (7, 1500, 16 << 10), (20, 600, 8 << 10)] {
-        let files = Files::new("seated", &mut rng, runs, entries);
-        machine.as_mut().unwrap().sit_in(&io).unwrap();
+        let files = Files::new("shared-ring", &mut rng, runs, entries);
+        instance.as_mut().unwrap().attach_to(&io).unwrap();
         let before = io.counts();
         let mut stream = files.read(&io, span, direct);
-        let merged = merge_stream(&mut machine, &files, &mut stream).unwrap();
+        let merged = merge_stream(&mut instance, &files, &mut stream).unwrap();
         drop(stream);
-        machine.as_mut().unwrap().leave();
+        instance.as_mut().unwrap().detach();
         let after = io.counts();
         assert!(merged.entries == files.sorted, "{runs} runs: other entries");
         let (operations, enters) = (after.operations - before.operations, after.enters - before.enters);
@@ -185,9 +185,9 @@ fn reads_cost_no_call_of_their_own() {
 
 #[test]
 fn reads_that_come_short_or_late_or_are_interrupted_change_nothing() {
-    let Some(machine) = seatable("reads that go wrong in a program's ring") else { return };
+    let Some(instance) = attachable("reads that go wrong in a program's ring") else { return };
     let Some(io) = ring() else { return };
-    let mut machine = Some(machine);
+    let mut instance = Some(instance);
     for seed in 0..24 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let files = Files::new("tampered", &mut rng, 4, 1200);
@@ -204,11 +204,11 @@ fn reads_that_come_short_or_late_or_are_interrupted_change_nothing() {
             }
         }))
         .unwrap();
-        machine.as_mut().unwrap().sit_in(&io).unwrap();
+        instance.as_mut().unwrap().attach_to(&io).unwrap();
         let mut stream = files.read(&io, 16 << 10, direct);
-        let merged = merge_stream(&mut machine, &files, &mut stream).unwrap();
+        let merged = merge_stream(&mut instance, &files, &mut stream).unwrap();
         drop(stream);
-        machine.as_mut().unwrap().leave();
+        instance.as_mut().unwrap().detach();
         assert!(merged.entries == files.sorted, "seed {seed}: other entries");
     }
 }
@@ -238,8 +238,8 @@ impl RandomAccessFile for WriteOnly {
 /// Files that end early, that cannot be read, and a device that fails: with the program in the ring the same words.
 #[test]
 fn reads_that_fail_say_the_same_as_without_a_program() {
-    let Some(machine) = seatable("reads that fail in a program's ring") else { return };
-    let mut machine = Some(machine);
+    let Some(instance) = attachable("reads that fail in a program's ring") else { return };
+    let mut instance = Some(instance);
     let short = |path: &Path| {
         let file = direct(path);
         // It was longer when it was opened.
@@ -256,7 +256,7 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
         [("the file ends at", &short, 0), ("os error 9", &closed, 0), ("os error 5", &direct, libc::EIO)];
     for (what, open, errno) in cases {
         let mut said = Vec::new();
-        for seat in [false, true] {
+        for shared in [false, true] {
             let Some(io) = ring() else { return };
             let files = Files::new("failing", &mut fastrand::Rng::with_seed(3), 3, 1200);
             let broken = files.folder.path().join("run1");
@@ -268,13 +268,13 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
                 }))
                 .unwrap();
             }
-            if seat {
-                machine.as_mut().unwrap().sit_in(&io).unwrap();
+            if shared {
+                instance.as_mut().unwrap().attach_to(&io).unwrap();
             }
             let opened = |path: &Path| if path == broken { open(path) } else { direct(path) };
             let mut stream = files.read(&io, 16 << 10, opened);
-            let error = match seat {
-                true => merge_stream(&mut machine, &files, &mut stream).unwrap_err(),
+            let error = match shared {
+                true => merge_stream(&mut instance, &files, &mut stream).unwrap_err(),
                 false => loop {
                     match stream.next(1) {
                         Ok(Some(_)) => {}
@@ -287,9 +287,9 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
             assert!(error.to_string().contains(what), "{what}: {error}");
             said.push((error.kind(), error.to_string().split(" from ").next().unwrap().to_owned()));
             drop(stream);
-            machine = machine.map(|mut machine| {
-                machine.leave();
-                machine
+            instance = instance.map(|mut instance| {
+                instance.detach();
+                instance
             });
             assert!(io.is_idle(), "{what}: something was left in the ring");
             assert_eq!(std::fs::read_dir(files.folder.path()).unwrap().count(), 3);
@@ -301,20 +301,20 @@ fn reads_that_fail_say_the_same_as_without_a_program() {
 #[test]
 fn a_ring_has_one_program_and_is_whole_when_that_left() {
     let plain = BatchIo::plain(&BatchLimits { memory_bytes: 1 << 20, ..BatchLimits::default() }, None).unwrap();
-    assert!(plain.seat(None).unwrap_err().to_string().contains("no ring"));
-    let Some(mut one) = seatable("two programs in a ring") else { return };
-    let Some(mut two) = seatable("two programs in a ring") else { return };
+    assert!(plain.program_slot(None).unwrap_err().to_string().contains("no ring"));
+    let Some(mut one) = attachable("two programs in a ring") else { return };
+    let Some(mut two) = attachable("two programs in a ring") else { return };
     let Some(io) = ring() else { return };
-    one.sit_in(&io).unwrap();
-    assert!(one.is_seated() && !two.is_seated());
-    let refused = two.sit_in(&io).unwrap_err().to_string();
+    one.attach_to(&io).unwrap();
+    assert!(one.shares_ring() && !two.shares_ring());
+    let refused = two.attach_to(&io).unwrap_err().to_string();
     assert!(refused.contains("has a program already"), "{refused}");
     let other = io.clone();
     let elsewhere = std::thread::spawn(move || other.claim(1 << 20).map(drop)).join().unwrap();
     assert!(elsewhere.is_err(), "a ring went to another thread with its program");
-    one.leave();
-    two.sit_in(&io).unwrap();
-    two.leave();
+    one.detach();
+    two.attach_to(&io).unwrap();
+    two.detach();
     // As if there had never been one.
     let mut rng = fastrand::Rng::with_seed(5);
     let files = Files::new("left", &mut rng, 2, 500);
