@@ -117,6 +117,54 @@ fn what_was_written_is_read_and_recovered() {
     }
 }
 
+/// One long log, of a database without a fast path, gives more than one index table holds. What is flushed of it must
+/// not come back beside its table: a merge operand would count twice.
+#[test]
+fn operands_count_once_after_a_recovery_a_flush_and_another_recovery() {
+    let fs = MemFileSystem::new();
+    let mut plain = options(&fs, 0);
+    plain.set_fast_path("", 0);
+    plain.set_wal_dir("/fast");
+    plain.set_write_buffer_size(64 << 20);
+    let db = Db::open(&plain, "/db").expect("open");
+    for i in 0..6000 {
+        db.merge(format!("key{:04}", i % 3000), vec![b'0' + (i / 3000) as u8; 100]).expect("a merge");
+    }
+    drop(db);
+    let fast = options(&fs, 10 << 20);
+    let expected = [[b'0'; 100], [b'1'; 100]].concat();
+    for round in 0..3 {
+        let db = Db::open(&fast, "/db").expect("open with a fast path");
+        // The sealed ones are due: they have more memory than one flush takes.
+        for i in 0..100 {
+            db.put(format!("other{i}"), vec![b'x'; 500]).expect("a put");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for i in 0..3000 {
+            assert_eq!(db.get(format!("key{i:04}")).expect("a get"), Some(expected.clone()), "round {round}, {i}");
+        }
+    }
+}
+
+/// What is in memory is bounded, also where no log bounds it.
+#[test]
+fn unlogged_writes_wait_for_memory() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs, 1 << 30);
+    let db = Db::open(&o, "/db").expect("open");
+    let mut unlogged = WriteOptions::default();
+    unlogged.disable_wal(true);
+    let mut most = 0;
+    for i in 0..5000 {
+        db.put_opt(format!("key{i:05}"), vec![b'v'; 2000], &unlogged).expect("a put");
+        let now = db.property_int_value("rocksdb.cur-size-all-mem-tables").expect("a property");
+        most = most.max(now.unwrap_or(0));
+    }
+    // Eight flushes of 100 KiB or of what the smallest memtable takes, and the one that is filled.
+    assert!(most < 9 << 20, "{most} bytes of memtables");
+    assert_eq!(db.get("key00000").expect("a get"), Some(vec![b'v'; 2000]));
+}
+
 /// The logs of what a snapshot, an iterator and a pinned view read may be deleted meanwhile.
 #[test]
 fn readers_keep_what_they_read() {

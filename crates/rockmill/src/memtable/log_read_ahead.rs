@@ -11,8 +11,10 @@ use super::{MemTable, MemTableIterator};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 
-/// Bytes of values that a window holds at most, if it has more than one entry.
-const WINDOW_BYTES: usize = 4 << 20;
+/// Bytes of values that the windows of a flush hold at most, together, if each has more than one entry.
+const WINDOW_BYTES: usize = 8 << 20;
+/// Of one at least.
+const WINDOW_BYTES_MIN: usize = 256 << 10;
 /// Entries of a window at most.
 const WINDOW_ENTRIES: usize = 64 << 10;
 /// Bytes between two values that are read with them rather than left out by a read of its own.
@@ -25,6 +27,8 @@ pub(crate) struct ReadAhead {
     table: Arc<MemTable>,
     /// The present entry.
     entries: MemTableIterator,
+    /// Bytes of values that the window holds at most.
+    window_bytes: usize,
     /// The window, from its first entry on: where in `values` the value is, `None` where it is inline.
     window: Vec<Option<Range<usize>>>,
     values: Vec<u8>,
@@ -43,10 +47,11 @@ struct Wanted {
 }
 
 impl ReadAhead {
-    /// Over all entries of `table`, from none.
-    pub fn new(table: Arc<MemTable>) -> Self {
+    /// Over all entries of `table`, from none; one of so many that are read together.
+    pub fn new(table: Arc<MemTable>, together: usize) -> Self {
         let entries = table.entries();
-        Self { table, entries, window: Vec::new(), values: Vec::new(), at: 0, status: Ok(()) }
+        let window_bytes = (WINDOW_BYTES / together.max(1)).max(WINDOW_BYTES_MIN);
+        Self { table, entries, window_bytes, window: Vec::new(), values: Vec::new(), at: 0, status: Ok(()) }
     }
 
     /// Goes elsewhere: a new window begins there.
@@ -67,7 +72,7 @@ impl ReadAhead {
         let mut ahead = self.entries.copy();
         while ahead.valid() && self.window.len() < WINDOW_ENTRIES {
             if let Slot::InLog(at) = Slot::read(ahead.value()) {
-                if bytes > 0 && bytes + at.len as usize > WINDOW_BYTES {
+                if bytes > 0 && bytes + at.len as usize > self.window_bytes {
                     break;
                 }
                 bytes += at.len as usize;

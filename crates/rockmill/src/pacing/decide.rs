@@ -129,7 +129,7 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
     for f in families {
         stop = stop.or_else(|| stop_of(&f, logs));
         flushing = flushing.or(f.flushing.then_some(f.id));
-        first = first.max(flush_first(&f, behind, tree.pressure));
+        first = first.max(flush_first(&f, logs, behind, tree.pressure));
     }
     Orders {
         tree,
@@ -218,8 +218,9 @@ pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
     waits.often && (waits.lately || at_work)
 }
 
-fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, behind: bool, pressure: f64) -> f64 {
-    if f.flushing && f.memtables.full + 1 >= f.memtables.most { f.pace.priority(behind, pressure) } else { 0.0 }
+fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow, behind: bool, pressure: f64) -> f64 {
+    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / 4;
+    if f.flushing && writers_wait { f.pace.priority(behind, pressure) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -237,10 +238,14 @@ mod tests {
     #[test]
     fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
         let (o, mut pace) = (CfOptions::default(), FlushPace::default());
-        assert_eq!(flush_first(&now(&o, &pace, TreeLoad::default()), false, 0.0), 0.0, "there is no flush");
+        assert_eq!(
+            flush_first(&now(&o, &pace, TreeLoad::default()), LogsNow::UNBOUNDED, false, 0.0),
+            0.0,
+            "there is no flush"
+        );
         let full = |pace: &FlushPace, o: &CfOptions, behind, pressure| {
             let f = FamilyNow { memtables: full_of(1, o), flushing: true, ..now(o, pace, TreeLoad::default()) };
-            flush_first(&f, behind, pressure)
+            flush_first(&f, LogsNow::UNBOUNDED, behind, pressure)
         };
         let unknown = [full(&pace, &o, false, 0.0), full(&pace, &o, true, 0.0)];
         assert_eq!(unknown, [1.0, 0.0], "how long flushes take is not known");

@@ -83,19 +83,22 @@ impl RecoveryHost for Arc<DbInner> {
         Ok(seq)
     }
 
-    fn flush_full(&self, log: u64) -> Result<bool> {
+    fn seal_full(&self, log: u64) {
+        let mut state = self.state.lock();
+        for c in state.cfs.values_mut() {
+            c.front.seal_recovered(log, &c.cf.options.load(), self.front.memory());
+        }
+    }
+
+    fn flush_full(&self) -> Result<bool> {
         let full: Vec<u32> = {
-            let mut state = self.state.lock();
-            let memory = self.front.memory();
-            let pressed = memory.should_flush();
+            let state = self.state.lock();
+            let pressed = self.front.memory().should_flush();
             let full = |c: &CfState| {
                 let size = c.front.active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || c.front.is_full(&c.cf.options.load()))
+                size >= CHECK_EVERY && (pressed || c.front.is_full_of_values(&c.cf.options.load()))
             };
-            let full = state.cfs.iter_mut().filter(|(_, c)| full(c));
-            let to_flush =
-                full.filter_map(|(&id, c)| (!c.front.seal_recovered(log, &c.cf.options.load(), memory)).then_some(id));
-            to_flush.collect()
+            state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };
         full.iter().try_for_each(|&id| self.flush_recovered(id))?;
         Ok(!full.is_empty())

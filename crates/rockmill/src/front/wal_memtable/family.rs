@@ -245,17 +245,19 @@ impl FamilyFront {
         self.active.add_logged(seq, value_type, key, value, at);
     }
 
-    /// Seals a full index table that was recovered up to a place in log `log`. False if there are none here: a full
-    /// memtable is to be written as a table.
-    pub fn seal_recovered(&mut self, log: u64, options: &CfOptions, memory: &FrontMemory) -> bool {
-        if self.index.is_none() {
-            return false;
+    /// Seals an index table that is full, before log `log` is replayed.
+    pub fn seal_recovered(&mut self, log: u64, options: &CfOptions, memory: &FrontMemory) {
+        if self.index.is_some() && self.is_full(options) {
+            let full = self.replace_active(options, memory);
+            full.mark_immutable();
+            self.sealed.push_back(Sealed { mem: full, log: self.active_log });
+            self.active_log = log;
         }
-        let full = self.replace_active(options, memory);
-        full.mark_immutable();
-        self.sealed.push_back(Sealed { mem: full, log: self.active_log });
-        self.active_log = log;
-        true
+    }
+
+    /// True when a memtable with values is to be written as a table, in the middle of a log that is replayed.
+    pub fn is_full_of_values(&self, options: &CfOptions) -> bool {
+        self.index.is_none() && self.is_full(options)
     }
 
     /// Takes what was recovered, to be written as a table before the database is open; `None` without any.
@@ -367,11 +369,14 @@ impl FamilyFront {
         &self.pace
     }
 
-    /// Memtables that are full, and how many there may be with the one that is filled. Index tables are bounded by their
-    /// logs.
+    /// Memtables that are full, and how many there may be with the one that is filled. Of index tables there may be
+    /// many, as long as their memory is bounded: values may be in it, and each holds a file open.
     pub fn full_memtables(&self, options: &CfOptions) -> FullMemtables {
-        match self.index {
-            Some(_) => FullMemtables { full: 0, most: usize::MAX },
+        match &self.index {
+            Some(index) => FullMemtables {
+                full: (self.sealed_stats().memory / index.size.max(1) as u64) as usize,
+                most: 1 + index.memory_max() / index.size.max(1),
+            },
             None => FullMemtables { full: self.sealed.len(), most: options.max_write_buffer_number.max(1) as usize },
         }
     }
@@ -386,16 +391,12 @@ impl FamilyFront {
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
         let size = memtable_size(self.index.as_ref(), options);
         let waiting: u64 = self.sealed.iter().map(|s| s.mem.data_size()).sum();
-        let in_logs = self.index.is_some();
         MemtablesNow {
             memtables: self.full_memtables(options),
             flushing: self.waits_for_flush(options, without_merging),
             pace: &self.pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
-            room: move |more| match in_logs {
-                true => logs.room() as f64,
-                false => self.fill.room(filled(&self.active, size), written, more),
-            },
+            room: move |more| self.fill.room(filled(&self.active, size), written, more).min(logs.room() as f64),
         }
     }
 

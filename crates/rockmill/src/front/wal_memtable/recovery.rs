@@ -26,9 +26,12 @@ pub(crate) trait RecoveryHost {
     /// batch is, if its values can stay there. Gives the sequence number after the batch.
     fn replay(&self, log: u64, batch: &BatchRep, at: Option<&LoggedBatch>) -> rockmill_format::Result<SequenceNumber>;
 
-    /// Writes what is full as tables; true if anything was. Index tables are only sealed: what follows is in log `log`
-    /// and later ones.
-    fn flush_full(&self, log: u64) -> Result<bool>;
+    /// Seals index tables that are full. All that follows is in log `log` and later ones, which hold nothing of what is
+    /// sealed: a table whose log went on would be flushed, and its end replayed again.
+    fn seal_full(&self, log: u64);
+
+    /// Writes what is full as tables; true if anything was.
+    fn flush_full(&self) -> Result<bool>;
 
     /// After a hole in log `hole`: refuses a column family that needs later logs only, if its tables hold entries from
     /// sequence number `next` on.
@@ -122,6 +125,9 @@ impl WalMemtable {
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             host.pass_number(number);
+            if plan.flush_full {
+                host.seal_full(number);
+            }
             self.replay_wal(host, number, &mut replay, plan)?;
         }
         if let Some(at) = replay.hole {
@@ -224,7 +230,8 @@ impl WalMemtable {
                 }
             }
             if action == RecoveryAction::Replay {
-                if self.memory.index().is_some() && values.is_none() {
+                // Those of a reader are another process's, which may write other logs over them.
+                if self.memory.index().is_some() && plan.flush_full && values.is_none() {
                     values = Some(open_values(&*self.fs, &path, number, reader.is_recycled())?);
                 }
                 let at = match (&event, &values) {
@@ -263,7 +270,7 @@ impl WalMemtable {
             replay.unchecked += record.len();
             if plan.flush_full && replay.unchecked >= CHECK_EVERY {
                 replay.unchecked = 0;
-                replay.irregular |= host.flush_full(number)?;
+                replay.irregular |= host.flush_full()?;
             }
         }
     }

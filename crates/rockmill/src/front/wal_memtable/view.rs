@@ -150,9 +150,10 @@ impl SealedRuns {
 
     /// The point entries of each in order, newest run first.
     pub fn iterators(&self) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        self.mems.iter().rev().map(|mem| match mem.log_values() {
+        let together = self.mems.len();
+        self.mems.iter().rev().map(move |mem| match mem.log_values() {
             None => mem.iter(),
-            Some(_) => Box::new(ReadAhead::new(Arc::clone(mem))),
+            Some(_) => Box::new(ReadAhead::new(Arc::clone(mem), together)),
         })
     }
 

@@ -305,7 +305,8 @@ fn wal_directory(
         Ok(Some(lock))
     };
     let mut given = options.db.clone();
-    if let Some(dir) = &how.wal_dir {
+    let fast = std::mem::take(&mut given.fast_path);
+    if let Some(dir) = how.wal_dir.as_ref().or(Some(&fast).filter(|fast| !fast.as_os_str().is_empty())) {
         given.wal_dir.clone_from(dir);
     }
     if !given.wal_dir.as_os_str().is_empty() {
