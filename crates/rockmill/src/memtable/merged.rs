@@ -38,9 +38,9 @@
 //!   none, but where the contract is broken the loss would be larger than today's.
 //!
 //! A put under a single deletion may still be left out for a newer put or deletion, by the rule above: in `put 3`,
-//! `single delete 2`, `put 1` the single deletion stays without its partner. By the contract, the key had no other put since the
-//! tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single deletion that
-//! finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
+//! `single delete 2`, `put 1` the single deletion stays without its partner. By the contract, the key had no other put
+//! since the tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single
+//! deletion that finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
 //!
 //! A deletion may be left out for a newer put, as in resolution. That a later single delete of that put uncovers what
 //! the deletion hid is what the contract forbids: single deletes are not for keys that are also deleted.
