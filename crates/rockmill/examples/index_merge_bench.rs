@@ -1,6 +1,6 @@
 //! What an index merge takes, and what lookups and scans take before and after it.
 //!
-//! `cargo run --release --example index_merge_bench [million entries] [memtables] [threads] [keys: number, user, order]`
+//! `cargo run --release --example index_merge_bench [millions] [memtables] [threads] [keys: number, user, order]`
 //!
 //! Values are 20 bytes, as addresses in a log would be. Keys of 24 bytes: `number` begins with a random number of eight
 //! bytes, `user` is `user` and decimal digits, `order` is compared by an order that has no prefixes.

@@ -28,8 +28,8 @@
 //! So every read of the merged memtable is at a snapshot of `S`, or at `V` or later. By 3, none of them sees `old`
 //! without `new`. Entries above `V` are neither left out nor a reason for it: a read at `V` does not see them.
 //!
-//! **Single deletions** are never left out and never replace. One ends the *one* put under it, and a flush or compaction
-//! drops both where they meet:
+//! **Single deletions** are never left out and never replace. One ends the *one* put under it, and a flush or a
+//! compaction drops both where they meet:
 //!
 //! - *Left out*: take `put 3, single delete 2` here and `put 1` in a table. Without `single delete 2`, a later
 //!   `single delete 4` goes together with `put 3`, and `put 1` is back.
@@ -37,10 +37,10 @@
 //!   `single delete 2`, that would go on and be matched with an older put. By the contract of single deletes there is
 //!   none, but where the contract is broken the loss would be larger than today's.
 //!
-//! A put under a single deletion may still be left out for a newer put or deletion, by the rule above: in `put 3, single
-//! delete 2, put 1` the single deletion stays without its partner. By the contract, the key had no other put since the
-//! tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single deletion that
-//! finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
+//! A put under a single deletion may still be left out for a newer put or deletion, by the rule above: in `put 3`,
+//! `single delete 2`, `put 1` the single deletion stays without its partner. By the contract, the key had no other put
+//! since the tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single
+//! deletion that finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
 //!
 //! A deletion may be left out for a newer put, as in resolution. That a later single delete of that put uncovers what
 //! the deletion hid is what the contract forbids: single deletes are not for keys that are also deleted.
@@ -257,8 +257,8 @@ impl MergedMemTable {
         self.figures.entries == 0
     }
 
-    /// No entry has a smaller sequence number: the smallest of what was merged, also where that was left out. `u64::MAX`
-    /// when nothing was.
+    /// No entry has a smaller sequence number: the smallest of what was merged, also where that was left out.
+    /// `u64::MAX` when nothing was.
     pub fn first_sequence(&self) -> SequenceNumber {
         self.figures.first_sequence
     }

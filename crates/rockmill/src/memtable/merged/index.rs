@@ -128,7 +128,8 @@ impl PrefixIndex {
     }
 
     /// The keys that only a comparison can tell from `ikey`: those before the range are before it, those after the
-    /// range are after it. `coming` is told of a group of places as soon as one of them, or the next, will be asked for.
+    /// range are after it. `coming` is told of a group of places as soon as it is known that the range begins there or
+    /// at the place after it.
     #[inline]
     pub fn candidates(&self, ikey: &[u8], cmp: &InternalKeyComparator, coming: impl FnOnce(usize)) -> Range<usize> {
         let common = &self.prefixes.common;
