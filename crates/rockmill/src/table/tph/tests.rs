@@ -17,7 +17,7 @@ use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::table::{
-    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, TableBuilder, TableBuilderOptions,
+    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, StreamReads, TableBuilder, TableBuilderOptions,
     TableOpenOptions, TableReadOptions, TableSummary,
 };
 

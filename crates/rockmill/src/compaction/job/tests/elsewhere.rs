@@ -84,7 +84,8 @@ type Made = (JobOutput, Vec<Vec<u8>>);
 fn put_on_device(spec: &mut JobSpec, dir: &Path, host: &LocalHost) {
     let mut device = vec![0xdb; 100];
     for file in spec.runs.iter_mut().flat_map(|run| &mut run.files) {
-        let bytes = host.input_bytes(file, false).and_then(|f| read_all(&*f)).unwrap();
+        let bytes =
+            host.input_bytes(file, &host.output_path(file.number()), false).and_then(|f| read_all(&*f)).unwrap();
         let mut extents = Vec::new();
         for piece in bytes.chunks(bytes.len() / 3 + 1).rev() {
             extents.insert(0, Extent { offset: device.len() as u64, length: piece.len() as u64 });
@@ -244,16 +245,16 @@ impl JobHost for Folder {
             statistics: None,
             read_protection: None,
         };
-        Table::open(self.input_bytes(file, false)?, options)
+        Table::open(self.input_bytes(file, &self.output_path(file.number()), false)?, options)
     }
 
-    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+    fn input_bytes(&self, file: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
         let open = |path: &Path| {
             let file = self.means.fs.open_random(path, direct);
             file.map_err(|e| Error::io(format_args!("cannot open {}", path.display()), &e))
         };
         if file.extents.is_empty() {
-            return open(&self.output_path(file.number()));
+            return open(path);
         }
         Ok(Arc::new(Pieces { device: open(&self.dir.join("device"))?, extents: file.extents.clone() }))
     }
