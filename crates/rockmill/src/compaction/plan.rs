@@ -14,6 +14,7 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
+use super::pieces::KeptFile;
 use super::spec::{JobSpec, SpecFile, SpecRun};
 use super::subtrees::{SUBTREE_BITS_MAX, subtree_of};
 use super::table_format::{TableFormat, TableOwner};
@@ -264,7 +265,8 @@ impl JobPlan {
             if spec.is_base(run, f) && !spec.keep.is_empty() && !self.splits_user_key(run, f) {
                 let kept = table.kept_pieces(f.number());
                 let before = pieces.len();
-                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&piece.number)));
+                let file = |piece: &KeptPiece| KeptFile { table: f.number(), file: piece.number };
+                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&file(piece))));
                 if pieces.len() > before {
                     self.bases.push((f.smallest_user_key().to_vec(), f.size()));
                 }

@@ -19,6 +19,7 @@ use rockmill_format::key::SequenceNumber;
 pub use super::filter::FilterSpec;
 
 use super::file_ranges::FileRanges;
+use super::pieces::KeptFile;
 use super::plan::{JobPlan, OutputPlan, Part};
 use super::sst_map::SstMap;
 use super::table_format::{TableFormat, TableOwner};
@@ -67,7 +68,7 @@ pub struct JobSpec {
     /// Numbers set aside for the outputs, which are used in this order; when all are, the host is asked for more.
     pub numbers: Vec<NumberRange>,
     /// Files of the inputs, pieces included, that outputs may go on using (TPH tables).
-    pub keep: Vec<u64>,
+    pub keep: Vec<KeptFile>,
     /// Space set aside for the outputs on the device that the inputs' extents are of; empty where the host has files.
     pub space: Vec<Extent>,
 }

@@ -152,7 +152,10 @@ impl Message for JobSpec {
             tag::PART => c.each(&mut self.parts, part),
             tag::TPH_TABLE => c.field(o.format.tph.is_some(), |c| {
                 tph_table(c, o.format.tph.get_or_insert_default())?;
-                c.list("files to keep", 1, &mut self.keep, |c, number| c.number("file to keep", number))
+                c.list("files to keep", 2, &mut self.keep, |c, kept| {
+                    c.number("table of a file to keep", &mut kept.table)?;
+                    c.number("file to keep", &mut kept.file)
+                })
             }),
             tag::SUBTREES => c.field(o.subtree_bits > 0, |c| c.number32("bits of subtrees", &mut o.subtree_bits)),
             _ => Ok(()),

@@ -270,9 +270,12 @@ fn only_jobs_of_tph_tables_say_so() {
     let plain = fields(&spec.encode().unwrap());
     assert!(plain.iter().all(|(tag, _)| *tag != tag::TPH_TABLE));
     spec.output.format.tph = Some(TphSettings { piece_limit: 300, garbage_percent: 7 });
-    spec.keep = vec![40, 12];
+    spec.keep = vec![KeptFile { table: 41, file: 40 }, KeptFile { table: 12, file: 12 }];
     let encoded = spec.encode().unwrap();
-    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::TPH_TABLE, varints(&[300, 7, 2, 40, 12]))]].concat());
+    assert_eq!(
+        fields(&encoded),
+        [plain.as_slice(), &[(tag::TPH_TABLE, varints(&[300, 7, 2, 41, 40, 12, 12]))]].concat()
+    );
     assert_eq!(tag::TPH_TABLE & SAFE_TO_IGNORE, 0);
     assert_eq!(JobSpec::decode(&encoded), Ok(spec));
     for (body, what) in [(varints(&[300]), "garbage_percent"), (varints(&[1 << 32, 7, 0]), "too large")] {
@@ -314,7 +317,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
     let sound = vec![run(0, vec![table(9, 0)]), run(4, vec![table(8, 0)]), run(5, vec![table(5, 9), table(6, 9)])];
     let base = run(5, vec![table(3, 7), table(4, 7)]);
     spec.runs = [sound.clone(), vec![base.clone()]].concat();
-    spec.keep = vec![3];
+    spec.keep = vec![KeptFile { table: 3, file: 3 }];
     assert_eq!(JobSpec::decode(&spec.encode().unwrap()).as_ref(), Ok(&spec));
     for (older, named) in [(run(5, vec![table(2, 0)]), "table 2 of level 5"), (run(6, vec![table(1, 7)]), "table 1 of")]
     {
@@ -325,7 +328,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
         let keep = std::mem::take(&mut spec.keep);
         let mut fields = fields(&spec.encode().unwrap());
         let settings = TphSettings::default();
-        let body = varints(&[u64::from(settings.piece_limit), u64::from(settings.garbage_percent), 1, 3]);
+        let body = varints(&[u64::from(settings.piece_limit), u64::from(settings.garbage_percent), 1, 3, 3]);
         fields.retain(|(tag, _)| *tag != tag::TPH_TABLE);
         fields.push((tag::TPH_TABLE, body));
         let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fields)).unwrap_err();
