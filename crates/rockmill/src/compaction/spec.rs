@@ -30,6 +30,7 @@ use crate::error::Result;
 use crate::front::SealedRuns;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
+use crate::table::ReplacedTables;
 use crate::version::Version;
 
 mod encoding;
@@ -152,7 +153,13 @@ pub struct JobFamily {
     pub options: Arc<CfOptions>,
     /// Live snapshots, rising.
     pub snapshots: Vec<SequenceNumber>,
+    /// Tables that left the current version and whose files are still there, rising.
+    pub past: Vec<u64>,
 }
+
+/// Tables replaced before that a job's tables list, at most; the newest. Readers that keep more are not expected, and
+/// each table has the list.
+const PAST_MAX: usize = 16 << 10;
 
 impl JobFamily {
     /// What the family's tables say of their origin.
@@ -168,8 +175,13 @@ impl JobFamily {
     }
 
     /// A job that reads nothing, writes one table of `output`, and knows nothing of older data.
-    fn spec(&self, reason: TableFileCreationReason, output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
+    fn spec(&self, reason: TableFileCreationReason, mut output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
         let operator = self.options.merge_operator.as_ref();
+        if output.format.tph.is_some() && !self.past.is_empty() {
+            let newest = self.past.len().saturating_sub(PAST_MAX);
+            let before = self.past.get(newest..).unwrap_or_default().to_vec();
+            output.replaced = Arc::new(ReplacedTables { before, ..ReplacedTables::default() });
+        }
         JobSpec {
             job,
             reason,

@@ -49,7 +49,7 @@ pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};
 pub use compression::CompressionOptions;
 pub(crate) use options::{AutoReadahead, MetaCaching};
-pub use options::{TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
+pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
 pub(crate) use tph::{KeptPiece, Origin};
 pub use tph::{OwnFile, TphSettings, TphTable, told_by_own_file};

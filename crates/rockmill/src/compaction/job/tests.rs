@@ -182,6 +182,7 @@ impl Tree {
             cf_name: "default".into(),
             options: Arc::new(self.cf.clone()),
             snapshots: self.snapshots.clone(),
+            past: Vec::new(),
         }
     }
 

@@ -207,6 +207,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
             page_cache: false,
             mode_max: some(rng, |rng| rng.u32(..)),
             io_priority: *rng.choice(&IoPriority::ALL).unwrap(),
+            replaced: Arc::default(),
             epoch_number: number(rng),
             oldest_ancestor_time: number(rng),
             reproducible: rng.bool(),
@@ -283,6 +284,20 @@ fn only_jobs_of_tph_tables_say_so() {
         let e = JobSpec::decode(&of_fields::<JobSpec>(1, &all)).unwrap_err();
         assert!(e.kind() == ErrorKind::Corruption && e.message().contains(what), "{e}");
     }
+}
+
+#[test]
+fn only_jobs_of_tph_tables_list_what_was_replaced_before() {
+    let mut spec = random_spec(&mut Rng::with_seed(1));
+    (spec.output.format.tph, spec.keep) = (Some(TphSettings::default()), Vec::new());
+    let plain = fields(&spec.encode().unwrap());
+    assert!(plain.iter().all(|(tag, _)| *tag != tag::REPLACED));
+    spec.output.replaced = Arc::new(ReplacedTables { before: vec![3, 9, 40], ..ReplacedTables::default() });
+    let encoded = spec.encode().unwrap();
+    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::REPLACED, varints(&[3, 3, 6, 31]))]].concat());
+    assert_eq!(JobSpec::decode(&encoded), Ok(spec.clone()));
+    spec.output.format.tph = None;
+    assert!(spec.encode().unwrap_err().message().contains("tables replaced before"));
 }
 
 /// So it is with jobs in the order by search key.
@@ -438,7 +453,7 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
         JobSpec::decode(&of_fields::<JobSpec>(1, &all))
     };
     assert_eq!(with(SAFE_TO_IGNORE + 5), Ok(spec));
-    for unknown in [tag::SUBTREES + 1, 1 << 12, (1 << 14) + 3] {
+    for unknown in [tag::REPLACED + 1, 1 << 12, (1 << 14) + 3] {
         let e = with(unknown).unwrap_err();
         assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
     }

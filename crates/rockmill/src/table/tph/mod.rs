@@ -28,7 +28,7 @@ use rockmill_format::properties::TableProperties;
 use rockmill_io::RandomAccessFile;
 
 use super::block_based::{BlockAccess, BlockBasedTable, StreamSource, TPH_BLOCK, TableIter, properties_with_block};
-use super::{Table, TableScan};
+use super::{ReplacedTables, Table, TableScan};
 use crate::error::{Error, Result};
 use iter::PieceScan;
 
@@ -47,8 +47,8 @@ pub struct OwnFile {
     pub properties: TableProperties,
     /// The further files that it lists as the head of a TPH table.
     pub pieces: Vec<PieceUse>,
-    /// Where it lists any: numbers of the tables that the job which wrote it replaced.
-    pub replaced: Vec<u64>,
+    /// Tables that no longer count, where it lists any as a TPH table.
+    pub replaced: ReplacedTables,
 }
 
 /// Reads what a table's own file tells of the table.

@@ -86,7 +86,7 @@ impl World {
             cmp: self.cmp.clone(),
             tph: self.tph.then(TphSettings::default),
             pieces: pieces.into(),
-            replaced: Arc::new([]),
+            replaced: Arc::default(),
             block_based: self.settings.clone(),
             compression: self.compression,
             compression_opts: crate::CompressionOptions::default(),
