@@ -79,6 +79,7 @@ fn small() -> JobSpec {
             page_cache: false,
             mode_max: None,
             io_priority: IoPriority::Low,
+            replaced: Arc::default(),
             epoch_number: 0,
             oldest_ancestor_time: 0,
             reproducible: false,

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use rockmill::TableKind;
-use rockmill::internals::simulation::{Compaction, TphSettings, files_to_keep};
+use rockmill::internals::simulation::{Compaction, KeptFile, TphSettings, files_to_keep};
 use rockmill_format::edit::TablePiece;
 
 use crate::keys::{Extent, KeySpace};
@@ -207,7 +207,7 @@ impl Files {
                 own.keys.iter_mut().zip(&part.keys).for_each(|(all, some)| *all = (*all - some).max(0.0));
             }
             let mut parts: Vec<Part> = std::iter::once(&own).chain(shared).cloned().collect();
-            parts.retain(|p| keep.contains(&p.file));
+            parts.retain(|p| keep.contains(&KeptFile { table: f.number(), file: p.file }));
             if !parts.is_empty() {
                 bases.push(Base { extent: extent.clone(), parts, bytes: f.size() });
             }

@@ -514,8 +514,8 @@ impl<'a> Run<'a> {
             Step::Ingest(..) => !self.behind,
             // An extractor need not take keys that are shorter than its prefix, and these have odd ones.
             Step::SamePrefix(slot, _, _, moves) => {
-                let reversed = self.model.state.get(slot).is_some_and(|family| family.kind.descends());
-                !reversed && moves.iter().all(|to| !matches!(to, Move::Seek(0..4)))
+                let bytewise = self.model.state.get(slot).is_none_or(|family| family.kind.is_bytewise());
+                bytewise && moves.iter().all(|to| !matches!(to, Move::Seek(0..4)))
             }
             _ => true,
         }
@@ -689,10 +689,7 @@ fn table_ops(state: &State, family: &Family, file: &External) -> Vec<rocksdb::Op
         Update::Put(_, key, _) | Update::Merge(_, key, _) | Update::Delete(_, key) => key_bytes(*key),
         Update::SingleDelete(..) | Update::DeleteRange(..) | Update::LogData(_) => Vec::new(),
     };
-    updates.sort_by_cached_key(|update| key(update));
-    if family.kind.descends() {
-        updates.reverse();
-    }
+    updates.sort_by(|a, b| family.kind.order(&key(a), &key(b)));
     let range = file.range.map(|(from, to)| Update::DeleteRange(file.slot, from, to));
     range.iter().chain(updates).filter_map(|update| op(state, update)).collect()
 }

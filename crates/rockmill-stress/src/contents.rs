@@ -236,7 +236,9 @@ impl Contents {
             }
             let mut model = model.clone();
             for (_, slot, low, high) in torn.iter().filter(|(at, ..)| *at > done) {
-                if let (Some(family), Some((_, entries, _))) = (model.state.get_mut(slot), self.families.get(slot)) {
+                if let (Some(family), Some((_, entries, _))) = (model.state.get_mut(slot), self.families.get(slot))
+                    && family.kind.deletes_ranges()
+                {
                     std::sync::Arc::make_mut(family).adopt(low, high, entries);
                 }
             }

@@ -8,7 +8,7 @@ use crate::model::{Family, Pairs};
 #[derive(Debug, Clone, Default)]
 pub struct Cursor {
     entries: Pairs,
-    descends: bool,
+    kind: Kind,
     at: Option<usize>,
 }
 
@@ -22,18 +22,18 @@ pub fn prefix_bytes((key, len): (u16, u8)) -> Vec<u8> {
 impl Cursor {
     /// Over what the bounds leave.
     pub fn new(family: &Family, bounds: &Bounds) -> Self {
-        let descends = family.kind.descends();
+        let kind = family.kind;
         let lower = bounds.lower.map(key_bytes);
         let upper = bounds.upper.map(key_bytes);
         let prefix = bounds.prefix.map(prefix_bytes);
-        let before = |a: &[u8], b: &[u8]| if descends { b < a } else { a < b };
+        let before = |a: &[u8], b: &[u8]| kind.order(a, b).is_lt();
         let inside = |key: &[u8]| {
             lower.as_ref().is_none_or(|low| !before(key, low))
                 && upper.as_ref().is_none_or(|high| before(key, high))
                 && prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix))
         };
         let all = family.sorted().into_iter().filter(|(key, _)| inside(key));
-        Self { entries: all.map(|(k, v)| (k.to_vec(), v.to_vec())).collect(), descends, at: None }
+        Self { entries: all.map(|(k, v)| (k.to_vec(), v.to_vec())).collect(), kind, at: None }
     }
 
     /// Where it is.
@@ -43,8 +43,8 @@ impl Cursor {
 
     /// Moves it; an iterator that is nowhere stays there until it seeks.
     pub fn go(&mut self, to: Move) {
-        let descends = self.descends;
-        let reaches = |entry: &[u8], key: &[u8]| if descends { entry <= key } else { entry >= key };
+        let kind = self.kind;
+        let reaches = |entry: &[u8], key: &[u8]| kind.order(entry, key).is_ge();
         let last = self.entries.len().checked_sub(1);
         match to {
             Move::First => self.at = last.map(|_| 0),

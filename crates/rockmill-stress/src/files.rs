@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rockmill::internals::{current_manifest, for_each_edit, open_table};
-use rockmill::{Comparator, Db, ReverseBytewiseComparator};
+use rockmill::{Comparator, Db, HashRangeComparator, ReverseBytewiseComparator};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename::{self, FileType};
@@ -131,6 +131,7 @@ pub fn verify_tables(place: &SortedRun) -> rockmill::Result<()> {
     for (name, tables) in families.values() {
         let cmp = match named_family(name) {
             Some((_, Kind::Reversed)) => InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator)),
+            Some((_, Kind::Hashed)) => InternalKeyComparator::new(Arc::new(HashRangeComparator)),
             Some((_, Kind::Folded)) => InternalKeyComparator::new(Arc::new(FoldedComparator) as Arc<dyn Comparator>),
             _ => InternalKeyComparator::default(),
         };

@@ -211,7 +211,7 @@ impl Profile {
 pub(crate) const WRONGS: u8 = 16;
 
 /// Column families that come and go have numbers from this one.
-const EXTRA: std::ops::Range<Slot> = 6..9;
+const EXTRA: std::ops::Range<Slot> = 7..10;
 
 /// Options of a column family that histories change, and to what: also to values that no store can take as they are.
 const SETTABLE: &[(&str, &[&str])] = &[

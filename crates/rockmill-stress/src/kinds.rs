@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
-    CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Comparator, Options,
-    ReverseBytewiseComparator,
+    CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Comparator,
+    HashRangeComparator, Options, ReverseBytewiseComparator,
 };
 
 /// What a column family does with its keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Nothing special. The default column family is of this kind.
+    #[default]
     Plain,
     /// Merges append with a comma.
     Merging,
@@ -32,6 +33,8 @@ pub enum Kind {
     /// Letters' case does not count, and reads ask for keys in capitals ([`Kind::asked`]): equal keys have different
     /// bytes.
     Folded,
+    /// Keys are in the order of a hash (hash range). Ranges are not deleted, and there are no prefixes.
+    Hashed,
 }
 
 /// The order of [`Kind::Folded`].
@@ -90,7 +93,7 @@ pub struct Value {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Plain,
         Kind::Merging,
         Kind::Reversed,
@@ -99,6 +102,7 @@ impl Kind {
         Kind::Counting,
         Kind::Expiring,
         Kind::Folded,
+        Kind::Hashed,
     ];
 
     /// What it is called in histories and in names of column families.
@@ -112,6 +116,7 @@ impl Kind {
             Self::Single => "single",
             Self::Counting => "counting",
             Self::Folded => "folded",
+            Self::Hashed => "hashed",
         }
     }
 
@@ -136,6 +141,10 @@ impl Kind {
                 o.cf.memtable_whole_key_filtering = false;
                 o.cf.prefix_extractor = None;
             }
+            Self::Hashed => {
+                o.set_comparator_object(Arc::new(HashRangeComparator));
+                o.cf.prefix_extractor = None;
+            }
             Self::Plain | Self::Single => {}
         }
         o
@@ -151,9 +160,23 @@ impl Kind {
         matches!(self, Self::Filtered | Self::Expiring)
     }
 
-    /// True where keys descend.
-    pub fn descends(self) -> bool {
-        self == Self::Reversed
+    /// The order of two keys. That of [`Self::Folded`] is the bytes' for keys as they are written.
+    pub fn order(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Reversed => b.cmp(a),
+            Self::Hashed => HashRangeComparator.compare(a, b),
+            _ => a.cmp(b),
+        }
+    }
+
+    /// True where keys are in the order of their bytes.
+    pub fn is_bytewise(self) -> bool {
+        !matches!(self, Self::Reversed | Self::Hashed)
+    }
+
+    /// True where ranges can be deleted: their keys are those that whoever names the ends has in mind.
+    pub fn deletes_ranges(self) -> bool {
+        self != Self::Hashed
     }
 
     /// The bytes that a read asks for a key by: equal to the key, and where they can be, other ones.

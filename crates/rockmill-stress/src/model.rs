@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use rockmill_format::comparator::search_key;
+
 use crate::cursor::Cursor;
 use crate::history::{Bounds, External, Key, Reopen, Step, Update, View};
 use crate::kinds::{Kind, Slot, Value, key_bytes};
@@ -72,7 +74,15 @@ impl Family {
     /// All keys in the column family's order, once filters have seen them.
     pub fn sorted(&self) -> Vec<(&[u8], &[u8])> {
         let all = self.entries.iter().filter_map(|(k, v)| Some((&**k, self.kind.settled(v)?)));
-        if self.kind.descends() { all.rev().collect() } else { all.collect() }
+        match self.kind {
+            Kind::Reversed => all.rev().collect(),
+            Kind::Hashed => {
+                let mut all: Vec<_> = all.collect();
+                all.sort_by_cached_key(|(key, _)| (search_key(key), *key));
+                all
+            }
+            _ => all.collect(),
+        }
     }
 
     /// A hash of what [`Self::sorted`] gives.
@@ -83,15 +93,15 @@ impl Family {
     /// The keys of two numbers in the column family's order.
     pub fn ordered(kind: Kind, a: u16, b: u16) -> (Vec<u8>, Vec<u8>) {
         let (a, b) = (key_bytes(a), key_bytes(b));
-        if (a <= b) != kind.descends() || a == b { (a, b) } else { (b, a) }
+        if kind.order(&a, &b).is_le() { (a, b) } else { (b, a) }
     }
 
     /// Deletes from `from` to before `to`, in the column family's order.
     fn delete_range(&mut self, from: &[u8], to: &[u8], end_too: bool) {
         let inside = |k: &[u8]| {
-            let (low, high) = if self.kind.descends() { (to, from) } else { (from, to) };
             let at_end = k == to;
-            k >= low && k <= high && (!at_end || (end_too && from != to))
+            let within = self.kind.order(k, from).is_ge() && self.kind.order(k, to).is_le();
+            within && (!at_end || (end_too && from != to))
         };
         let gone: Vec<Vec<u8>> = self.entries.keys().filter(|k| inside(k)).cloned().collect();
         gone.iter().for_each(|key| self.set(key, None));
@@ -269,12 +279,15 @@ impl Model {
                 let anything = self.state.get(from).is_some_and(|family| !family.sorted().is_empty());
                 whole(anything && *to != 0 && !there(to))
             }
-            Step::Create(_, Kind::Folded) if self.beside => None,
+            Step::Create(_, Kind::Folded | Kind::Hashed) if self.beside => None,
             Step::Create(slot, _) => whole(*slot != 0 && !there(slot)),
             Step::Drop(slot) => whole(*slot != 0 && there(slot)),
             Step::Updates => whole(self.mark.is_some()),
             // Which tables there are is the configuration's: what goes, all readers see.
-            Step::DeleteFiles(slot, ..) => whole(there(slot) && self.snapshots.is_empty() && self.iterators.is_empty()),
+            Step::DeleteFiles(slot, ..) => {
+                let may = self.kind(*slot).is_some_and(Kind::deletes_ranges);
+                whole(may && self.snapshots.is_empty() && self.iterators.is_empty())
+            }
             Step::Secondary => whole(!self.unlogged),
             Step::Wait
             | Step::SetDbOptions(..)
@@ -330,7 +343,7 @@ impl Model {
                     kind => kind.is_some() && matches!(update, Update::Put(..)),
                 },
                 Update::Delete(slot, _) => self.kind(*slot).is_some_and(|kind| kind != Kind::Single),
-                Update::DeleteRange(slot, from, to) => self.kind(*slot).is_some() && from != to,
+                Update::DeleteRange(slot, from, to) => self.kind(*slot).is_some_and(Kind::deletes_ranges) && from != to,
                 Update::Merge(slot, ..) => self.kind(*slot).is_some_and(Kind::merges),
                 Update::LogData(_) => true,
             };
@@ -360,7 +373,7 @@ impl Model {
                     updates.push(update.clone());
                 }
             }
-            let range = file.range.filter(|(from, to)| from != to);
+            let range = file.range.filter(|(from, to)| from != to && kind.deletes_ranges());
             if range.is_some() || !updates.is_empty() {
                 out.push(External { slot: file.slot, range, updates });
             }

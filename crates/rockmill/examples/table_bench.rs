@@ -53,7 +53,7 @@ fn run(value_len: usize, compression: CompressionType) -> Result<(), Failure> {
         cmp: cmp.clone(),
         tph: None,
         pieces: Arc::new([]),
-        replaced: Arc::new([]),
+        replaced: Arc::default(),
         block_based: BlockBasedSettings { bloom_bits_per_key: 10.0, ..BlockBasedSettings::default() },
         compression,
         compression_opts: rockmill::CompressionOptions::default(),

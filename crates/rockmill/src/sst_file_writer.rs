@@ -154,7 +154,7 @@ impl<'a> SstFileWriter<'a> {
             cmp: self.cmp.clone(),
             tph: TableFormat::of(cf).tph,
             pieces: Arc::new([]),
-            replaced: Arc::new([]),
+            replaced: Arc::default(),
             block_based: TableFormat::of(cf).block_based,
             compression: compression(cf),
             compression_opts: cf.compression_opts.clone(),

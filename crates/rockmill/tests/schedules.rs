@@ -19,3 +19,6 @@ mod small;
 #[cfg(rockmill_shuttle)]
 #[path = "schedules/store.rs"]
 mod store;
+#[cfg(rockmill_shuttle)]
+#[path = "schedules/tph.rs"]
+mod tph;

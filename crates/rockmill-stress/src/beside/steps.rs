@@ -129,7 +129,7 @@ impl<S: Store> On<'_, S> {
             auto_prefix: bounds.auto_prefix,
             readahead: bounds.readahead as usize,
         };
-        if let Some(prefix) = bounds.prefix.filter(|_| !kind.descends()) {
+        if let Some(prefix) = bounds.prefix.filter(|_| kind.is_bytewise()) {
             let prefix = prefix_bytes(prefix);
             let mut end = prefix.clone();
             while end.pop_if(|last| *last == 0xff).is_some() {}

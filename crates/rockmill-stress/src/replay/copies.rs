@@ -98,7 +98,7 @@ impl Session<'_, '_, '_> {
                 updates.push((key_bytes(*key), update));
             }
         }
-        updates.sort_by(|a, b| if kind.descends() { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+        updates.sort_by(|a, b| kind.order(&a.0, &b.0));
         for (key, update) in updates {
             match update {
                 Update::Put(.., value) => writer.put(key, kind.value_bytes(*value))?,

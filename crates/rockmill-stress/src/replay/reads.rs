@@ -119,7 +119,7 @@ impl<'db> Session<'_, '_, 'db> {
         let options = self.db.get_options_cf(&cf);
         let Some(extractor) = &options.cf.prefix_extractor else { return Ok(()) };
         let state = self.seen(view);
-        let Some(then) = state.get(&slot).filter(|_| !family.kind.descends()) else { return Ok(()) };
+        let Some(then) = state.get(&slot).filter(|_| family.kind.is_bytewise()) else { return Ok(()) };
         let (lower, upper) = (bounds.lower.map(key_bytes), bounds.upper.map(key_bytes));
         let mut read = self.iterator_options(view, &Bounds { prefix: None, ..*bounds });
         read.set_total_order_seek(false);
@@ -180,7 +180,7 @@ impl<'db> Session<'_, '_, 'db> {
         let Some(extractor) = &options.cf.prefix_extractor else { return Ok(()) };
         let Some(prefix) = extractor.prefix(&from) else { return Ok(()) };
         // Other orders may part the keys of a prefix.
-        if family.kind.descends() {
+        if !family.kind.is_bytewise() {
             return Ok(());
         }
         let mut want = family.sorted();

@@ -375,7 +375,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     }
 
     fn set_options(&self, slot: Slot, name: &str, value: &str) -> Result<(), Trouble> {
-        let cf = self.handle(slot)?;
+        let (family, cf) = self.family(slot)?;
         let now = self.db.get_options_cf(&cf);
         let fifo = now.cf.compaction_style == CompactionStyle::Fifo;
         // What both kinds of tables have is for the one that is written.
@@ -384,6 +384,11 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         match self.db.set_options_cf(&cf, &[(name, value)]) {
             // An open column family keeps its kind.
             Err(e) if !tph && name == "tph_table_factory" => match e.kind() {
+                ErrorKind::InvalidArgument => Ok(()),
+                _ => Err(e.into()),
+            },
+            // Keys with one prefix do not stand together there.
+            Err(e) if name == "prefix_extractor" && family.kind == Kind::Hashed => match e.kind() {
                 ErrorKind::InvalidArgument => Ok(()),
                 _ => Err(e.into()),
             },

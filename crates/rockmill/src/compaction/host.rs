@@ -50,11 +50,12 @@ pub(crate) trait JobHost: Send + Sync {
     /// A file that is not there, or no table.
     fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>>;
 
-    /// The bytes of an input, for a ring that reads them itself; `direct`: past the page cache.
+    /// The bytes of an input's file, for a ring that reads them itself; `direct`: past the page cache. `path` is the
+    /// file's own: of the table, or of one of its further files.
     ///
     /// # Errors
     /// A file that is not there.
-    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>>;
+    fn input_bytes(&self, file: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>>;
 
     /// The memtables of a flush.
     ///
@@ -214,11 +215,9 @@ impl JobHost for LocalHost {
         }
     }
 
-    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        // Not every table has the name that outputs get: older stores call them `.ldb`.
-        let path = self.open_input(file)?.path().to_owned();
+    fn input_bytes(&self, _: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
         let cannot = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-        self.means.fs.open_random(&path, direct).map_err(cannot)
+        self.means.fs.open_random(path, direct).map_err(cannot)
     }
 
     fn memtables(&self, ids: &[u64]) -> Result<SealedRuns> {

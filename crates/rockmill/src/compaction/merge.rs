@@ -27,6 +27,7 @@ mod ahead;
 pub mod feed;
 mod order;
 pub mod ring_feed;
+pub(super) mod ring_scan;
 pub mod run;
 pub(super) mod scan_run;
 

@@ -118,8 +118,6 @@ pub(super) struct Outputs<'a> {
     split_key: Option<&'a [u8]>,
     /// What tables may go on using of the inputs.
     pieces: Arc<[KeptPiece]>,
-    /// The tables that the job replaces.
-    replaced: Arc<[u64]>,
     /// The tables of these, and which of them the last entry was in.
     bases: Bases<'a>,
 }
@@ -198,7 +196,6 @@ impl<'a> Outputs<'a> {
             subtree: 0,
             split_key: plan.split_key.as_ref().map(InternalKey::as_bytes),
             pieces: Arc::new([]),
-            replaced: Arc::new([]),
             bases: Bases::default(),
         }
     }
@@ -206,7 +203,6 @@ impl<'a> Outputs<'a> {
     /// Lets tables go on using files of the inputs.
     pub fn share(&mut self, plan: &'a JobPlan) {
         self.pieces = Arc::clone(&plan.pieces);
-        self.replaced = Arc::clone(&plan.replaced);
         if self.plan.subtree_bits == 0 {
             self.bases.tables = &plan.bases;
         }
@@ -251,8 +247,7 @@ impl<'a> Outputs<'a> {
             none => {
                 let lower =
                     if self.made.0.is_empty() { self.part.begin.clone() } else { Some(user_key(ikey).to_vec()) };
-                let open =
-                    open_table(self.plan, self.rules, self.created, self.io, lower, (&self.pieces, &self.replaced))?;
+                let open = open_table(self.plan, self.rules, self.created, self.io, lower, &self.pieces)?;
                 let open = none.insert(open);
                 open.builder.set_help(self.help.as_ref());
                 open
@@ -265,8 +260,7 @@ impl<'a> Outputs<'a> {
     pub fn finish(mut self) -> Result<Tables> {
         if self.open.is_none() && self.made.0.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
-            self.open =
-                Some(open_table(self.plan, self.rules, self.created, self.io, lower, (&self.pieces, &self.replaced))?);
+            self.open = Some(open_table(self.plan, self.rules, self.created, self.io, lower, &self.pieces)?);
         }
         self.close(None)?;
         self.settle(0)?;
@@ -505,7 +499,7 @@ fn open_table(
     created: &Created<'_>,
     io: Option<&BatchIo>,
     lower: Option<Vec<u8>>,
-    sharing: (&Arc<[KeptPiece]>, &Arc<[u64]>),
+    pieces: &Arc<[KeptPiece]>,
 ) -> Result<Open> {
     let OutputFiles { host, reason, .. } = *created.files;
     let means = host.means();
@@ -548,7 +542,7 @@ fn open_table(
         }
     };
     let file = MeasuredFile::wrap(file, means.db.statistics.as_ref(), write, sync);
-    let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone(), sharing), file);
+    let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone(), pieces), file);
     Ok(Open { builder, number, path, lower })
 }
 
@@ -558,7 +552,7 @@ fn table_options(
     rules: &Rules,
     number: u64,
     path: PathBuf,
-    sharing: (&Arc<[KeptPiece]>, &Arc<[u64]>),
+    pieces: &Arc<[KeptPiece]>,
 ) -> TableBuilderOptions {
     let now = match plan.reproducible {
         true => plan.oldest_ancestor_time,
@@ -579,8 +573,8 @@ fn table_options(
     TableBuilderOptions {
         cmp: rules.cmp.clone(),
         tph: plan.format.tph,
-        pieces: Arc::clone(sharing.0),
-        replaced: Arc::clone(sharing.1),
+        pieces: Arc::clone(pieces),
+        replaced: Arc::clone(&plan.replaced),
         block_based: plan.format.block_based.clone(),
         compression: plan.compression,
         compression_opts: plan.compression_opts.clone(),

@@ -23,9 +23,17 @@ struct Candidate {
     live: u64,
 }
 
-/// The numbers of the files that outputs go on using. `live_of`: bytes of a piece that tables refer to, all of them
-/// added up.
-pub fn files_to_keep(compaction: &Compaction, settings: &TphSettings, live_of: impl Fn(u64) -> u64) -> Vec<u64> {
+/// A file of an input, as what outputs go on using for that input's entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeptFile {
+    /// The input.
+    pub table: u64,
+    /// One of its files.
+    pub file: u64,
+}
+
+/// The files that outputs go on using. `live_of`: bytes of a piece that tables refer to, all of them added up.
+pub fn files_to_keep(compaction: &Compaction, settings: &TphSettings, live_of: impl Fn(u64) -> u64) -> Vec<KeptFile> {
     let is_base =
         |level: usize, f: &FileMeta| level == compaction.output_level && f.entry.extra_run == compaction.output_run;
     let inputs = || compaction.inputs.iter().flat_map(|(level, files)| files.iter().map(|f| (*level, f)));
@@ -38,8 +46,8 @@ pub fn files_to_keep(compaction: &Compaction, settings: &TphSettings, live_of: i
     let bytes: u64 = bases().map(|(_, f)| f.size()).sum();
     let new = compaction.input_bytes().saturating_sub(bytes);
     let share = |f: &FileMeta| (u128::from(new) * u128::from(f.size()) / u128::from(bytes.max(1))) as u64;
-    let kept = bases().flat_map(|(_, f)| choose(candidates(f, &live_of), share(f), settings));
-    kept.map(|c| c.number).collect()
+    let kept = |f: &FileMeta| choose(candidates(f, &live_of), share(f), settings);
+    bases().flat_map(|(_, f)| kept(f).into_iter().map(|c| KeptFile { table: f.number(), file: c.number })).collect()
 }
 
 fn candidates(file: &FileMeta, live_of: &impl Fn(u64) -> u64) -> Vec<Candidate> {
@@ -85,6 +93,10 @@ fn choose(mut files: Vec<Candidate>, new: u64, settings: &TphSettings) -> Vec<Ca
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::strategy::RunningCompactions;
+    use crate::compaction::strategy::manual::{self, ManualPick};
+    use crate::compaction::strategy::testing::TreeSpec;
+    use crate::options::CfOptions;
 
     fn of(files: &[(u64, u64, u64)]) -> Vec<Candidate> {
         files.iter().map(|&(number, size, live)| Candidate { number, size, live }).collect()
@@ -125,5 +137,19 @@ mod tests {
     #[test]
     fn what_is_nearly_nothing_is_not_kept() {
         assert_eq!(kept(&[(1, 10, 10), (2, 5000, 5000)], 16, 20), [2]);
+    }
+
+    #[test]
+    fn each_table_decides_on_a_file_that_several_have() {
+        let tree = TreeSpec::new(3).file(1, "a", "m", 10_000).with_piece(90, 9000);
+        let tree = tree.file(1, "n", "z", 10_000).with_piece(90, 50);
+        let version = tree.file(0, "a", "z", 1000).build();
+        let none = RunningCompactions::new();
+        let picked = manual::pick(&version, &CfOptions::default(), &none, 0, 1, None, None, u64::MAX);
+        let ManualPick::Pick(job, _) = picked else { panic!("nothing picked") };
+        let mut keep = files_to_keep(&job, &TphSettings::default(), |n| version.piece_live(n).1);
+        keep.sort_unstable();
+        let of = |table, file| KeptFile { table, file };
+        assert_eq!(keep, [of(1, 1), of(1, 90), of(2, 2)]);
     }
 }

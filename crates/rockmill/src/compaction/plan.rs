@@ -14,6 +14,7 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
+use super::pieces::KeptFile;
 use super::spec::{JobSpec, SpecFile, SpecRun};
 use super::subtrees::{SUBTREE_BITS_MAX, subtree_of};
 use super::table_format::{TableFormat, TableOwner};
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
-use crate::table::KeptPiece;
+use crate::table::{KeptPiece, ReplacedTables};
 
 /// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -135,6 +136,9 @@ pub struct OutputPlan {
     pub mode_max: Option<u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
+    /// Tables that no longer count: as a spec has it those that were replaced before the job; those that the job
+    /// replaces are added where outputs go on using files.
+    pub replaced: Arc<ReplacedTables>,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
     pub epoch_number: u64,
     /// Unix seconds of the oldest data that went in; 0 unknown.
@@ -164,6 +168,7 @@ impl OutputPlan {
             page_cache: false,
             mode_max: None,
             io_priority: IoPriority::Low,
+            replaced: Arc::default(),
             epoch_number: 0,
             oldest_ancestor_time: 0,
             reproducible,
@@ -188,8 +193,6 @@ pub struct JobPlan {
     pub by_entries: bool,
     /// Files of the inputs that outputs may go on using (TPH tables), newest first.
     pub pieces: Arc<[KeptPiece]>,
-    /// Numbers of the tables that the job replaces, where there are such files.
-    pub replaced: Arc<[u64]>,
     /// The tables that those are of: first user key, and bytes. Outputs keep to their bounds.
     pub bases: Vec<(Vec<u8>, u64)>,
 }
@@ -215,7 +218,6 @@ impl JobPlan {
             parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
             by_entries: false,
             pieces: Arc::new([]),
-            replaced: Arc::new([]),
             bases: Vec::new(),
         };
         plan.check_parts()?;
@@ -264,7 +266,8 @@ impl JobPlan {
             if spec.is_base(run, f) && !spec.keep.is_empty() && !self.splits_user_key(run, f) {
                 let kept = table.kept_pieces(f.number());
                 let before = pieces.len();
-                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&piece.number)));
+                let file = |piece: &KeptPiece| KeptFile { table: f.number(), file: piece.number };
+                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&file(piece))));
                 if pieces.len() > before {
                     self.bases.push((f.smallest_user_key().to_vec(), f.size()));
                 }
@@ -274,7 +277,8 @@ impl JobPlan {
         if self.output.format.tph.is_some() {
             pieces.sort_by_key(|piece| std::cmp::Reverse(piece.number));
             if !pieces.is_empty() {
-                self.replaced = self.runs.iter().flat_map(|run| &run.files).map(|f| f.number()).collect();
+                let numbers = self.runs.iter().flat_map(|run| &run.files).map(|f| f.number());
+                Arc::make_mut(&mut self.output.replaced).by_job = numbers.collect();
             }
             self.pieces = pieces.into();
         }

@@ -19,6 +19,7 @@ use rockmill_format::key::SequenceNumber;
 pub use super::filter::FilterSpec;
 
 use super::file_ranges::FileRanges;
+use super::pieces::KeptFile;
 use super::plan::{JobPlan, OutputPlan, Part};
 use super::sst_map::SstMap;
 use super::table_format::{TableFormat, TableOwner};
@@ -29,6 +30,7 @@ use crate::error::Result;
 use crate::front::SealedRuns;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
+use crate::table::ReplacedTables;
 use crate::version::Version;
 
 mod encoding;
@@ -67,7 +69,7 @@ pub struct JobSpec {
     /// Numbers set aside for the outputs, which are used in this order; when all are, the host is asked for more.
     pub numbers: Vec<NumberRange>,
     /// Files of the inputs, pieces included, that outputs may go on using (TPH tables).
-    pub keep: Vec<u64>,
+    pub keep: Vec<KeptFile>,
     /// Space set aside for the outputs on the device that the inputs' extents are of; empty where the host has files.
     pub space: Vec<Extent>,
 }
@@ -151,7 +153,13 @@ pub struct JobFamily {
     pub options: Arc<CfOptions>,
     /// Live snapshots, rising.
     pub snapshots: Vec<SequenceNumber>,
+    /// Tables that left the current version and whose files are still there, rising.
+    pub past: Vec<u64>,
 }
+
+/// Tables replaced before that a job's tables list, at most; the newest. Readers that keep more are not expected, and
+/// each table has the list.
+const PAST_MAX: usize = 16 << 10;
 
 impl JobFamily {
     /// What the family's tables say of their origin.
@@ -167,8 +175,13 @@ impl JobFamily {
     }
 
     /// A job that reads nothing, writes one table of `output`, and knows nothing of older data.
-    fn spec(&self, reason: TableFileCreationReason, output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
+    fn spec(&self, reason: TableFileCreationReason, mut output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
         let operator = self.options.merge_operator.as_ref();
+        if output.format.tph.is_some() && !self.past.is_empty() {
+            let newest = self.past.len().saturating_sub(PAST_MAX);
+            let before = self.past.get(newest..).unwrap_or_default().to_vec();
+            output.replaced = Arc::new(ReplacedTables { before, ..ReplacedTables::default() });
+        }
         JobSpec {
             job,
             reason,

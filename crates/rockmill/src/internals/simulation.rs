@@ -17,7 +17,7 @@
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
-pub use crate::compaction::pieces::files_to_keep;
+pub use crate::compaction::pieces::{KeptFile, files_to_keep};
 pub use crate::compaction::strategy::aging::Moment;
 pub use crate::compaction::strategy::df::{runs_due, split_over_idle};
 pub use crate::compaction::strategy::intra::{IntraDf, PendingRun, pick as pick_intra_df, pick_of as pick_intra_df_of};

@@ -320,7 +320,7 @@ mod tests {
                 cmp: self.cmp.clone(),
                 tph: None,
                 pieces: Arc::new([]),
-                replaced: Arc::new([]),
+                replaced: Arc::default(),
                 block_based: BlockBasedSettings { block_size: 64, ..BlockBasedSettings::default() },
                 compression: CompressionType::None,
                 compression_opts: crate::CompressionOptions::default(),

@@ -43,13 +43,13 @@ pub use block_based::{
     BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
     describe_internal_key, properties_of,
 };
-pub(crate) use block_based::{BlockStream, Source, StreamReads};
+pub(crate) use block_based::{BlockStream, ScanFile, Source, StreamReads, StreamSource, TableIndex};
 pub use builder::TableBuilder;
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};
 pub use compression::CompressionOptions;
 pub(crate) use options::{AutoReadahead, MetaCaching};
-pub use options::{TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
+pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
 pub(crate) use tph::{KeptPiece, Origin};
 pub use tph::{OwnFile, TphSettings, TphTable, told_by_own_file};
@@ -185,10 +185,38 @@ impl Table {
         reads: &StreamReads,
         place: &dyn Fn(usize) -> Option<u32>,
     ) -> Box<dyn TableScan> {
+        let files = match &**self {
+            Self::BlockBased(_) => vec![ScanFile::whole(BlockAccess::of(self))],
+            Self::Tph(table) => table.whole_files(),
+        };
+        let reads = reads.shared_by(files.len());
+        self.scan_from(|i| BlockStream::of_file(&reads, &files[i]), place)
+    }
+
+    /// The same out of a source for each of the table's files, the own one being the first.
+    pub(crate) fn scan_from<S: StreamSource + 'static>(
+        self: &Arc<Self>,
+        mut source: impl FnMut(usize) -> S,
+        place: &dyn Fn(usize) -> Option<u32>,
+    ) -> Box<dyn TableScan> {
         match &**self {
-            Self::BlockBased(_) if place(0).is_none() => Box::new(TableIter::streaming(BlockAccess::of(self), reads)),
-            Self::BlockBased(_) => tph::scan_one(self, reads, place(0)),
-            Self::Tph(table) => table.scan_keeping(reads, place),
+            Self::BlockBased(_) if place(0).is_none() => {
+                Box::new(TableIter::streaming(BlockAccess::of(self), source(0)))
+            }
+            Self::BlockBased(_) => tph::scan_one(self, source(0), place(0)),
+            Self::Tph(table) => table.scan_from(source, place),
+        }
+    }
+
+    /// What a scan of the user keys from `begin` up to and without `end` goes through of each of the table's files, the
+    /// own one first.
+    pub(crate) fn scan_files(self: &Arc<Self>, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<ScanFile>> {
+        match &**self {
+            Self::Tph(table) => table.scan_files(begin, end),
+            Self::BlockBased(_) => {
+                let (begin, end) = (begin.map(InternalKey::min_possible), end.map(InternalKey::min_possible));
+                Ok(vec![BlockAccess::of(self).scanned(begin.as_ref(), end.as_ref())?])
+            }
         }
     }
 

@@ -78,6 +78,15 @@ pub(crate) struct MetaCaching {
     pub on_demand: bool,
 }
 
+/// Tables that no longer count, which a TPH table lists for a repair that has no MANIFEST. Numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplacedTables {
+    /// Those that the job replaces; listed where the table has further files.
+    pub by_job: Vec<u64>,
+    /// Those that were replaced when the job began, and whose files were still there.
+    pub before: Vec<u64>,
+}
+
 /// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
 /// the same input gives the same file.
 #[derive(Clone)]
@@ -88,8 +97,8 @@ pub struct TableBuilderOptions {
     pub tph: Option<TphSettings>,
     /// Files that a TPH table may go on using, newest first where their keys overlap.
     pub pieces: Arc<[KeptPiece]>,
-    /// Numbers of the tables that the job replaces, where there are such files.
-    pub replaced: Arc<[u64]>,
+    /// Tables that no longer count.
+    pub replaced: Arc<ReplacedTables>,
     /// Of the blocks, and what is for block-based tables alone.
     pub block_based: BlockBasedSettings,
     /// Of what the kind compresses.

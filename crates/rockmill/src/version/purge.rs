@@ -14,7 +14,7 @@
 //! the next open removes it.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 pub use rockmill_format::edit::TableFile;
@@ -53,6 +53,9 @@ impl HeldFiles {
 
     pub fn set_obsolete(&self) {
         self.obsolete.store(true, Ordering::Release);
+        if let Some(own) = self.files.first() {
+            self.purge.past.lock().insert(own.number);
+        }
     }
 }
 
@@ -81,6 +84,9 @@ pub struct PurgeQueue {
     users: Mutex<HashMap<u64, Users>>,
     waiting: Mutex<Vec<TableFile>>,
     in_hand: Mutex<InHand>,
+    /// Tables that left the current version and whose own files are still there, because of a reader, or until they
+    /// are deleted. Those that are there as files of other tables are left out.
+    past: Mutex<BTreeSet<u64>>,
     /// Told when something was deleted, or listeners know.
     done: Condvar,
     /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
@@ -105,7 +111,7 @@ impl PurgeQueue {
 
     /// One table less has these files; it gave them up, or keeps them, or says nothing of them.
     fn let_go(&self, files: &[TableFile], gives_up: bool, keeps: bool) {
-        let mut unused = Vec::new();
+        let (mut unused, mut shared) = (Vec::new(), None);
         {
             let mut users = self.users.lock();
             for &file in files {
@@ -117,8 +123,13 @@ impl PurgeQueue {
                 if of.tables == 0 {
                     let of = of_file.remove();
                     unused.extend((of.given_up && !of.kept).then_some(file));
+                } else if files.first() == Some(&file) {
+                    shared = Some(file.number);
                 }
             }
+        }
+        if let Some(number) = shared.filter(|_| gives_up) {
+            self.past.lock().remove(&number);
         }
         unused.into_iter().for_each(|file| self.push(file));
     }
@@ -145,6 +156,12 @@ impl PurgeQueue {
         self.in_hand.lock().deleting += waiting.len();
         let numbers: Vec<u64> = waiting.drain(..).map(|file| file.number).collect();
         Taken { queue: self, deleting: numbers.len(), tells: false, numbers }
+    }
+
+    /// Numbers of the tables that left the current version although their own files are still there, rising. A table
+    /// that is a file of others by now may be missing.
+    pub fn past(&self) -> Vec<u64> {
+        self.past.lock().iter().copied().collect()
     }
 
     /// Bytes of the files that wait.
@@ -178,6 +195,12 @@ pub struct Taken<'a> {
 impl Taken<'_> {
     /// All of them are deleted. Who has them goes on to tell listeners.
     pub fn deleted(&mut self) {
+        {
+            let mut past = self.queue.past.lock();
+            for number in &self.numbers {
+                past.remove(number);
+            }
+        }
         let mut in_hand = self.queue.in_hand.lock();
         in_hand.deleting -= std::mem::take(&mut self.deleting);
         self.tells = true;
@@ -243,6 +266,30 @@ mod tests {
         assert_eq!(purge.bytes(), 130);
         assert_eq!(queued(&purge), [11, 6, 10, 5]);
         assert!(purge.users.lock().is_empty());
+    }
+
+    /// A repair must know of tables that left and are still there.
+    #[test]
+    fn a_table_is_past_from_when_it_leaves_until_its_file_is_deleted() {
+        let purge = Arc::<PurgeQueue>::default();
+        let (a, b) = (Arc::new(in_version(10, &[], &purge)), in_version(11, &[10], &purge));
+        let (c, reader) = (in_version(12, &[], &purge), Arc::clone(&a));
+        c.set_obsolete();
+        a.set_obsolete();
+        drop(a);
+        assert_eq!(purge.past(), [10, 12]);
+        drop(reader);
+        assert_eq!(purge.past(), [12], "10 is a file of 11");
+        drop(c);
+        assert_eq!(purge.past(), [12], "it is not deleted yet");
+        let mut taken = purge.take();
+        taken.deleted();
+        drop(taken);
+        assert_eq!(purge.past(), []);
+        b.set_obsolete();
+        drop(b);
+        purge.take().deleted();
+        assert_eq!(purge.past(), []);
     }
 
     /// A database is closed while a reader has a table that left: whichever goes first, what the MANIFEST names stays.

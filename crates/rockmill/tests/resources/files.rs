@@ -111,6 +111,67 @@ fn jobs_leave_the_page_cache_as_they_find_it() {
     }
 }
 
+/// Every file of every input, further files included, in large reads. The outputs' bytes are the same as with plain
+/// reads.
+#[test]
+fn compactions_of_tph_tables_read_through_the_ring() {
+    let mut written = Vec::new();
+    for (rings, parts) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
+        let (fs, mut o) = watched();
+        fs.seen.rings.store(rings, Ordering::SeqCst);
+        let mut tph = TphTableOptions::default();
+        tph.set_garbage_percent(1000);
+        o.set_tph_table_factory(&tph);
+        o.set_num_levels(2);
+        o.set_reproducible(true);
+        o.set_max_subcompactions(parts);
+        // As many lanes of 64 KiB as there are, and no more.
+        o.set_compaction_io_memory(2 << 20);
+        if parts > 1 {
+            o.set_target_file_size_base(200_000);
+        }
+        let db = Db::open(&o, "/db").unwrap();
+        let compact = || {
+            db.flush().unwrap();
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        };
+        fill(&db, 0..3000, 300);
+        compact();
+        let overwrite = |step: u64| {
+            (0..3000).step_by(step as usize).for_each(|n| db.put(key(n), noise(n + 10_000 * step, 300)).unwrap());
+        };
+        for step in [17, 19] {
+            overwrite(step);
+            compact();
+        }
+        overwrite(23);
+        db.flush().unwrap();
+        let inputs = db.live_files().unwrap();
+        let files: usize = inputs.iter().map(|f| 1 + f.pieces.len()).sum();
+        assert!(files > inputs.len() + 1, "no table has further files");
+        fs.seen.opened_direct.lock().unwrap().clear();
+        fs.seen.take_reads();
+        compact();
+        let opened = fs.seen.opened_direct.lock().unwrap().iter().filter(|direct| **direct).count();
+        let reads = fs.seen.take_reads();
+        if rings {
+            // Each part opens what it reads.
+            assert!(if parts > 1 { opened >= files } else { opened == files }, "{opened} of {files} files");
+            let large = reads.iter().filter(|(_, len)| *len > 60_000).map(|(_, len)| *len).sum::<usize>();
+            assert!(large > 700_000, "{large} bytes in large reads: {reads:?}");
+        } else {
+            assert_eq!(opened, 0, "plain reads open nothing anew");
+        }
+        for n in [0, 17, 19, 23, 100, 2999] {
+            let step = [23, 19, 17].into_iter().find(|step| n % step == 0).unwrap_or(0);
+            assert_eq!(db.get(key(n)).unwrap(), Some(noise(n + 10_000 * step, 300)), "{n}");
+        }
+        let bytes = |(name, _): &(String, u64)| (name.clone(), fs.read_to_vec(&Path::new("/db").join(name)).unwrap());
+        written.push(tables(&*fs, Path::new("/db")).iter().map(bytes).collect::<Vec<_>>());
+    }
+    assert!(written[0] == written[1] && written[2] == written[3], "rings make a difference");
+}
+
 /// Names of the tables of `dir` that this process has open, with the flags of the descriptors.
 fn open_tables(dir: &Path) -> Vec<u32> {
     let mut flags = Vec::new();

@@ -21,6 +21,7 @@ use rockmill_io::Clock;
 use rockmill_io::ring::BatchIo;
 
 use super::merge::feed::BlockFeed;
+use super::merge::ring_scan::{RingReads, lanes};
 use super::merge::run::TableRun;
 use super::merge::scan_run::ScanRun;
 use super::merge::{KeyPrefixes, MergeStream, Merger};
@@ -217,7 +218,7 @@ impl Destination<'_> {
 }
 
 /// Does a part of a job whose inputs are not all block-based tables, or whose outputs go on using some of them: entry
-/// by entry, with plain reads. Outputs go through a ring where there is one.
+/// by entry. Where there is a ring, inputs and outputs go through it.
 pub(super) fn run_scans(
     output: Destination<'_>,
     heads: KeyPrefixes,
@@ -225,9 +226,12 @@ pub(super) fn run_scans(
     stop: Stop<'_>,
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
-    let runs = plan.runs.iter().map(|run| ScanRun::new(run, plan, part, host)).collect::<Result<Vec<_>>>()?;
+    // What was read goes before the ring does.
+    let ring = ring(host, lanes(plan, part));
+    let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
+    let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
+    let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;
     let mut merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
-    let ring = if plan.output.page_cache { None } else { ring(host, 0) };
     let stats = &host.means().engines.stats;
     let done = match plan.is_sharing() {
         true => output.drain_sharing(&mut merger, ring.as_deref(), stop)?,

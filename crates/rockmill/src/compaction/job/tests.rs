@@ -13,6 +13,7 @@ use rockmill_skip::{Needs, skip};
 use super::*;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::objects::JobObjects;
+use crate::compaction::pieces::KeptFile;
 use crate::compaction::resolve::ResolveStats;
 use crate::compaction::spec::{JobFamily, SpecFile};
 use crate::compaction::strategy::aging::Moment;
@@ -167,6 +168,7 @@ impl Tree {
             cf_name: "default".into(),
             options: Arc::new(self.cf.clone()),
             snapshots: self.snapshots.clone(),
+            past: Vec::new(),
         }
     }
 
@@ -720,7 +722,8 @@ fn a_job_that_keeps_files_of_a_newer_run_does_not_begin() {
     let (tree, c) = tree_with_l0(fs, dir.path().to_owned(), small_options(), 100);
     let mut spec = tree.spec(&c);
     let base = crate::compaction::spec::SpecRun { level: spec.output.level, files: spec.runs[0].files.clone() };
-    spec.keep = vec![base.files[0].number()];
+    let number = base.files[0].number();
+    spec.keep = vec![KeptFile { table: number, file: number }];
     spec.runs.insert(0, base);
     let e = JobPlan::new(&spec, &tree.host()).unwrap_err();
     assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains("files to keep"), "{e}");

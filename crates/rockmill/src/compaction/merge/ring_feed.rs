@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 use std::slice::Iter;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use rockmill_format::block::{BlockKind, BlockLayout};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_io::prefetch::prefetch;
-use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Window, coalesce};
+use rockmill_io::ring::{BatchIo, ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
 
 use super::ahead::{Batch, DecompressAhead};
 use super::feed::BlockFeed;
@@ -57,6 +58,33 @@ pub struct RingFeed<'a> {
     progress: Arc<JobProgress>,
 }
 
+/// Begins to read a plan, as fast as a job may.
+pub(super) fn begin(plan: ReadPlan, io: &BatchIo, host: &dyn JobHost) -> Result<ReadStream> {
+    let (means, mut options) = (host.means(), ReadOptions::default());
+    if let Some(limit) = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
+        options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
+    } else if let Some(job) = means.device_share.clone() {
+        options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
+    }
+    io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))
+}
+
+/// The spans of a file's blocks, of about `bytes`.
+pub(super) fn spans_of(number: u32, blocks: &[BlockHandle], bytes: usize, path: &Path) -> Result<Vec<Span>> {
+    let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
+    let ranges: std::result::Result<Vec<_>, _> = blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();
+    let ranges = ranges.map_err(|_| Error::corruption(format!("{}: a block over 4 GiB", path.display())))?;
+    Ok(coalesce(number, ranges, bytes))
+}
+
+/// A failed read of a compaction's input.
+pub(super) fn failed(e: &std::io::Error) -> Error {
+    match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::corruption(e.to_string()),
+        _ => Error::io("reading a compaction's input", e),
+    }
+}
+
 /// Feeds for all runs of `map`, whose reads are begun when this returns.
 pub(crate) fn feeds<'a>(
     map: &'a SstMap,
@@ -75,25 +103,14 @@ pub(crate) fn feeds<'a>(
             let table = blocks_of(host, &f.file)?;
             let path = table.path();
             let direct = !page_cache::has_input(&means.db, table.table(), f.file.entry.size);
-            let number = plan.add_file(host.input_bytes(&f.file, direct)?, path);
-            let len = |h: &BlockHandle| u32::try_from(h.size + BLOCK_TRAILER_LEN as u64);
-            let ranges: std::result::Result<Vec<_>, _> =
-                f.blocks.iter().map(|h| len(h).map(|len| (h.offset, len))).collect();
-            let ranges = ranges.map_err(|_| Error::corruption(format!("{}: a block over 4 GiB", path.display())))?;
-            spans.extend(coalesce(number, ranges, span_bytes));
+            let number = plan.add_file(host.input_bytes(&f.file, path, direct)?, path);
+            spans.extend(spans_of(number, &f.blocks, span_bytes, path)?);
             files.push(FeedFile { table, number, blocks: &f.blocks });
         }
         plan.add_run(spans);
         runs.push(files);
     }
-    let mut options = ReadOptions::default();
-    if let Some(limit) = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
-        options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
-    } else if let Some(job) = means.device_share.clone() {
-        options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
-    }
-    let stream = io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))?;
-    let stream = Rc::new(RefCell::new(stream));
+    let stream = Rc::new(RefCell::new(begin(plan, io, host)?));
     let count = runs.len();
     let feed = |(run, files): (usize, Vec<FeedFile<'a>>)| RingFeed {
         stream: Rc::clone(&stream),
@@ -125,10 +142,7 @@ impl RingFeed<'_> {
     fn take_window(&mut self, table: &BlockAccess) -> Result<()> {
         self.window = None;
         let began = table.compaction_read_begins();
-        let window = self.stream.borrow_mut().next(self.run).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => Error::corruption(e.to_string()),
-            _ => Error::io("reading a compaction's input", &e),
-        })?;
+        let window = self.stream.borrow_mut().next(self.run).map_err(|e| failed(&e))?;
         table.compaction_read_ends(began, window.as_ref().map_or(0, |w| w.len()));
         self.window = window;
         Ok(())

@@ -1,4 +1,5 @@
-//! A run of tables of any kind, entry by entry, in plain calls.
+//! A run of tables of any kind, entry by entry. Blocks come out of a ring where there is one (`ring_scan.rs`), else in
+//! plain calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,18 +7,20 @@ use std::sync::Arc;
 use rockmill_format::key::InternalKey;
 
 use super::Run;
+use super::ring_scan::RingReads;
 use crate::compaction::JobHost;
 use crate::compaction::plan::{JobPlan, Part};
 use crate::compaction::spec::{SpecFile, SpecRun};
 use crate::error::Result;
 use crate::sync::atomic::Ordering;
-use crate::table::{Leaves, Origin, TableScan};
+use crate::table::{BlockStream, Leaves, Origin, TableScan};
 
 /// The files of a run that a part reads, one behind the other.
 pub(in crate::compaction) struct ScanRun<'a> {
     host: &'a dyn JobHost,
     plan: &'a JobPlan,
-    begin: Option<InternalKey>,
+    part: &'a Part,
+    ring: Option<&'a RingReads>,
     /// Those that come, the next one last.
     files: Vec<&'a Arc<SpecFile>>,
     scan: Option<Box<dyn TableScan>>,
@@ -32,16 +35,31 @@ const READAHEAD_MIN: usize = 256 << 10;
 /// Entries between two looks at how much was read.
 const PROGRESS_STEPS: u32 = 256;
 
+/// The files of a run that a part reads, in order.
+pub(super) fn in_part<'a>(
+    run: &'a SpecRun,
+    plan: &'a JobPlan,
+    part: &'a Part,
+) -> impl DoubleEndedIterator<Item = &'a Arc<SpecFile>> {
+    let cmp = &plan.rules.cmp;
+    let before = move |file: &SpecFile| {
+        part.begin.as_ref().is_some_and(|b| cmp.compare_user(file.largest_user_key(), b).is_lt())
+    };
+    let behind =
+        move |file: &SpecFile| part.end.as_ref().is_some_and(|e| cmp.compare_user(file.smallest_user_key(), e).is_ge());
+    run.files.iter().filter(move |file| !before(file) && !behind(file))
+}
+
 impl<'a> ScanRun<'a> {
-    pub fn new(run: &'a SpecRun, plan: &'a JobPlan, part: &Part, host: &'a dyn JobHost) -> Result<Self> {
-        let cmp = &plan.rules.cmp;
-        let outside = |file: &SpecFile| {
-            part.begin.as_ref().is_some_and(|b| cmp.compare_user(file.largest_user_key(), b).is_lt())
-                || part.end.as_ref().is_some_and(|e| cmp.compare_user(file.smallest_user_key(), e).is_ge())
-        };
-        let files = run.files.iter().rev().filter(|file| !outside(file)).collect();
-        let begin = part.begin.as_deref().map(InternalKey::min_possible);
-        let mut new = Self { host, plan, begin, files, scan: None, counted: 0, steps: 0 };
+    pub fn new(
+        run: &'a SpecRun,
+        plan: &'a JobPlan,
+        part: &'a Part,
+        host: &'a dyn JobHost,
+        ring: Option<&'a RingReads>,
+    ) -> Result<Self> {
+        let files = in_part(run, plan, part).rev().collect();
+        let mut new = Self { host, plan, part, ring, files, scan: None, counted: 0, steps: 0 };
         new.next_file()?;
         Ok(new)
     }
@@ -52,13 +70,20 @@ impl<'a> ScanRun<'a> {
             self.count();
             let db = &self.host.means().db;
             let table = self.host.open_input(file)?;
-            let files: Vec<u64> = file.entry.files().map(|f| f.number).collect();
-            let place = |i: usize| files.get(i).and_then(|&number| self.plan.place_of(file.number(), number));
-            // Together, runs and their files have no more in memory than a few of other jobs.
-            let readahead = (db.compaction_readahead_size / self.plan.runs.len().max(1)).max(READAHEAD_MIN);
-            let readahead = readahead.min(db.compaction_readahead_size);
-            let mut scan = table.scan_keeping(&self.host.means().reads(readahead), &place);
-            match &self.begin {
+            let numbers: Vec<u64> = file.entry.files().map(|f| f.number).collect();
+            let place = |i: usize| numbers.get(i).and_then(|&number| self.plan.place_of(file.number(), number));
+            let files = table.scan_files(self.part.begin.as_deref(), self.part.end.as_deref())?;
+            let mut scan = match self.ring {
+                Some(ring) => table.scan_from(|i| ring.blocks(file.number(), i, files[i].blocks.end), &place),
+                None => {
+                    // Together, runs and their files have no more in memory than a few of other jobs.
+                    let readahead = (db.compaction_readahead_size / self.plan.runs.len().max(1)).max(READAHEAD_MIN);
+                    let readahead = readahead.min(db.compaction_readahead_size);
+                    let reads = self.host.means().reads(readahead).shared_by(files.len());
+                    table.scan_from(|i| BlockStream::of_file(&reads, &files[i]), &place)
+                }
+            };
+            match self.part.begin.as_deref().map(InternalKey::min_possible) {
                 Some(begin) => scan.seek(begin.as_bytes()),
                 None => scan.seek_to_first(),
             }

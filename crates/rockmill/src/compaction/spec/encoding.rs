@@ -55,6 +55,7 @@ pub(super) mod tag {
     pub const PART: u32 = 21;
     pub const TPH_TABLE: u32 = 22;
     pub const SUBTREES: u32 = 23;
+    pub const REPLACED: u32 = 24;
 }
 
 impl JobSpec {
@@ -79,7 +80,7 @@ impl Message for JobSpec {
     const NAME: &'static str = "job spec";
     const MAGIC: &'static [u8; 8] = b"RMILLJOB";
     const VERSION: u32 = 1;
-    const TAG_MAX: u32 = tag::SUBTREES;
+    const TAG_MAX: u32 = tag::REPLACED;
     const REQUIRED: &'static [u32] = &[
         tag::JOB,
         tag::REASON,
@@ -152,9 +153,20 @@ impl Message for JobSpec {
             tag::PART => c.each(&mut self.parts, part),
             tag::TPH_TABLE => c.field(o.format.tph.is_some(), |c| {
                 tph_table(c, o.format.tph.get_or_insert_default())?;
-                c.list("files to keep", 1, &mut self.keep, |c, number| c.number("file to keep", number))
+                c.list("files to keep", 2, &mut self.keep, |c, kept| {
+                    c.number("table of a file to keep", &mut kept.table)?;
+                    c.number("file to keep", &mut kept.file)
+                })
             }),
             tag::SUBTREES => c.field(o.subtree_bits > 0, |c| c.number32("bits of subtrees", &mut o.subtree_bits)),
+            tag::REPLACED => c.field(!o.replaced.before.is_empty(), |c| {
+                let mut last = 0;
+                c.list("tables replaced before", 1, &mut Arc::make_mut(&mut o.replaced).before, |c, number| {
+                    c.beyond("table replaced before", last, number)?;
+                    last = *number;
+                    Ok(())
+                })
+            }),
             _ => Ok(()),
         }
     }
@@ -166,6 +178,9 @@ impl Message for JobSpec {
         }
         if self.output.format.tph.is_none() && !self.keep.is_empty() {
             return Err("files to keep, and tables that have no others".to_owned());
+        }
+        if self.output.format.tph.is_none() && !self.output.replaced.before.is_empty() {
+            return Err("tables replaced before, and tables that do not list them".to_owned());
         }
         let bits = self.output.subtree_bits;
         if bits > SUBTREE_BITS_MAX || (bits > 0 && self.comparator != HASH_RANGE_NAME) {

@@ -207,6 +207,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
             page_cache: false,
             mode_max: some(rng, |rng| rng.u32(..)),
             io_priority: *rng.choice(&IoPriority::ALL).unwrap(),
+            replaced: Arc::default(),
             epoch_number: number(rng),
             oldest_ancestor_time: number(rng),
             reproducible: rng.bool(),
@@ -270,9 +271,12 @@ fn only_jobs_of_tph_tables_say_so() {
     let plain = fields(&spec.encode().unwrap());
     assert!(plain.iter().all(|(tag, _)| *tag != tag::TPH_TABLE));
     spec.output.format.tph = Some(TphSettings { piece_limit: 300, garbage_percent: 7 });
-    spec.keep = vec![40, 12];
+    spec.keep = vec![KeptFile { table: 41, file: 40 }, KeptFile { table: 12, file: 12 }];
     let encoded = spec.encode().unwrap();
-    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::TPH_TABLE, varints(&[300, 7, 2, 40, 12]))]].concat());
+    assert_eq!(
+        fields(&encoded),
+        [plain.as_slice(), &[(tag::TPH_TABLE, varints(&[300, 7, 2, 41, 40, 12, 12]))]].concat()
+    );
     assert_eq!(tag::TPH_TABLE & SAFE_TO_IGNORE, 0);
     assert_eq!(JobSpec::decode(&encoded), Ok(spec));
     for (body, what) in [(varints(&[300]), "garbage_percent"), (varints(&[1 << 32, 7, 0]), "too large")] {
@@ -280,6 +284,20 @@ fn only_jobs_of_tph_tables_say_so() {
         let e = JobSpec::decode(&of_fields::<JobSpec>(1, &all)).unwrap_err();
         assert!(e.kind() == ErrorKind::Corruption && e.message().contains(what), "{e}");
     }
+}
+
+#[test]
+fn only_jobs_of_tph_tables_list_what_was_replaced_before() {
+    let mut spec = random_spec(&mut Rng::with_seed(1));
+    (spec.output.format.tph, spec.keep) = (Some(TphSettings::default()), Vec::new());
+    let plain = fields(&spec.encode().unwrap());
+    assert!(plain.iter().all(|(tag, _)| *tag != tag::REPLACED));
+    spec.output.replaced = Arc::new(ReplacedTables { before: vec![3, 9, 40], ..ReplacedTables::default() });
+    let encoded = spec.encode().unwrap();
+    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::REPLACED, varints(&[3, 3, 6, 31]))]].concat());
+    assert_eq!(JobSpec::decode(&encoded), Ok(spec.clone()));
+    spec.output.format.tph = None;
+    assert!(spec.encode().unwrap_err().message().contains("tables replaced before"));
 }
 
 /// So it is with jobs in the order by search key.
@@ -314,7 +332,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
     let sound = vec![run(0, vec![table(9, 0)]), run(4, vec![table(8, 0)]), run(5, vec![table(5, 9), table(6, 9)])];
     let base = run(5, vec![table(3, 7), table(4, 7)]);
     spec.runs = [sound.clone(), vec![base.clone()]].concat();
-    spec.keep = vec![3];
+    spec.keep = vec![KeptFile { table: 3, file: 3 }];
     assert_eq!(JobSpec::decode(&spec.encode().unwrap()).as_ref(), Ok(&spec));
     for (older, named) in [(run(5, vec![table(2, 0)]), "table 2 of level 5"), (run(6, vec![table(1, 7)]), "table 1 of")]
     {
@@ -325,7 +343,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
         let keep = std::mem::take(&mut spec.keep);
         let mut fields = fields(&spec.encode().unwrap());
         let settings = TphSettings::default();
-        let body = varints(&[u64::from(settings.piece_limit), u64::from(settings.garbage_percent), 1, 3]);
+        let body = varints(&[u64::from(settings.piece_limit), u64::from(settings.garbage_percent), 1, 3, 3]);
         fields.retain(|(tag, _)| *tag != tag::TPH_TABLE);
         fields.push((tag::TPH_TABLE, body));
         let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fields)).unwrap_err();
@@ -435,7 +453,7 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
         JobSpec::decode(&of_fields::<JobSpec>(1, &all))
     };
     assert_eq!(with(SAFE_TO_IGNORE + 5), Ok(spec));
-    for unknown in [tag::SUBTREES + 1, 1 << 12, (1 << 14) + 3] {
+    for unknown in [tag::REPLACED + 1, 1 << 12, (1 << 14) + 3] {
         let e = with(unknown).unwrap_err();
         assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
     }

@@ -145,6 +145,7 @@ impl DbInner {
             cf_name: cf.name.clone(),
             options: cf.options.load_full(),
             snapshots: self.snapshots.all(),
+            past: self.files.purge().past(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Block access: what the engines that merge blocks, and the SST-Map that they go by, need of a table beyond what all
 //! kinds have. Nothing else uses it.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use rockmill_format::FormatError;
@@ -11,6 +11,7 @@ use rockmill_format::footer::BlockHandle;
 use rockmill_format::key::InternalKey;
 
 use super::block_file::Stored;
+use super::iter::ScanFile;
 use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 use crate::perf_context::{self as perf, PerfMetric};
@@ -30,6 +31,22 @@ impl BlockAccess {
     /// The table as what all kinds are.
     pub fn table(&self) -> &Table {
         &self.0
+    }
+
+    /// What a scan goes through between two internal keys, both included.
+    pub(in crate::table) fn scanned(
+        &self,
+        first: Option<&InternalKey>,
+        last: Option<&InternalKey>,
+    ) -> Result<ScanFile> {
+        let meta = self.meta(false, false)?;
+        let (index, cmp) = (&meta.index, &self.cmp);
+        let first = first.map_or(0, |key| index.seek(key.as_bytes(), cmp));
+        let end = last.map_or(index.len(), |key| index.len().min(index.seek(key.as_bytes(), cmp) + 1));
+        if first >= end {
+            return Ok(ScanFile { table: self.clone(), blocks: 0..0, bytes_end: 0 });
+        }
+        Ok(ScanFile { table: self.clone(), blocks: first..end, bytes_end: index.handle(end - 1).end() })
     }
 
     /// True where both are the same open table.
@@ -72,6 +89,12 @@ impl BlockBasedTable {
         // The block that would hold the end may begin before it.
         let last = end.map_or(index.len(), |e| index.len().min(place(e) + 1));
         Ok((first..last).map(|i| index.handle(i)).collect())
+    }
+
+    /// Where the blocks of these numbers are.
+    pub(crate) fn handles_of(&self, blocks: Range<usize>) -> Result<Vec<BlockHandle>> {
+        let meta = self.meta(false, false)?;
+        Ok((blocks.start..blocks.end.min(meta.index.len())).map(|i| meta.index.handle(i)).collect())
     }
 
     /// Checks `raw`, a data block with its trailer as it stands at `handle`. True when the block's contents are its

@@ -4,6 +4,7 @@
 //! access is sequential; scans stream the file through one buffer, past the cache. Steps inside a block touch neither
 //! the source nor the index.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +38,17 @@ pub trait Source: Send {
     fn data(&self) -> &[u8];
     /// Whether the table's index may only come from the cache, and whether it is kept there.
     fn meta_from(&self) -> (bool, bool);
+    /// Steps forward end before the block of this number.
+    #[inline]
+    fn end(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// A source that reads past the cache, for a scan.
+pub trait StreamSource: Source {
+    /// Bytes read so far.
+    fn bytes_read(&self) -> u64;
 }
 
 /// Iterator over the point entries of a table.
@@ -68,17 +80,15 @@ impl TableIter<Cached> {
     }
 }
 
-impl TableIter<BlockStream> {
-    pub(in crate::table) fn streaming(table: BlockAccess, reads: &StreamReads) -> Self {
-        let mut source = BlockStream::new(reads);
-        source.begin_file(table.data_end());
+impl<S: StreamSource> TableIter<S> {
+    pub(in crate::table) fn streaming(table: BlockAccess, source: S) -> Self {
         Self::new(table, source)
     }
 }
 
-impl TableScan for TableIter<BlockStream> {
+impl<S: StreamSource> TableScan for TableIter<S> {
     fn bytes_read(&self) -> u64 {
-        self.source.window.bytes_read
+        self.source.bytes_read()
     }
 }
 
@@ -169,9 +179,15 @@ impl<S: Source> TableIter<S> {
         self.table.has_whole_user_keys() && self.cursor.next_has_other_user_key(self.source.data())
     }
 
+    /// The first block that steps forward do not come to.
+    #[inline]
+    fn end(&self) -> usize {
+        self.index().len().min(self.source.end())
+    }
+
     /// To the first entry of block `at` or of the first later one that has any.
     fn first_from(&mut self, mut at: usize) {
-        while at < self.index().len() {
+        while at < self.end() {
             if !self.load(at) {
                 return;
             }
@@ -225,7 +241,7 @@ impl<S: Source> InternalIterator for TableIter<S> {
             return;
         }
         let at = self.index().seek(target, &self.table.cmp);
-        if at == self.index().len() {
+        if at >= self.end() {
             return self.invalidate();
         }
         if !self.load(at) {
@@ -609,7 +625,20 @@ pub(crate) struct StreamReads {
     pub device_share: Option<Arc<DeviceShare>>,
 }
 
+/// What a scan of several files reads of one at once, at least: more would not be read in larger steps.
+const SHARE_MIN: usize = 64 << 10;
+
 impl StreamReads {
+    /// What each of so many files gets of it, that a scan goes through together.
+    #[must_use]
+    pub(crate) fn shared_by(&self, files: usize) -> Self {
+        let readahead = match self.readahead {
+            all if all == 0 || files < 2 => all,
+            all => (all / files).max(SHARE_MIN),
+        };
+        Self { readahead, ..self.clone() }
+    }
+
     /// Reads that nobody holds back.
     pub(crate) fn unpaced(readahead: usize, verify: bool) -> Self {
         Self { readahead, verify, limit: None, device_share: None }
@@ -627,6 +656,8 @@ pub struct BlockStream {
     stored: std::ops::Range<usize>,
     /// Read-ahead stops here.
     end: u64,
+    /// Steps end before this block.
+    end_block: usize,
     limit: Option<Limit>,
     device_share: Option<Arc<DeviceShare>>,
 }
@@ -643,9 +674,15 @@ impl BlockStream {
             verify,
             stored: 0..0,
             end: 0,
+            end_block: usize::MAX,
             limit,
             device_share,
         }
+    }
+
+    /// Of the blocks of `file`.
+    pub(crate) fn of_file(reads: &StreamReads, file: &ScanFile) -> Self {
+        Self { end: file.bytes_end, end_block: file.blocks.end, ..Self::new(reads) }
     }
 
     /// Another file from now on, of which nothing is read ahead from `end` on.
@@ -710,7 +747,36 @@ impl BlockStream {
     }
 }
 
+/// One file of a table, as a scan goes through it.
+#[derive(Debug, Clone)]
+pub(crate) struct ScanFile {
+    pub table: BlockAccess,
+    /// Numbers of the data blocks that may have what is scanned.
+    pub blocks: Range<usize>,
+    /// Where the last of them ends, trailer included.
+    pub bytes_end: u64,
+}
+
+impl ScanFile {
+    /// All of a file.
+    pub(in crate::table) fn whole(table: BlockAccess) -> Self {
+        let bytes_end = table.data_end();
+        Self { table, blocks: 0..usize::MAX, bytes_end }
+    }
+}
+
+impl StreamSource for BlockStream {
+    fn bytes_read(&self) -> u64 {
+        self.window.bytes_read
+    }
+}
+
 impl Source for BlockStream {
+    #[inline]
+    fn end(&self) -> usize {
+        self.end_block
+    }
+
     fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
         self.load_block(table, index.handle(at))
     }

@@ -291,8 +291,9 @@ impl TphBuilder {
         let used = || pieces.iter().zip(0..).zip(&self.kept).filter(|(_, (_, needed))| *needed);
         let mut head = Head { own_blocks: 0, totals: self.totals, ..Head::default() };
         head.pieces = used().map(uses).collect();
+        head.replaced.before.clone_from(&self.options.replaced.before);
         if !head.pieces.is_empty() {
-            head.replaced = self.options.replaced.to_vec();
+            head.replaced.by_job.clone_from(&self.options.replaced.by_job);
         }
         let summary_pieces = head.pieces.clone();
         // The first block of each piece, counted over all files, behind the own ones.

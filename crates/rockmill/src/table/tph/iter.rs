@@ -15,7 +15,7 @@ use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ValueType};
 use super::builder::Origin;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
-use crate::table::block_based::{BlockStream, Source, TableIter};
+use crate::table::block_based::{Source, StreamSource, TableIter};
 use crate::table::{Leaves, TableScan};
 
 /// Files, newest first, with the first and last user key for which each counts; `None` for all.
@@ -337,8 +337,8 @@ impl<S: Source> InternalIterator for TphIter<S> {
 }
 
 /// The entries once, for a compaction: it also learns where each is, and which placeholders still count.
-pub(super) struct PieceScan {
-    iter: TphIter<BlockStream>,
+pub(super) struct PieceScan<S> {
+    iter: TphIter<S>,
     /// The place of each file among the pieces that outputs may go on using.
     places: Vec<Option<u32>>,
     /// Files that outputs may go on using, as bits.
@@ -350,8 +350,8 @@ pub(super) struct PieceScan {
     first: bool,
 }
 
-impl PieceScan {
-    pub fn new(files: Files<BlockStream>, cmp: InternalKeyComparator, places: Vec<Option<u32>>) -> Self {
+impl<S: StreamSource> PieceScan<S> {
+    pub fn new(files: Files<S>, cmp: InternalKeyComparator, places: Vec<Option<u32>>) -> Self {
         let kept = places.iter().enumerate().filter(|(_, place)| place.is_some()).fold(0, |all, (i, _)| all | bit(i));
         let single = files.len() == 1;
         let iter = TphIter::new(files, cmp);
@@ -392,7 +392,7 @@ impl PieceScan {
     }
 }
 
-impl InternalIterator for PieceScan {
+impl<S: StreamSource> InternalIterator for PieceScan<S> {
     fn valid(&self) -> bool {
         self.iter.valid()
     }
@@ -474,7 +474,7 @@ impl InternalIterator for PieceScan {
     }
 }
 
-impl TableScan for PieceScan {
+impl<S: StreamSource> TableScan for PieceScan<S> {
     fn bytes_read(&self) -> u64 {
         self.iter.files.iter().map(|f| f.iter.bytes_read()).sum()
     }

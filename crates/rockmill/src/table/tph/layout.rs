@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | version: 1 |
-//! | 1 | flags: 1 there is a function |
+//! | 1 | flags: 1 there is a function, 2 a list of tables that were replaced before |
 //! | 1 | bits of a locator, 0 to 40 |
 //! | 1 | 0 |
 //! | 4 | further files, at most 1,023 |
@@ -11,6 +11,7 @@
 //! | 48 | of the table without range tombstones: user keys, entries, tombstones, operands, bytes of keys, of values |
 //! | each | of a further file: number, size, live bytes, data blocks; first and last user key for which it counts |
 //! | 4 and 8 each | numbers of the tables that the job replaced, where there are further files |
+//! | 4 and 8 each | with flag 2: numbers of tables that had been replaced when the job began, and were still there |
 //! | 8 and the bytes | the function |
 //! | slots | signatures |
 //! | slots * bits / 8, and 8 zeros | locators |
@@ -28,9 +29,11 @@ use rockmill_format::properties::TableProperties;
 use rockmill_phash::PerfectHash;
 
 use super::PIECES_MAX;
+use crate::table::ReplacedTables;
 
 const VERSION: u8 = 1;
 const HAS_FUNCTION: u8 = 1;
+const HAS_PAST: u8 = 2;
 /// What a locator has at most.
 pub(super) const LOCATOR_BITS_MAX: u32 = 40;
 
@@ -78,8 +81,9 @@ pub(super) struct Head {
     pub own_blocks: u64,
     pub totals: Totals,
     pub pieces: Vec<PieceUse>,
-    /// Numbers of the tables that the job replaced. As long as all of them are there, the job has not ended.
-    pub replaced: Vec<u64>,
+    /// The tables that the job replaced: as long as all of them are there, it has not ended. And those that no longer
+    /// counted when it began.
+    pub replaced: ReplacedTables,
 }
 
 /// A part of shared bytes.
@@ -184,6 +188,10 @@ impl Reader<'_> {
         self.take(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
+    fn numbers(&mut self) -> Result<Vec<u64>, Refused> {
+        (0..self.fixed32()?).map(|_| self.fixed64()).collect()
+    }
+
     fn key(&mut self) -> Result<Vec<u8>, Refused> {
         let len = self.fixed32()?;
         self.take(len as usize).map(|r| self.bytes[r].to_vec())
@@ -198,7 +206,8 @@ impl Head {
 
     /// The block's contents, up to the function.
     pub fn encode(&self, bits: u32, has_function: bool) -> Vec<u8> {
-        let flags = if has_function { HAS_FUNCTION } else { 0 };
+        let has_past = !self.replaced.before.is_empty();
+        let flags = if has_function { HAS_FUNCTION } else { 0 } | if has_past { HAS_PAST } else { 0 };
         let mut out = vec![VERSION, flags, bits as u8, 0];
         out.extend_from_slice(&(self.pieces.len() as u32).to_le_bytes());
         let t = &self.totals;
@@ -214,8 +223,14 @@ impl Head {
                 out.extend_from_slice(key);
             }
         }
-        out.extend_from_slice(&(self.replaced.len() as u32).to_le_bytes());
-        self.replaced.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        let mut list = |numbers: &[u64]| {
+            out.extend_from_slice(&(numbers.len() as u32).to_le_bytes());
+            numbers.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        };
+        list(&self.replaced.by_job);
+        if has_past {
+            list(&self.replaced.before);
+        }
         out
     }
 
@@ -227,7 +242,7 @@ impl Head {
         if version != VERSION {
             return Err(format!("has version {version}; this program knows {VERSION}"));
         }
-        if flags > HAS_FUNCTION || bits > LOCATOR_BITS_MAX || zero != 0 {
+        if flags > HAS_FUNCTION | HAS_PAST || bits > LOCATOR_BITS_MAX || zero != 0 {
             return Err(format!("begins with flags {flags}, {bits} bits, and {zero}"));
         }
         let count = r.fixed32()? as usize;
@@ -256,8 +271,9 @@ impl Head {
             }
             head.pieces.push(piece);
         }
-        for _ in 0..r.fixed32()? {
-            head.replaced.push(r.fixed64()?);
+        head.replaced.by_job = r.numbers()?;
+        if flags & HAS_PAST != 0 {
+            head.replaced.before = r.numbers()?;
         }
         if flags & HAS_FUNCTION == 0 {
             return match r.at == bytes.len() {
@@ -319,7 +335,8 @@ mod tests {
         let totals =
             Totals { user_keys: 3, entries: 4, tombstones: 1, merge_operands: 2, key_bytes: 5, value_bytes: 6 };
         let own_blocks = rng.u64(1..1000);
-        let replaced = (0..rng.u64(0..4)).collect();
+        let mut list = || (0..rng.u64(0..4)).collect();
+        let replaced = ReplacedTables { by_job: list(), before: list() };
         Head { own_blocks, totals, pieces, replaced }
     }
 

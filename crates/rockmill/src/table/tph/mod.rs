@@ -27,8 +27,8 @@ use std::sync::Arc;
 use rockmill_format::properties::TableProperties;
 use rockmill_io::RandomAccessFile;
 
-use super::block_based::{BlockAccess, BlockBasedTable, StreamReads, TPH_BLOCK, TableIter, properties_with_block};
-use super::{Table, TableScan};
+use super::block_based::{BlockAccess, BlockBasedTable, StreamSource, TPH_BLOCK, TableIter, properties_with_block};
+use super::{ReplacedTables, Table, TableScan};
 use crate::error::{Error, Result};
 use iter::PieceScan;
 
@@ -47,8 +47,8 @@ pub struct OwnFile {
     pub properties: TableProperties,
     /// The further files that it lists as the head of a TPH table.
     pub pieces: Vec<PieceUse>,
-    /// Where it lists any: numbers of the tables that the job which wrote it replaced.
-    pub replaced: Vec<u64>,
+    /// Tables that no longer count, where it lists any as a TPH table.
+    pub replaced: ReplacedTables,
 }
 
 /// Reads what a table's own file tells of the table.
@@ -72,7 +72,10 @@ pub(super) fn kept(table: &BlockBasedTable, number: u64) -> Vec<KeptPiece> {
 }
 
 /// The entries of a block-based table for a compaction whose outputs may go on using it.
-pub(super) fn scan_one(table: &Arc<Table>, reads: &StreamReads, place: Option<u32>) -> Box<dyn TableScan> {
-    let file = TableIter::streaming(BlockAccess::of(table), reads);
+pub(super) fn scan_one<S>(table: &Arc<Table>, source: S, place: Option<u32>) -> Box<dyn TableScan>
+where
+    S: StreamSource + 'static,
+{
+    let file = TableIter::streaming(BlockAccess::of(table), source);
     Box::new(PieceScan::new(vec![(file, None)], table.comparator().clone(), vec![place]))
 }

@@ -15,7 +15,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
 
 use super::block_places::BlockPlaces;
 use super::builder::KeptPiece;
-use super::iter::{Files, PieceScan, TphIter};
+use super::iter::{PieceScan, TphIter};
 use super::layout::{Finder, Head, PieceUse};
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
@@ -23,7 +23,7 @@ use crate::iter::get::{GetContext, Resume};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
-use crate::table::block_based::{BlockAccess, BlockBasedTable, BlockStream, StreamReads, TPH_BLOCK, TableIter};
+use crate::table::block_based::{BlockAccess, BlockBasedTable, ScanFile, StreamSource, TPH_BLOCK, TableIter};
 use crate::table::options::TableReadOptions;
 use crate::table::{Reservation, Table, TableScan};
 
@@ -215,24 +215,37 @@ impl TphTable {
         Box::new(TphIter::new(files, self.comparator().clone()))
     }
 
-    /// See [`Table::scan_keeping`]: `place` gives, for each file that a compaction's outputs may go on using, its place
-    /// among the outputs' pieces.
-    pub(in crate::table) fn scan_keeping(
-        &self,
-        reads: &StreamReads,
-        place: &dyn Fn(usize) -> Option<u32>,
-    ) -> Box<dyn TableScan> {
-        // What one file gets of it: more would not be read in larger steps.
-        let share = if reads.readahead == 0 { 0 } else { (reads.readahead / self.pieces.len()).max(64 << 10) };
-        let reads = StreamReads { readahead: share, ..reads.clone() };
-        let places = (0..self.pieces.len()).map(place).collect();
-        Box::new(PieceScan::new(self.streams(&reads), self.comparator().clone(), places))
+    /// See [`Table::scan_files`].
+    pub(in crate::table) fn scan_files(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<ScanFile>> {
+        let cmp = self.comparator();
+        let (begin, end) = (begin.map(InternalKey::min_possible), end.map(InternalKey::min_possible));
+        let file = |p: &Piece| {
+            let (mut first, mut last) = (begin.clone(), end.clone());
+            if let Some((low, high)) = &p.bounds {
+                let (low, high) = (InternalKey::min_possible(low), InternalKey::max_possible(high));
+                first = first.filter(|k| cmp.compare(k.as_bytes(), low.as_bytes()).is_gt()).or(Some(low));
+                last = last.filter(|k| cmp.compare(k.as_bytes(), high.as_bytes()).is_lt()).or(Some(high));
+            }
+            p.table.scanned(first.as_ref(), last.as_ref())
+        };
+        self.pieces.iter().map(file).collect()
     }
 
-    /// Each file on its own, past the cache.
-    fn streams(&self, reads: &StreamReads) -> Files<BlockStream> {
-        let stream = |p: &Piece| (TableIter::streaming(p.table.clone(), reads), p.bounds.clone());
-        self.pieces.iter().map(stream).collect()
+    /// All of each file.
+    pub(in crate::table) fn whole_files(&self) -> Vec<ScanFile> {
+        self.pieces.iter().map(|p| ScanFile::whole(p.table.clone())).collect()
+    }
+
+    /// See [`Table::scan_from`].
+    pub(in crate::table) fn scan_from<S: StreamSource + 'static>(
+        &self,
+        mut source: impl FnMut(usize) -> S,
+        place: &dyn Fn(usize) -> Option<u32>,
+    ) -> Box<dyn TableScan> {
+        let places = (0..self.pieces.len()).map(place).collect();
+        let mut file = |(i, p): (usize, &Piece)| (TableIter::streaming(p.table.clone(), source(i)), p.bounds.clone());
+        let files = self.pieces.iter().enumerate().map(&mut file).collect();
+        Box::new(PieceScan::new(files, self.comparator().clone(), places))
     }
 
     /// The files, as what a new table may go on using of this one: the own file, whose number is `own`, then the

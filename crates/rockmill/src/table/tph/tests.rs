@@ -17,7 +17,7 @@ use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::table::{
-    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, TableBuilder, TableBuilderOptions,
+    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, StreamReads, TableBuilder, TableBuilderOptions,
     TableOpenOptions, TableReadOptions, TableSummary,
 };
 
@@ -86,7 +86,7 @@ impl World {
             cmp: self.cmp.clone(),
             tph: self.tph.then(TphSettings::default),
             pieces: pieces.into(),
-            replaced: Arc::new([]),
+            replaced: Arc::default(),
             block_based: self.settings.clone(),
             compression: self.compression,
             compression_opts: crate::CompressionOptions::default(),

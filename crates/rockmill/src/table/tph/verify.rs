@@ -5,7 +5,7 @@ use rockmill_format::key::{self, ValueType};
 
 use super::reader::TphTable;
 use crate::error::{Error, Result};
-use crate::table::StreamReads;
+use crate::table::{BlockStream, StreamReads};
 
 /// Bytes read at once, of all files together.
 const READ_LEN: usize = 4 << 20;
@@ -21,7 +21,10 @@ impl TphTable {
             Error::corruption(format!("{}: user key {key} {what}", self.path().display()))
         };
         // As a compaction that keeps every file: it is told of each placeholder that hides something.
-        let mut scan = self.scan_keeping(&StreamReads::unpaced(READ_LEN, true), &|file| u32::try_from(file).ok());
+        let files = self.whole_files();
+        let reads = StreamReads::unpaced(READ_LEN, true).shared_by(files.len());
+        let source = |file: usize| BlockStream::of_file(&reads, &files[file]);
+        let mut scan = self.scan_from(source, &|file| u32::try_from(file).ok());
         // What the function says of hashes that several keys share: that the files have to be searched.
         let shared = Some(self.head.blocks());
         let (mut entries, mut keys, mut before) = (0u64, 0u64, None::<Vec<u8>>);

@@ -88,7 +88,8 @@ type Made = (JobOutput, Vec<Vec<u8>>);
 fn put_on_device(spec: &mut JobSpec, dir: &Path, host: &LocalHost) {
     let mut device = vec![0xdb; 100];
     for file in spec.runs.iter_mut().flat_map(|run| &mut run.files) {
-        let bytes = host.input_bytes(file, false).and_then(|f| read_all(&*f)).unwrap();
+        let bytes =
+            host.input_bytes(file, &host.output_path(file.number()), false).and_then(|f| read_all(&*f)).unwrap();
         let mut extents = Vec::new();
         for piece in bytes.chunks(bytes.len() / 3 + 1).rev() {
             extents.insert(0, Extent { offset: device.len() as u64, length: piece.len() as u64 });
@@ -249,7 +250,8 @@ impl JobHost for Folder {
     }
 
     fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
-        let mut files = vec![(self.output_path(file.number()), self.input_bytes(file, false)?)];
+        let own = self.output_path(file.number());
+        let mut files = vec![(own.clone(), self.input_bytes(file, &own, false)?)];
         for path in file.entry.pieces.iter().map(|piece| self.output_path(piece.number)) {
             let piece = self.open(&path, false)?;
             files.push((path, piece));
@@ -257,9 +259,10 @@ impl JobHost for Folder {
         table_of_files(files, &self.means.objects.cmp, Some(file.entry.largest_seqno))
     }
 
-    fn input_bytes(&self, file: &SpecFile, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        if file.extents.is_empty() {
-            return self.open(&self.output_path(file.number()), direct);
+    fn input_bytes(&self, file: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+        // Extents are of the table's own file.
+        if file.extents.is_empty() || path != self.output_path(file.number()) {
+            return self.open(path, direct);
         }
         let device = self.open(&self.dir.join("device"), direct)?;
         Ok(Arc::new(Extents { device, extents: file.extents.clone() }))

@@ -780,6 +780,7 @@ impl Repair<'_> {
             cf_name: family.name.clone(),
             options: Arc::new(family.options.clone()),
             snapshots: Vec::new(),
+            past: Vec::new(),
         }
     }
 

@@ -7,8 +7,13 @@
 //!
 //! - *The job has ended* if one of its inputs is gone, if the MANIFEST or a job that has ended knows an output of it,
 //!   or if an output of such a job has one of its inputs as a file. Inputs are deleted no earlier. They do not count.
+//! - *A reader may still have* tables that were replaced long ago, all inputs of a job, while the outputs of that job
+//!   that would show its end were replaced themselves. So every TPH table also lists the tables that no longer counted
+//!   when its own job began, and were still there. They do not count, and the jobs that replaced them have ended.
 //! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the
 //!   inputs lack, and do not count.
+//! - *The MANIFEST names an input and an output* only if an earlier repair took the input in again (below): the job's
+//!   record in it names the one and removes the other. The MANIFEST is right then.
 //! - Where all are there and one is damaged, both count. Where other tables are damaged, inputs count as well: they may
 //!   have something of what those had.
 
@@ -39,10 +44,11 @@ pub(super) struct Superseded {
     pub replaced: BTreeSet<u64>,
 }
 
-/// `there`, `sound`, `named`: whether a file has this number, whether it is a sound table, whether the MANIFEST names
-/// it as a table.
+/// `past`: tables that some table lists as replaced before its job. `there`, `sound`, `named`: whether a file has this
+/// number, whether it is a sound table, whether the MANIFEST names it as a table.
 pub(super) fn superseded<'a>(
     outputs: impl Iterator<Item = Output<'a>>,
+    past: BTreeSet<u64>,
     there: impl Fn(u64) -> bool,
     sound: impl Fn(u64) -> bool,
     named: impl Fn(u64) -> bool,
@@ -57,15 +63,16 @@ pub(super) fn superseded<'a>(
     let mut jobs: Vec<_> = jobs.into_iter().collect();
     // Those that read outputs of others have outputs with higher numbers.
     jobs.sort_by_key(|(_, (outputs, _))| std::cmp::Reverse(outputs.iter().copied().max()));
-    let mut all = Superseded::default();
+    let mut all = Superseded { replaced: past, ..Superseded::default() };
     // Files of the outputs of jobs that have ended.
     let mut in_use = BTreeSet::new();
     for (replaced, (outputs, pieces)) in jobs {
         let known = |n: &u64| named(*n) || all.replaced.contains(n);
         // A table becomes a file of others by being replaced, once.
-        let is_past = |n: &u64| !there(*n) || in_use.contains(n);
+        let is_past = |n: &u64| !there(*n) || in_use.contains(n) || all.replaced.contains(n);
         if outputs.iter().any(known) || replaced.iter().any(is_past) {
-            all.replaced.extend(replaced);
+            let in_manifest = outputs.iter().any(|n| named(*n));
+            all.replaced.extend(replaced.iter().filter(|n| !in_manifest || !named(**n)));
             in_use.extend(pieces);
         } else if replaced.iter().all(|n| sound(*n)) {
             all.unfinished.extend(outputs);
@@ -84,13 +91,23 @@ impl Repair<'_> {
         let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
         let named = |number: u64| self.hints.file(number).is_some();
         let pieces = |f: &Found| f.pieces.iter().map(|p| p.number).collect();
-        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced, pieces: pieces(f) });
+        let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced.by_job, pieces: pieces(f) });
         let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
+        // A table that came from another database, by ingestion or import, means that one's numbers.
+        let own = |f: &&Found| f.properties.db_id == self.db_id && f.properties.orig_file_number == f.number;
+        let past_of = |f: &Found| {
+            let in_manifest = named(f.number);
+            let listed = f.replaced.before.iter().copied();
+            listed.filter(|n| exists(*n) && !(in_manifest && named(*n))).collect::<Vec<_>>()
+        };
+        let past = found.iter().filter(own).flat_map(past_of);
         let Superseded { unfinished, unclear, mut replaced } =
-            superseded(outputs, exists, |n| sizes.contains_key(&n), named);
+            superseded(outputs, past.collect(), exists, |n| sizes.contains_key(&n), named);
         let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
         let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
-        if self.report.tables_damaged > 0 || whole().count() < found.len() {
+        // A table that was replaced may have lost further files, while its own is one of another.
+        let lacks = |f: &Found| !f.pieces.iter().all(there) && !replaced.contains(&f.number);
+        if self.report.tables_damaged > 0 || found.iter().any(lacks) {
             replaced.clear();
         }
         let counts = |f: &Found| {
@@ -111,7 +128,7 @@ mod tests {
     fn of(outputs: &[(u64, &[u64])], there: &[u64], named: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let outputs = outputs.iter().map(|&(number, replaced)| Output { number, replaced, pieces: Vec::new() });
         let there = |n| there.contains(&n);
-        let all = superseded(outputs, there, there, |n| named.contains(&n));
+        let all = superseded(outputs, BTreeSet::new(), there, there, |n| named.contains(&n));
         assert!(all.unclear.is_empty());
         (all.unfinished.into_iter().collect(), all.replaced.into_iter().collect())
     }
@@ -130,18 +147,36 @@ mod tests {
         let first = |number| Output { number, replaced: &[9, 10], pieces: vec![10] };
         let second = Output { number: 15, replaced: &[13, 14], pieces: vec![10] };
         let there = |n| [9, 10, 12, 15].contains(&n);
-        let all = superseded([first(12), second].into_iter(), there, there, |_| false);
+        let all = superseded([first(12), second].into_iter(), BTreeSet::new(), there, there, |_| false);
         assert_eq!(all, Superseded { replaced: [9, 10, 13, 14].into(), ..Superseded::default() });
-        let all = superseded([first(12)].into_iter(), there, there, |_| false);
+        let all = superseded([first(12)].into_iter(), BTreeSet::new(), there, there, |_| false);
         assert_eq!(all, Superseded { unfinished: [12].into(), ..Superseded::default() });
+    }
+
+    /// A reader has 9 and 10; of the outputs of their job 13 was replaced by 15, which shares nothing with it.
+    #[test]
+    fn what_no_longer_counted_when_a_job_began_was_replaced() {
+        let first = || std::iter::once(Output { number: 12, replaced: &[9, 10], pieces: vec![10] });
+        let there = |n| [9, 10, 12, 15].contains(&n);
+        let all = superseded(first(), [9].into(), there, there, |_| false);
+        assert_eq!(all, Superseded { replaced: [9, 10].into(), ..Superseded::default() });
+    }
+
+    /// A repair took 10 in again, as another table was damaged.
+    #[test]
+    fn what_the_manifest_names_beside_what_replaced_it_stays() {
+        let all = of(&[(12, &[10, 11])], &[10, 12], &[10, 12]);
+        assert_eq!(all, (vec![], vec![11]));
+        // The MANIFEST has lost the job's record.
+        assert_eq!(of(&[(12, &[10, 11])], &[10, 12], &[10]), (vec![], vec![10, 11]));
     }
 
     #[test]
     fn where_an_input_is_damaged_everything_counts() {
         let outputs = || std::iter::once(Output { number: 12, replaced: &[10, 11], pieces: vec![10] });
-        let all = superseded(outputs(), |_| true, |n| n != 11, |_| false);
+        let all = superseded(outputs(), BTreeSet::new(), |_| true, |n| n != 11, |_| false);
         assert_eq!(all, Superseded { unclear: [12].into(), ..Superseded::default() });
-        let all = superseded(outputs(), |_| true, |n| n != 11, |n| n == 12);
+        let all = superseded(outputs(), BTreeSet::new(), |_| true, |n| n != 11, |n| n == 12);
         assert_eq!(all, Superseded { replaced: [10, 11].into(), ..Superseded::default() });
     }
 

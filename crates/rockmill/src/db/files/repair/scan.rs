@@ -11,7 +11,7 @@ use rockmill_io::FileSystem;
 
 use crate::compaction::internal_unique_id;
 use crate::error::{Error, Result};
-use crate::table::{Table, told_by_own_file};
+use crate::table::{ReplacedTables, Table, told_by_own_file};
 use crate::version::{FileMeta, TableSource, open_table};
 
 /// Bytes read at a time.
@@ -25,8 +25,8 @@ pub(super) struct Found {
     pub properties: TableProperties,
     /// The further files that it lists as the head of a table, with what it refers to of them.
     pub pieces: Vec<TablePiece>,
-    /// Where it lists any: the tables that the job which wrote it replaced.
-    pub replaced: Vec<u64>,
+    /// Tables that no longer count, where it lists any.
+    pub replaced: ReplacedTables,
 }
 
 impl Found {

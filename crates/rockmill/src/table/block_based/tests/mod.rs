@@ -26,7 +26,7 @@ fn options(cmp: InternalKeyComparator) -> TableBuilderOptions {
         cmp,
         tph: Option::None,
         pieces: Arc::new([]),
-        replaced: Arc::new([]),
+        replaced: Arc::default(),
         block_based: BlockBasedSettings::default(),
         compression: CompressionType::None,
         compression_opts: crate::CompressionOptions::default(),
