@@ -363,7 +363,7 @@ impl BlockBasedBuilder {
     }
 
     /// Adds a point entry. Keys rise strictly; a key out of order is an error, not a bad table.
-    // It belongs into the loop of a compaction, also since TPH tables call it, too.
+    // Inlined into the loop of a compaction, although TPH tables call it as well.
     #[inline(always)]
     pub fn add(&mut self, ikey: &[u8], value: &[u8]) -> Result<()> {
         if self.unusual {
