@@ -170,8 +170,8 @@ impl Destination<'_> {
         outputs
     }
 
-    /// Resolves a merge and writes what survives, through `io` where it is given. This is the loop of nearly all jobs:
-    /// it is apart from the one of [`Self::drain_sharing`] so that the resolver becomes part of it.
+    /// Resolves a merge and writes what survives, through `io` where it is given. This is the loop of nearly all jobs.
+    /// Apart from [`Self::drain_sharing`], so that the resolver has one caller for each stream and is inlined into it.
     pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
         let mut outputs = self.outputs(io);
         let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
