@@ -48,8 +48,8 @@
 //! format, which `rockmill-format` has, so an interface here would be theirs under another name. A front without a WAL
 //! needs its own three, or refuses.
 //!
-//! With `fast_capacity` values stay in the log, and memtables hold where they are ([`LoggedBatch`]): the same front with
-//! other memtables. What is full then is bounded by the log (`LogsNow`), not by the number of memtables.
+//! With `fast_capacity` values stay in the log, and memtables hold where they are ([`LoggedBatch`]): the same front
+//! with other memtables. What is full is then bounded by the logs (`LogsNow`), and by the memory of all memtables.
 //!
 //! A second front is a folder beside `wal_memtable/` with the same five types. Which one a database has is known when
 //! it is opened, so the names below then become enums, matched once for a group, a lookup, a seek or a flush.

@@ -7,7 +7,6 @@ use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
 use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
-use crate::memtable::log_values::{Address, LogValues, Slot};
 use crate::merge_operator::{self, MergeOperator};
 use crate::table::CachedBlock;
 
@@ -45,25 +44,26 @@ pub(crate) enum ValueSource<'a> {
     Block(&'a Arc<CachedBlock>, std::ops::Range<usize>),
     /// Elsewhere: copied if wanted.
     Bytes(&'a [u8]),
-    /// In a log: read if wanted.
-    InLog(&'a LogValues, Address),
+    /// In a file: read if wanted.
+    Lazy(&'a dyn LazyValue),
 }
 
-impl<'a> ValueSource<'a> {
-    /// What an index table has in the place of a value.
-    pub(crate) fn of_slot(values: &'a LogValues, slot: &'a [u8]) -> Self {
-        match Slot::read(slot) {
-            Slot::Inline(value) => Self::Bytes(value),
-            Slot::InLog(at) => Self::InLog(values, at),
-        }
-    }
+/// A value that is read when it is wanted.
+pub(crate) trait LazyValue {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written.
+    fn read(&self) -> Result<Vec<u8>>;
+}
 
+impl ValueSource<'_> {
     #[inline]
     fn pin(self) -> Result<PinnedValue> {
         Ok(match self {
             ValueSource::Block(b, r) => PinnedValue::Block(Arc::clone(b), r),
             ValueSource::Bytes(b) => PinnedValue::Owned(b.to_vec()),
-            ValueSource::InLog(values, at) => PinnedValue::Owned(values.read(at)?),
+            ValueSource::Lazy(value) => PinnedValue::Owned(value.read()?),
         })
     }
 }

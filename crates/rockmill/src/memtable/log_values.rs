@@ -22,10 +22,12 @@ use std::sync::Arc;
 use rockmill_format::batch::BatchRep;
 use rockmill_format::checksum::crc32c;
 use rockmill_format::coding::{MAX_VARINT32_LEN, MAX_VARINT64_LEN, fixed32_at, varint32, varint64};
+use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::log::place::RecordPlace;
 use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
+use crate::iter::get::{GetContext, LazyValue, ValueSource};
 use crate::sync::RwLock;
 
 /// The slot's value follows.
@@ -226,6 +228,29 @@ impl LogValues {
         let len = join(&log, at, &mut bytes)?;
         bytes.truncate(len);
         Ok(bytes)
+    }
+}
+
+/// A value in a log, for a lookup.
+pub(super) struct ValueInLog<'a> {
+    values: &'a LogValues,
+    at: Address,
+}
+
+impl LazyValue for ValueInLog<'_> {
+    fn read(&self) -> Result<Vec<u8>> {
+        self.values.read(self.at)
+    }
+}
+
+impl LogValues {
+    /// Offers an entry with this slot to a lookup; true when older entries are wanted.
+    #[inline]
+    pub fn offer(&self, key: ParsedInternalKey<'_>, slot: &[u8], ctx: &mut GetContext<'_>) -> bool {
+        match Slot::read(slot) {
+            Slot::Inline(value) => ctx.offer(key, ValueSource::Bytes(value)),
+            Slot::InLog(at) => ctx.offer(key, ValueSource::Lazy(&ValueInLog { values: self, at })),
+        }
     }
 }
 

@@ -207,11 +207,11 @@ impl MemTable {
             if parsed.user_key != user_key && self.list.cmp().compare_user(parsed.user_key, user_key).is_ne() {
                 return;
             }
-            let value = match &self.values {
-                None => ValueSource::Bytes(e.value()),
-                Some(values) => ValueSource::of_slot(values, e.value()),
+            let goes_on = match &self.values {
+                None => ctx.offer(parsed, ValueSource::Bytes(e.value())),
+                Some(values) => values.offer(parsed, e.value(), ctx),
             };
-            if !ctx.offer(parsed, value) {
+            if !goes_on {
                 return;
             }
             entry = e.next();
@@ -474,6 +474,7 @@ impl InternalIterator for IndexTableIterator {
         match self.slot() {
             _ if self.is_read => &self.read,
             Slot::Inline(value) => value,
+            // invariant: whoever takes an unprepared iterator prepares each value. Another value would be data.
             Slot::InLog(_) => panic!("the value of an index table's entry was asked for before it was prepared"),
         }
     }

@@ -225,9 +225,9 @@ impl Options {
         self.db.wal_dir = path.as_ref().to_owned();
     }
 
-    /// Puts the WALs, of `capacity` bytes at most, on a faster device, and leaves values there until they are flushed in
-    /// large sorted runs (docs/hybrid.md). The directory belongs to one database, as a [`wal_dir`](Self::set_wal_dir)
-    /// does, and takes its place.
+    /// Puts the WALs, of `capacity` bytes at most, on a faster device, and leaves values there until they are flushed
+    /// in large sorted runs (docs/hybrid.md). The directory belongs to one database, as a
+    /// [`wal_dir`](Self::set_wal_dir) does, and takes its place.
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;
