@@ -123,6 +123,14 @@ impl<'a> Slot<'a> {
             None => Self::Inline(&[]),
         }
     }
+
+    /// Length of the value, in bytes.
+    pub fn value_len(self) -> usize {
+        match self {
+            Self::Inline(value) => value.len(),
+            Self::InLog(at) => at.len as usize,
+        }
+    }
 }
 
 impl Address {
@@ -170,6 +178,15 @@ impl LogValues {
     /// Of an empty index table, which keeps values of up to `inline_max` bytes inline.
     pub fn new(inline_max: usize) -> Self {
         Self { inline_max, files: RwLock::default() }
+    }
+
+    /// Of an index table that has the entries of several: the logs of all of them. `None` without any.
+    pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        all.fold(None, |sum: Option<Self>, one| {
+            let sum = sum.unwrap_or_else(|| Self::new(one.inline_max));
+            one.files.read().iter().for_each(|file| sum.hold(file));
+            Some(sum)
+        })
     }
 
     /// Gives the slot of a value to `put`; it is in the log at `at`, or in none.
