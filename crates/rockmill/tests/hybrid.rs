@@ -281,3 +281,175 @@ fn damage_in_a_log_is_an_error() {
     assert!(db.flush().is_err());
     assert!(db.put("other", "x").is_err(), "writes go on after a failed flush");
 }
+
+/// What `rocksdb.stats` says of index merges: tables that became others, and entries that were left out.
+fn merges(db: &Db) -> (u64, u64) {
+    let stats = db.property_value("rocksdb.stats").expect("a property").expect("stats");
+    let line = stats.lines().find(|l| l.starts_with("Index merges: ")).expect("a line");
+    let numbers: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    (numbers[0], numbers[2])
+}
+
+fn number(db: &Db, property: &str) -> u64 {
+    let text = db.property_value(property).expect("a property").expect("a value");
+    text.parse().expect("a number")
+}
+
+/// Waits, for a minute at most.
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed().as_secs() < 60, "waited in vain: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Index tables of which many wait for a flush that does not come.
+fn unflushed(fs: &MemFileSystem) -> Options {
+    let mut o = options(fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o
+}
+
+/// Full index tables become few while readers, iterators and snapshots of the time before go on, and what these see is
+/// kept. Nothing is lost when the database is opened again, and when it is flushed.
+#[test]
+fn index_tables_are_merged_under_readers() {
+    for seed in 0..3 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = MemFileSystem::new();
+        let mut o = unflushed(&fs);
+        o.set_memtable_prefix_bloom_ratio(if seed == 1 { 0.1 } else { 0.0 });
+        o.set_memtable_whole_key_filtering(seed == 1);
+        let mut db = Db::open(&o, "/db").expect("open");
+        let mut model = Model::new();
+        for round in 0..2 {
+            let mut snapshots = Vec::new();
+            for step in 0..12_000 {
+                let key = format!("key{:04}", rng.u32(0..900)).into_bytes();
+                let value = vec![rng.u8(..); rng.usize(0..300)];
+                match rng.u32(0..40) {
+                    0..4 => {
+                        db.delete(&key).expect("a delete");
+                        model.remove(&key);
+                    }
+                    4..8 => {
+                        db.merge(&key, &value).expect("a merge");
+                        model.entry(key).or_default().extend_from_slice(&value);
+                    }
+                    8 if step % 10 == 0 => {
+                        let end = [&key[..], b"~"].concat();
+                        let cf = db.cf_handle("default").expect("a column family");
+                        db.delete_range_cf(&cf, &key, &end).expect("a range");
+                        model.retain(|k, _| *k < key || *k >= end);
+                    }
+                    _ => {
+                        db.put(&key, &value).expect("a put");
+                        model.insert(key, value);
+                    }
+                }
+                if step % 3000 == 1000 {
+                    let mut iter = db.raw_iterator();
+                    iter.seek_to_first();
+                    snapshots.push((db.snapshot(), iter, model.clone()));
+                }
+            }
+            wait_until("there are few tables", || number(&db, "rocksdb.num-immutable-mem-table") <= 8);
+            let what = format!("seed {seed}, round {round}");
+            let (tables, left_out) = merges(&db);
+            assert!(tables > 10 && left_out > 100, "{what}: {tables} tables, {left_out} entries");
+            assert_eq!(number(&db, "rocksdb.num-files-at-level0"), 0, "{what}: nothing was flushed");
+            check(&db, &model, &what);
+            for (snapshot, iter, then) in &mut snapshots {
+                for (k, v) in then.iter() {
+                    assert_eq!(snapshot.get(k).expect("a get").as_ref(), Some(v), "{what}");
+                }
+                let mut of_then = then.iter();
+                while iter.valid() {
+                    assert_eq!(iter.item(), of_then.next().map(|(k, v)| (&k[..], &v[..])), "{what}: an iterator");
+                    iter.next();
+                }
+                iter.status().expect("a sound iterator");
+                assert_eq!(of_then.next(), None, "{what}");
+            }
+            drop(snapshots);
+            if round == 0 {
+                drop(db);
+                db = Db::open(&o, "/db").expect("open again");
+                check(&db, &model, &format!("{what}, opened again"));
+            }
+        }
+        db.flush().expect("a flush");
+        check(&db, &model, "flushed");
+        assert_eq!(number(&db, "rocksdb.num-immutable-mem-table"), 0);
+        // The thread that flushed lets go of them last.
+        wait_until("nobody holds what is flushed", || {
+            number(&db, "rocksdb.cur-size-all-mem-tables") == number(&db, "rocksdb.size-all-mem-tables")
+        });
+        drop(db);
+        check(&Db::open(&o, "/db").expect("open again"), &model, "opened again");
+    }
+}
+
+/// Flushes come while index tables are merged, of several column families, and threads read what they have written.
+#[test]
+fn flushes_and_index_merges_take_turns() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 4 << 20);
+    o.set_max_background_jobs(8);
+    o.set_data_flush_trigger_size(300 << 10);
+    let families = ["default", "other"];
+    let open = || {
+        let cfs = families.map(|name| ColumnFamilyDescriptor::new(name, o.clone()));
+        Db::open_cf_descriptors(&o, "/db", cfs).expect("open")
+    };
+    let db = open();
+    let value = |i: u32, round: u32| format!("{i:08}-{round}-").repeat(20).into_bytes();
+    std::thread::scope(|s| {
+        for (name, keys) in families.into_iter().zip([0..700_u32, 0..2000]) {
+            let (db, value) = (&db, &value);
+            s.spawn(move || {
+                let cf = db.cf_handle(name).expect("a column family");
+                for round in 0..10 {
+                    for i in keys.clone() {
+                        db.put_cf(&cf, format!("key{i:05}"), value(i, round)).expect("a put");
+                        let back = i / 2;
+                        let seen = db.get_cf(&cf, format!("key{back:05}")).expect("a get");
+                        assert_eq!(seen, Some(value(back, round)), "{name}, round {round}");
+                    }
+                    if round % 3 == 2 {
+                        db.flush_cf(&cf).expect("a flush");
+                    }
+                }
+            });
+        }
+    });
+    let (tables, _) = merges(&db);
+    assert!(tables > 0, "no index tables were merged");
+    let check = |db: &Db| {
+        for (name, keys) in families.into_iter().zip([0..700_u32, 0..2000]) {
+            let cf = db.cf_handle(name).expect("a column family");
+            for i in keys {
+                let seen = db.get_cf(&cf, format!("key{i:05}")).expect("a get");
+                assert_eq!(seen, Some(value(i, 9)), "{name}");
+            }
+        }
+    };
+    check(&db);
+    drop(db);
+    check(&open());
+}
+
+/// 0 merges none.
+#[test]
+fn index_merges_can_be_turned_off() {
+    let fs = MemFileSystem::new();
+    let mut o = unflushed(&fs);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..3000 {
+        db.put(format!("key{i:05}"), vec![b'v'; 100]).expect("a put");
+    }
+    assert!(number(&db, "rocksdb.num-immutable-mem-table") > 5);
+    assert_eq!(merges(&db), (0, 0));
+}

@@ -38,6 +38,8 @@
 //! 3. **Seal and hand over.** When it is time: [`FamilyFront::is_full`], [`Front::release_logs`],
 //!    [`FrontMemory::family_to_seal`], which the leader asks in `db/write/switch.rs`. [`Front::begin_log`] and
 //!    [`FamilyFront::seal`]; a flush takes ([`FamilyFront::take_sealed`]) and lets go ([`FamilyFront::flushed`]).
+//!    Index tables that wait may become one meanwhile ([`FamilyFront::take_merge`], [`IndexMerge`],
+//!    [`FamilyFront::merged`]).
 //! 4. **Recover.** [`Front::recover`] replays what is durable and in no table, into what the store gives
 //!    ([`RecoveryHost`]). An instance that follows another process's database reads on in [`Followed`].
 //! 5. **Keep and delete logs.** [`Logs`] says which may go, [`Front::retire_logs`] lets them go.
@@ -62,6 +64,7 @@ use rockmill_format::batch::BatchRecord;
 pub(crate) use wal_memtable::WalMemtable as Front;
 pub(crate) use wal_memtable::family::{FamilyFront, WritersNow};
 pub(crate) use wal_memtable::follow::{Followed, LooseBuffer};
+pub(crate) use wal_memtable::index_merge::{IndexMerge, MergeMeans};
 pub(crate) use wal_memtable::logs::Logs;
 pub(crate) use wal_memtable::memory::{BufferLimit, FrontMemory};
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};

@@ -4,10 +4,9 @@
 //! read in the order of their places, those that stand close together at once (DecouKV, section 3.4, data flush).
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use super::SealedTable;
 use super::log_values::{Address, LogFile, Slot, join, span};
-use super::{MemTable, MemTableIterator};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 
@@ -22,11 +21,17 @@ const GAP_MAX: u64 = 4 << 10;
 /// Bytes of one read at most, if it is of more than one value.
 const READ_MAX: u64 = 1 << 20;
 
+/// An iterator over an index table's entries, with slots for values.
+pub(super) trait SlotIterator: InternalIterator + 'static {
+    /// Another at the same place.
+    fn copy(&self) -> Self;
+}
+
 /// See the module's text.
-pub(crate) struct ReadAhead {
-    table: Arc<MemTable>,
+pub(super) struct ReadAhead<E> {
+    table: SealedTable,
     /// The present entry.
-    entries: MemTableIterator,
+    entries: E,
     /// Bytes of values that the window holds at most.
     window_bytes: usize,
     /// The window, from its first entry on: where in `values` the value is, `None` where it is inline.
@@ -46,16 +51,15 @@ struct Wanted {
     span: u64,
 }
 
-impl ReadAhead {
-    /// Over all entries of `table`, from none; one of so many that are read together.
-    pub fn new(table: Arc<MemTable>, together: usize) -> Self {
-        let entries = table.entries();
+impl<E: SlotIterator> ReadAhead<E> {
+    /// Over all of the table's `entries`, from none; one of so many that are read together.
+    pub fn new(table: SealedTable, entries: E, together: usize) -> Self {
         let window_bytes = (WINDOW_BYTES / together.max(1)).max(WINDOW_BYTES_MIN);
         Self { table, entries, window_bytes, window: Vec::new(), values: Vec::new(), at: 0, status: Ok(()) }
     }
 
     /// Goes elsewhere: a new window begins there.
-    fn go(&mut self, go: impl FnOnce(&mut MemTableIterator)) {
+    fn go(&mut self, go: impl FnOnce(&mut E)) {
         go(&mut self.entries);
         (self.at, self.status) = (0, Ok(()));
         self.window.clear();
@@ -64,7 +68,7 @@ impl ReadAhead {
 
     /// Reads the values of the entries from the present one on.
     fn fill(&mut self) -> Result<()> {
-        let table = Arc::clone(&self.table);
+        let table = self.table.clone();
         let Some(values) = table.log_values() else { return Ok(()) };
         (self.at, self.window, self.values) = (0, Vec::new(), std::mem::take(&mut self.values));
         self.values.clear();
@@ -125,15 +129,15 @@ impl ReadAhead {
     }
 }
 
-impl InternalIterator for ReadAhead {
+impl<E: SlotIterator> InternalIterator for ReadAhead<E> {
     fn valid(&self) -> bool {
         self.status.is_ok() && self.entries.valid()
     }
     fn seek_to_first(&mut self) {
-        self.go(MemTableIterator::seek_to_first);
+        self.go(E::seek_to_first);
     }
     fn seek_to_last(&mut self) {
-        self.go(MemTableIterator::seek_to_last);
+        self.go(E::seek_to_last);
     }
     fn seek(&mut self, target: &[u8]) {
         self.go(|entries| entries.seek(target));
@@ -149,7 +153,7 @@ impl InternalIterator for ReadAhead {
         }
     }
     fn prev(&mut self) {
-        self.go(MemTableIterator::prev);
+        self.go(E::prev);
     }
     fn key(&self) -> &[u8] {
         self.entries.key()

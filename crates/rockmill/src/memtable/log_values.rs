@@ -125,6 +125,14 @@ impl<'a> Slot<'a> {
             None => Self::Inline(&[]),
         }
     }
+
+    /// Length of the value, in bytes.
+    pub fn value_len(self) -> usize {
+        match self {
+            Self::Inline(value) => value.len(),
+            Self::InLog(at) => at.len as usize,
+        }
+    }
 }
 
 impl Address {
@@ -174,6 +182,15 @@ impl LogValues {
         Self { inline_max, files: RwLock::default() }
     }
 
+    /// Of an index table that has the entries of several: the logs of all of them. `None` without any.
+    pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        all.fold(None, |sum: Option<Self>, one| {
+            let sum = sum.unwrap_or_else(|| Self::new(one.inline_max));
+            one.files.read().iter().for_each(|file| sum.hold(file));
+            Some(sum)
+        })
+    }
+
     /// Gives the slot of a value to `put`; it is in the log at `at`, or in none.
     pub fn slot(&self, value: &[u8], at: Option<LoggedValue<'_>>, put: impl FnOnce(&[u8])) {
         let mut slot = SlotBuffer { bytes: [0; ADDRESS_MAX], len: 0 };
@@ -216,6 +233,7 @@ impl LogValues {
     }
 
     /// The numbers of the logs.
+    #[cfg(test)]
     pub fn numbers(&self) -> Vec<u64> {
         self.files.read().iter().map(|f| f.number).collect()
     }

@@ -55,21 +55,24 @@ mod build;
 mod index;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rockmill_format::key::{self, ParsedInternalKey};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::bloom::Bloom;
-use super::skiplist::{Entry, SortedEntries};
+use super::log_read_ahead::{ReadAhead, SlotIterator};
+use super::log_values::LogValues;
+use super::skiplist::{Entry, SkipList, SortedEntries};
 use super::write_buffer_manager::MemoryAccount;
-use super::{MemTable, lacks_key, lacks_prefix};
+use super::{IndexTableIterator, MemTable, lacks_key, lacks_prefix};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, ValueSource};
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
+pub(crate) use build::left_in_log;
 pub use build::{LeftInLog, LeftOut, LogOf, MergePlan};
 use index::{GROUP, PrefixIndex};
 
@@ -87,6 +90,8 @@ pub struct MergedMemTable {
     bloom: Option<Bloom>,
     range_dels: RangeDels,
     figures: Figures,
+    /// Of index tables: where the values are.
+    values: Option<LogValues>,
     /// Of what it has itself.
     account: Option<MemoryAccount>,
 }
@@ -192,7 +197,11 @@ impl MergedMemTable {
             if parsed.user_key != user_key && self.cmp.compare_user(parsed.user_key, user_key).is_ne() {
                 return;
             }
-            if !ctx.offer(parsed, ValueSource::Bytes(e.value())) {
+            let goes_on = match &self.values {
+                None => ctx.offer(parsed, ValueSource::Bytes(e.value())),
+                Some(values) => values.offer(parsed, e.value(), ctx),
+            };
+            if !goes_on {
                 return;
             }
         }
@@ -204,15 +213,39 @@ impl MergedMemTable {
         (count, count * self.data_size().checked_div(self.num_entries()).unwrap_or(0))
     }
 
-    /// An iterator over the point entries; it keeps them alive.
+    /// An iterator over the point entries; it keeps them alive. Of an index table it reads each value when it comes to
+    /// it.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
-        Box::new(MergedIterator { at: self.entries.len(), table: Arc::clone(self), prefix: None })
+        self.iter_with(None, false)
+    }
+
+    /// The same, for those who call [`InternalIterator::prepare_value`] before they ask for a value.
+    pub(crate) fn iter_unprepared(self: &Arc<Self>) -> Box<dyn InternalIterator> {
+        self.iter_with(None, true)
     }
 
     /// The same; seeks that `prefix` allows to ask the filter find nothing where it lacks the target's prefix.
-    pub fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+    pub(crate) fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
         let prefix = self.bloom.as_ref().is_some_and(|b| b.prefixes().is_some()).then(|| Arc::clone(prefix));
-        Box::new(MergedIterator { at: self.entries.len(), table: Arc::clone(self), prefix })
+        self.iter_with(prefix, true)
+    }
+
+    /// Its entries as they are: of index tables with slots for values.
+    fn slots(self: &Arc<Self>) -> MergedIterator {
+        MergedIterator { at: self.entries.len(), table: Arc::clone(self), prefix: None }
+    }
+
+    fn iter_with(self: &Arc<Self>, prefix: Option<Arc<PrefixSeek>>, unprepared: bool) -> Box<dyn InternalIterator> {
+        let entries = MergedIterator { prefix, ..self.slots() };
+        match &self.values {
+            None => Box::new(entries),
+            Some(_) => Box::new(IndexTableIterator::new(entries, SealedTable::Merged(Arc::clone(self)), unprepared)),
+        }
+    }
+
+    /// Of index tables: where the values are.
+    pub(crate) fn log_values(&self) -> Option<&LogValues> {
+        self.values.as_ref()
     }
 
     /// The range tombstones, fragmented; `None` when there are none.
@@ -269,6 +302,12 @@ struct MergedIterator {
     table: Arc<MergedMemTable>,
     at: usize,
     prefix: Option<Arc<PrefixSeek>>,
+}
+
+impl SlotIterator for MergedIterator {
+    fn copy(&self) -> Self {
+        Self { table: Arc::clone(&self.table), at: self.at, prefix: None }
+    }
 }
 
 impl MergedIterator {
@@ -361,7 +400,94 @@ macro_rules! either {
     };
 }
 
+/// Memory that goes with its last reader.
+pub(crate) struct HeldMemory(Held);
+
+enum Held {
+    Plain(Weak<MemTable>),
+    /// Of what several became: what it has itself, and each of their lists.
+    Merged(Weak<MergedMemTable>),
+    List(Weak<SkipList>),
+}
+
+impl HeldMemory {
+    /// Bytes, as long as somebody holds it.
+    pub fn bytes(&self) -> Option<u64> {
+        let bytes = match &self.0 {
+            Held::Plain(t) => t.upgrade()?.memory_usage(),
+            Held::Merged(t) => t.upgrade()?.own_memory_usage(),
+            Held::List(list) => list.upgrade()?.memory_usage(),
+        };
+        Some(bytes as u64)
+    }
+}
+
 impl SealedTable {
+    /// True when both are one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Plain(a), Self::Plain(b)) => Arc::ptr_eq(a, b),
+            (Self::Merged(a), Self::Merged(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// The smallest number of the memtables in it.
+    pub(crate) fn oldest_id(&self) -> u64 {
+        match self {
+            Self::Plain(t) => t.id(),
+            Self::Merged(t) => t.ids().last().copied().unwrap_or(0),
+        }
+    }
+
+    /// How many memtables are in it.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Plain(_) => 1,
+            Self::Merged(t) => t.ids().len(),
+        }
+    }
+
+    /// What goes when nobody holds it any more.
+    pub(crate) fn held_memory(&self) -> Vec<HeldMemory> {
+        match self {
+            Self::Plain(t) => vec![HeldMemory(Held::Plain(Arc::downgrade(t)))],
+            Self::Merged(t) => {
+                let lists = t.entries.lists().iter().map(|list| HeldMemory(Held::List(Arc::downgrade(list))));
+                lists.chain([HeldMemory(Held::Merged(Arc::downgrade(t)))]).collect()
+            }
+        }
+    }
+
+    /// Of index tables: where the values are.
+    #[inline]
+    pub(crate) fn log_values(&self) -> Option<&LogValues> {
+        either!(self, t => t.log_values())
+    }
+
+    /// See [`MemTable::iter_unprepared`].
+    pub(crate) fn iter_unprepared(&self) -> Box<dyn InternalIterator> {
+        either!(self, t => t.iter_unprepared())
+    }
+
+    /// An iterator for one who reads all of it in order: values that are in logs are read ahead.
+    /// It is one of so many that are read `together`.
+    pub(crate) fn iter_all(&self, together: usize) -> Box<dyn InternalIterator> {
+        match self {
+            _ if self.log_values().is_none() => self.iter(),
+            Self::Plain(t) => Box::new(ReadAhead::new(self.clone(), t.entries(), together)),
+            Self::Merged(t) => Box::new(ReadAhead::new(self.clone(), t.slots(), together)),
+        }
+    }
+
+    /// Bytes allocated for what was filled, without what a merge adds.
+    pub(crate) fn filled_memory(&self) -> usize {
+        match self {
+            Self::Plain(t) => t.memory_usage(),
+            Self::Merged(t) => t.memory_usage() - t.own_memory_usage(),
+        }
+    }
+
     /// The numbers of the memtables in it, newest first.
     pub fn ids(&self) -> Vec<u64> {
         match self {
@@ -382,7 +508,7 @@ impl SealedTable {
     }
 
     /// See [`MemTable::iter_by_prefix`].
-    pub fn iter_by_prefix(&self, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
+    pub(crate) fn iter_by_prefix(&self, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
         either!(self, t => t.iter_by_prefix(prefix))
     }
 

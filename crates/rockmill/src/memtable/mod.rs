@@ -3,7 +3,7 @@
 
 mod arena;
 mod bloom;
-pub(crate) mod log_read_ahead;
+mod log_read_ahead;
 pub(crate) mod log_values;
 mod merged;
 mod pool;
@@ -28,7 +28,9 @@ pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, block_of_arena, memory_when_f
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
+use log_read_ahead::SlotIterator;
 use log_values::{LogValues, LoggedValue, Slot};
+pub(crate) use merged::{HeldMemory, left_in_log};
 pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, SkipList};
@@ -249,7 +251,7 @@ impl MemTable {
         let entries = MemTableIterator { prefix, ..self.entries() };
         match &self.values {
             None => Box::new(entries),
-            Some(_) => Box::new(IndexTableIterator::new(entries, Arc::clone(self), unprepared)),
+            Some(_) => Box::new(IndexTableIterator::new(entries, SealedTable::Plain(Arc::clone(self)), unprepared)),
         }
     }
 
@@ -358,12 +360,13 @@ struct MemTableIterator {
     prefix: Option<(Arc<PrefixSeek>, Arc<MemTable>)>,
 }
 
-impl MemTableIterator {
-    /// Another at the same place.
+impl SlotIterator for MemTableIterator {
     fn copy(&self) -> Self {
         Self { cursor: self.cursor.copy(), prefix: None }
     }
+}
 
+impl MemTableIterator {
     fn is_left_out(&self, target: &[u8], backward: bool) -> bool {
         self.prefix.as_ref().is_some_and(|(seek, table)| lacks_prefix(table.bloom.as_ref(), target, seek, backward))
     }
@@ -415,9 +418,9 @@ impl InternalIterator for MemTableIterator {
 }
 
 /// Over an index table: its values come from the log.
-struct IndexTableIterator {
-    entries: MemTableIterator,
-    table: Arc<MemTable>,
+struct IndexTableIterator<E> {
+    entries: E,
+    table: SealedTable,
     /// Values are read when they are asked for.
     unprepared: bool,
     /// The present entry's value is in `read`.
@@ -426,8 +429,8 @@ struct IndexTableIterator {
     status: Result<()>,
 }
 
-impl IndexTableIterator {
-    fn new(entries: MemTableIterator, table: Arc<MemTable>, unprepared: bool) -> Self {
+impl<E: InternalIterator> IndexTableIterator<E> {
+    fn new(entries: E, table: SealedTable, unprepared: bool) -> Self {
         Self { entries, table, unprepared, is_read: false, read: Vec::new(), status: Ok(()) }
     }
 
@@ -435,7 +438,7 @@ impl IndexTableIterator {
         Slot::read(self.entries.value())
     }
 
-    fn step(&mut self, step: impl FnOnce(&mut MemTableIterator)) {
+    fn step(&mut self, step: impl FnOnce(&mut E)) {
         step(&mut self.entries);
         self.is_read = false;
         self.status = Ok(());
@@ -445,15 +448,15 @@ impl IndexTableIterator {
     }
 }
 
-impl InternalIterator for IndexTableIterator {
+impl<E: InternalIterator> InternalIterator for IndexTableIterator<E> {
     fn valid(&self) -> bool {
         self.status.is_ok() && self.entries.valid()
     }
     fn seek_to_first(&mut self) {
-        self.step(MemTableIterator::seek_to_first);
+        self.step(E::seek_to_first);
     }
     fn seek_to_last(&mut self) {
-        self.step(MemTableIterator::seek_to_last);
+        self.step(E::seek_to_last);
     }
     fn seek(&mut self, target: &[u8]) {
         self.step(|entries| entries.seek(target));
@@ -462,10 +465,10 @@ impl InternalIterator for IndexTableIterator {
         self.step(|entries| entries.seek_for_prev(target));
     }
     fn next(&mut self) {
-        self.step(MemTableIterator::next);
+        self.step(E::next);
     }
     fn prev(&mut self) {
-        self.step(MemTableIterator::prev);
+        self.step(E::prev);
     }
     fn key(&self) -> &[u8] {
         self.entries.key()
@@ -482,7 +485,7 @@ impl InternalIterator for IndexTableIterator {
         if self.is_read || !self.valid() {
             return self.valid();
         }
-        let (Slot::InLog(at), Some(values)) = (self.slot(), &self.table.values) else { return true };
+        let (Slot::InLog(at), Some(values)) = (self.slot(), self.table.log_values()) else { return true };
         match values.read(at) {
             Ok(value) => (self.read, self.is_read) = (value, true),
             Err(e) => self.status = Err(e),

@@ -88,6 +88,9 @@ declare_options! {
     max_index_size: usize = 8 << 20, own_fixed, set_max_index_size;
     /// With `fast_capacity`: bytes of memory of full index tables at which they are flushed.
     data_flush_trigger_size: usize = 32 << 20, own_fixed, set_data_flush_trigger_size;
+    /// With `fast_capacity`: so many full index tables in a row become one, in memory; up to 6 more where a core is
+    /// short, and never fewer than 2. 0 merges none.
+    index_merge_trigger_num: usize = 2, own_fixed, set_index_merge_trigger_num;
     /// With `fast_capacity`: values of up to so many bytes are kept in the index table itself.
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0

@@ -5,6 +5,7 @@
 //! | `decide.rs` | from observed to orders, pure: until the tree or the memtables change, and at a moment |
 //! | `write_control.rs` | how a tree is to slow writers, and how a writer waits |
 //! | `rate_control.rs` | the rate that compactions can take in |
+//! | `index_tables.rs` | when index tables are merged, and when they are flushed |
 //! | `flush_pace.rs` | how fast memtables may fill while a flush is in flight |
 //! | `flush_bound.rs` | whether writers wait for flushes rather than for compactions |
 //! | `flush_priority.rs` | when compactions let a flush go first at the device |
@@ -19,6 +20,7 @@ pub(crate) mod file;
 pub(crate) mod flush_bound;
 pub(crate) mod flush_pace;
 pub(crate) mod flush_priority;
+pub(crate) mod index_tables;
 pub(crate) mod rate_control;
 pub(crate) mod read_protection;
 pub(crate) mod write_control;

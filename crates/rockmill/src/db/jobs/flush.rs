@@ -87,14 +87,25 @@ impl CfState {
 }
 
 impl State {
-    pub(super) fn pick_flush(&mut self, atomic: bool, without_merging: bool) -> Option<FlushPick> {
+    /// A flush is due, and none that runs keeps it from beginning.
+    pub(super) fn flush_may_begin(&self, atomic: bool, without_merging: bool) -> bool {
         if self.errors.of_writes().is_some() {
-            return None;
+            return false;
         }
         if atomic {
             // One at a time. What becomes immutable together is picked together, because both happen under this lock.
             let free = self.cfs.values().all(|c| !c.front.is_flushing());
-            return (free && self.cfs.values().any(|c| c.flush_due(without_merging))).then(|| self.pick_all_flushes());
+            return free && self.cfs.values().any(|c| c.flush_due(without_merging));
+        }
+        self.cfs.values().any(|c| !c.front.is_flushing() && c.flush_due(without_merging))
+    }
+
+    pub(super) fn pick_flush(&mut self, atomic: bool, without_merging: bool) -> Option<FlushPick> {
+        if !self.flush_may_begin(atomic, without_merging) {
+            return None;
+        }
+        if atomic {
+            return Some(self.pick_all_flushes());
         }
         let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(without_merging))?;
         self.jobs.running_flushes += 1;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `threads.rs` | the threads: what they wait for, and when they end |
 //! | `flush.rs` | which memtables become tables together, the tables, their commit |
+//! | `index_merge.rs` | index tables that become one before they are flushed |
 //! | `compact.rs` | which compaction is next, and its work |
 //! | `ordered_commit.rs` | when what a compaction wrote becomes live |
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |
@@ -16,6 +17,7 @@ pub(crate) mod error_recovery;
 #[cfg(feature = "internals")]
 pub(crate) mod extra_runs;
 pub(crate) mod flush;
+pub(crate) mod index_merge;
 pub(crate) mod manual;
 pub(crate) mod ordered_commit;
 pub(crate) mod refit;

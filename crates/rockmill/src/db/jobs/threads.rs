@@ -1,7 +1,8 @@
 //! Background threads: who starts them, what they wait for, and when they end.
 //!
 //! Threads wait on one condition and look for work themselves, so there is no queue that could disagree with the
-//! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting.
+//! state of the tree. Flushes have threads of their own: a long compaction never keeps a memtable waiting. Index merges
+//! are theirs too, when no flush is due.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -127,9 +128,19 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                     return;
                 }
                 if let Some(p) = state.pick_flush(db.opts.atomic_flush, db.flushes_without_merging()) {
-                    break p;
+                    break Ok(p);
+                }
+                if let Some(merge) = state.pick_index_merge() {
+                    break Err(merge);
                 }
                 db.work_available.wait(&mut state);
+            }
+        };
+        let pick = match pick {
+            Ok(flush) => flush,
+            Err((cf, merge)) => {
+                db.do_index_merge(&cf, &merge);
+                continue;
             }
         };
         // A failure is a background error by now, which callers that wait look at.

@@ -57,6 +57,20 @@ counters! {
     flushes,
     /// Bytes of tables that flushes wrote.
     flush_bytes,
+    /// Index tables that became one with others before they were flushed.
+    index_tables_merged,
+    /// Entries of them, before.
+    index_entries_merged,
+    /// Entries that nobody saw any more, and that were left out.
+    index_entries_left_out,
+    /// Bytes of their values in logs.
+    index_bytes_left_out,
+    /// Wall time of index merges, in microseconds.
+    index_merge_micros,
+    /// Index merges that a flush made useless.
+    index_merges_stopped,
+    /// How often it changed when index tables are merged and flushed.
+    index_schedule_changes,
     /// Compactions, without those that only moved tables.
     compactions,
     /// Compactions that only moved tables.

@@ -44,6 +44,20 @@ impl DbInner {
             sustained as f64 / MB,
             self.pacing.writers().longest_micros.load(Ordering::Relaxed) as f64 / 1e3
         );
+        if self.front.memory().index().is_some() {
+            let _ = writeln!(
+                s,
+                "Index merges: {} tables, {} entries, {} left out with {:.2} MB in logs, {:.3} s, {} stopped; schedule \
+                 changed {} times",
+                c.index_tables_merged,
+                c.index_entries_merged,
+                c.index_entries_left_out,
+                c.index_bytes_left_out as f64 / MB,
+                seconds(c.index_merge_micros),
+                c.index_merges_stopped,
+                c.index_schedule_changes
+            );
+        }
         let _ = writeln!(s, "Merge engine: {}", self.engines.describe(&self.live()));
         let memory = self.memory_parts();
         let parts = memory.named().map(|(name, bytes)| format!("{name} {:.2} MB", bytes as f64 / MB));

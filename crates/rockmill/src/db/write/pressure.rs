@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::db::report::stats::count;
 use crate::db::{DbInner, State};
 use crate::event_listener::WriteStallCondition;
+use crate::info_log::log_info;
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
 use crate::pacing::decide::{self, FamilyNow, LogsNow, Orders, Pace, decide};
+use crate::pacing::index_tables::Triggers;
 use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
 
@@ -15,7 +18,28 @@ impl DbInner {
     /// the tree, of the memtables, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
+        self.reschedule(state);
         self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
+    }
+
+    /// Decides again when index tables are merged and flushed.
+    fn reschedule(&self, state: &State) {
+        if self.front.memory().index().is_none() {
+            return;
+        }
+        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        for c in state.cfs.values() {
+            let Some(change) = c.front.reschedule(now) else { continue };
+            let Triggers { merge, flush_bytes } = change.now;
+            log_info!(
+                self.log,
+                "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of memory",
+                c.cf.name,
+                change.short.name()
+            );
+            count(&self.stats.index_schedule_changes, 1);
+            self.work_available.notify_all();
+        }
     }
 
     /// What logs hold that is in no table. Others that are there are about to be deleted, or wait for somebody who has

@@ -7,37 +7,43 @@
 //! 1. Writers fill the active memtable. It is [sealed](FamilyFront::seal) between two write groups, by the leader.
 //! 2. A flush [takes](FamilyFront::take_sealed) everything that is sealed. Only one of a column family runs at a time,
 //!    so what it took is still the oldest when it [commits](FamilyFront::flushed).
-//! 3. After the commit the log number is that of the log in which what is left began.
+//! 3. Index tables that wait may become one meanwhile (`index_merge.rs`): neighbours of which a flush has taken none.
+//! 4. After the commit the log number is that of the log in which what is left began.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
+use super::index_merge::{IndexMerge, MergedIndex};
 use super::memory::{BufferLimit, FrontMemory, IndexTables, memtable_size};
-use super::view::{FrontView, SealedRuns, stats_of};
+use super::view::{FrontView, SealedRuns, stats_of, stats_of_sealed};
 use crate::event_listener::FlushReason;
 use crate::front::{BufferStats, SealedInfo};
-use crate::memtable::MemTable;
 use crate::memtable::log_values::LoggedValue;
+use crate::memtable::{HeldMemory, MemTable, SealedTable};
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
 use crate::pacing::decide::{FullMemtables, LogsNow, MemtablesNow};
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
+use crate::pacing::index_tables::{IndexQueues, IndexSchedule, ScheduleChange};
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
     cmp: InternalKeyComparator,
     /// Its memtables are index tables.
     index: Option<IndexTables>,
+    /// When these are merged and flushed.
+    schedule: Cell<IndexSchedule>,
     /// The memtable that writers fill.
     active: Arc<MemTable>,
     /// The log that was in use when `active` began: its data is in this one or later ones.
     active_log: u64,
     /// Oldest first.
     sealed: VecDeque<Sealed>,
-    /// Flushed memtables that readers may still hold.
-    flushed: Vec<Weak<MemTable>>,
+    /// Of memtables that are flushed, and that readers may still hold.
+    flushed: Vec<HeldMemory>,
     /// Logs below this hold nothing for the column family; in the MANIFEST.
     log_number: u64,
     /// Flush what is sealed even if it is fewer than `min_write_buffer_number_to_merge`.
@@ -45,6 +51,10 @@ pub(crate) struct FamilyFront {
     /// Why the next flush happens.
     flush_reason: FlushReason,
     flushing: bool,
+    /// So many of the oldest sealed ones are what the flush took.
+    taken: usize,
+    /// An index merge runs, or has failed: then there is none any more.
+    merging: bool,
     /// The newest memtable of whose flush listeners have been told.
     flush_reported_up_to: u64,
     /// How fast writers may fill `active` while a flush is in flight.
@@ -52,11 +62,19 @@ pub(crate) struct FamilyFront {
     fill: MemtableFill,
 }
 
-/// A full memtable, waiting for its flush.
+/// A full memtable, or several that became one, waiting for its flush.
 struct Sealed {
-    mem: Arc<MemTable>,
+    table: SealedTable,
     /// See [`FamilyFront::active_log`].
     log: u64,
+    /// How often what is in it was merged, at most.
+    tier: u32,
+}
+
+impl Sealed {
+    fn new(mem: Arc<MemTable>, log: u64) -> Self {
+        Self { table: SealedTable::Plain(mem), log, tier: 0 }
+    }
 }
 
 /// How far writers have come when a memtable is sealed.
@@ -80,6 +98,7 @@ impl FamilyFront {
         Self {
             cmp: cmp.clone(),
             index: memory.index().copied(),
+            schedule: Cell::new(IndexSchedule::new(memory.index().map_or_else(Default::default, |i| i.given))),
             active: memory.memtable(1, cmp, options),
             active_log: log_number,
             sealed: VecDeque::new(),
@@ -88,6 +107,8 @@ impl FamilyFront {
             flush_requested: false,
             flush_reason: FlushReason::WriteBufferFull,
             flushing: false,
+            taken: 0,
+            merging: false,
             flush_reported_up_to: 0,
             pace: FlushPace::default(),
             fill: MemtableFill::new(memtable_size(memory.index(), options)),
@@ -96,7 +117,7 @@ impl FamilyFront {
 
     /// What readers and writers are to see from now on.
     pub fn view(&self) -> FrontView {
-        let sealed = self.sealed.iter().rev().map(|s| Arc::clone(&s.mem)).collect();
+        let sealed = self.sealed.iter().rev().map(|s| s.table.clone()).collect();
         FrontView::new(Arc::clone(&self.active), sealed)
     }
 
@@ -158,7 +179,7 @@ impl FamilyFront {
             self.pace.wrote(filled.data as f64, seconds);
         }
         let info = SealedInfo { id: full.id(), first_sequence: full.first_sequence(), stats: stats_of(&full) };
-        self.sealed.push_back(Sealed { mem: full, log: self.active_log });
+        self.sealed.push_back(Sealed::new(full, self.active_log));
         self.active_log = log;
         self.flush_reason = reason;
         // Also where several memtables are to be merged: the log is to go, or the memory is needed, now.
@@ -169,7 +190,7 @@ impl FamilyFront {
     /// Nothing of it will be flushed: whoever still reads it, nobody is to wait for its memory.
     pub fn leave(&self) {
         self.active.mark_flushed();
-        self.sealed.iter().for_each(|s| s.mem.mark_flushed());
+        self.sealed.iter().for_each(|s| s.table.mark_flushed());
     }
 
     // Logs.
@@ -250,7 +271,7 @@ impl FamilyFront {
         if self.index.is_some() && self.is_full(options) {
             let full = self.replace_active(options, memory);
             full.mark_immutable();
-            self.sealed.push_back(Sealed { mem: full, log: self.active_log });
+            self.sealed.push_back(Sealed::new(full, self.active_log));
             self.active_log = log;
         }
     }
@@ -262,11 +283,11 @@ impl FamilyFront {
 
     /// Takes what was recovered, to be written as a table before the database is open; `None` without any.
     pub fn take_recovered(&mut self, options: &CfOptions, memory: &FrontMemory) -> Option<SealedRuns> {
-        let mut all: Vec<_> = self.sealed.drain(..).map(|s| s.mem).collect();
+        let mut all: Vec<_> = self.sealed.drain(..).map(|s| s.table).collect();
         if !self.active.is_empty() {
-            all.push(self.replace_active(options, memory));
+            all.push(SealedTable::Plain(self.replace_active(options, memory)));
         }
-        (!all.is_empty()).then(|| SealedRuns::new(all))
+        (!all.is_empty()).then(|| SealedRuns::of(all))
     }
 
     // Flushes.
@@ -275,8 +296,8 @@ impl FamilyFront {
     /// others to be merged with.
     pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
         let n = self.sealed.len();
-        if let Some(index) = &self.index {
-            let enough = || self.sealed_stats().memory >= index.flush_bytes as u64;
+        if self.index.is_some() {
+            let enough = || self.filled_memory() >= self.schedule.get().now().flush_bytes;
             return n > 0 && (self.flush_requested || without_merging || enough());
         }
         let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
@@ -316,8 +337,8 @@ impl FamilyFront {
 
     /// A flush begins: gives everything that is sealed, and why. No flush may run.
     pub fn take_sealed(&mut self) -> (SealedRuns, FlushReason) {
-        self.flushing = true;
-        let runs = SealedRuns::new(self.sealed.iter().map(|s| Arc::clone(&s.mem)).collect());
+        (self.flushing, self.taken) = (true, self.sealed.len());
+        let runs = SealedRuns::of(self.sealed.iter().map(|s| s.table.clone()).collect());
         (runs, std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull))
     }
 
@@ -328,29 +349,31 @@ impl FamilyFront {
 
     /// The log number once these runs, the oldest, are in tables.
     pub fn log_number_after(&self, runs: &SealedRuns) -> u64 {
-        self.sealed.get(runs.count()).map_or(self.active_log, |s| s.log)
+        self.sealed.get(runs.tables().len()).map_or(self.active_log, |s| s.log)
     }
 
     /// These runs are in tables: they go as soon as no reader has them, and logs below `log_number` are not needed.
     pub fn flushed(&mut self, runs: &SealedRuns, log_number: u64) {
-        self.flushed.retain(|mem| mem.strong_count() > 0);
-        for mem in runs.mems() {
-            // Only one flush of a column family runs at a time, so they are still the oldest.
-            let oldest = self.sealed.front().is_some_and(|s| Arc::ptr_eq(&s.mem, mem));
+        self.flushed.retain(|held| held.bytes().is_some());
+        for table in runs.tables() {
+            // Only one flush of a column family runs at a time, and what it took is not merged: they are still the
+            // oldest.
+            let oldest = self.sealed.front().is_some_and(|s| s.table.is(table));
             debug_assert!(oldest, "another flush took a memtable");
             if oldest {
                 self.sealed.pop_front();
+                self.taken = self.taken.saturating_sub(1);
             }
-            mem.mark_flushed();
-            self.flushed.push(Arc::downgrade(mem));
+            table.mark_flushed();
+            self.flushed.extend(table.held_memory());
         }
         self.raise_log_number(log_number);
     }
 
     /// The flush of these runs ended, with a commit or not, after so much CPU time.
     pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
-        self.flushing = false;
-        let done = self.sealed.front().is_none_or(|s| runs.mems().iter().all(|m| !Arc::ptr_eq(m, &s.mem)));
+        (self.flushing, self.taken) = (false, 0);
+        let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
         self.pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
         if self.sealed.is_empty() {
@@ -358,10 +381,93 @@ impl FamilyFront {
         }
     }
 
+    // Index merges.
+
+    /// Neighbours among full index tables that are to become one, if there are enough; then an index merge runs, until
+    /// [`Self::merge_ended`].
+    ///
+    /// A table has a *tier*: 0 as it was filled, and one more than its inputs when it was merged. Only neighbours of
+    /// one tier are merged, all of them, when they are `k` or more ([`Triggers::merge`]). So
+    ///
+    /// - an entry of a table of tier `t` was merged `t` times, and such a table has the entries of at least `k^t` that
+    ///   were filled: of `n` that wait for a flush, each entry is merged at most `log_k n` times;
+    /// - tiers never rise from older to newer ones, since what is filled comes at the end with 0, a flush takes the
+    ///   oldest, and the older neighbour of *all* of a tier in a row is of a higher one. So those of a tier are all in
+    ///   a row, and when nothing is left to merge there are fewer than `k` of each: `(k - 1) * (log_k n + 1)` at most.
+    ///
+    /// After a flush that failed, what it had taken may be of lower tiers than what was merged behind it: then there
+    /// may be more of them, until the next flush takes all.
+    ///
+    /// [`Triggers::merge`]: crate::pacing::index_tables::Triggers::merge
+    pub fn take_merge(&mut self) -> Option<IndexMerge> {
+        let least = self.schedule.get().now().merge;
+        if self.index.is_none() || self.merging || least == 0 {
+            return None;
+        }
+        // The newest first: they are the smallest, and what is merged next to them is soonest done.
+        let run = self.tiers().rev().find(|run| run.len() >= least.max(2))?;
+        self.merging = true;
+        Some(IndexMerge::of(self.sealed.range(run).rev().map(|s| s.table.clone()).collect()))
+    }
+
+    /// Places of tables of one tier in a row, of which no flush has any; oldest first.
+    fn tiers(&self) -> impl DoubleEndedIterator<Item = std::ops::Range<usize>> + use<> {
+        let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+        for i in self.taken..self.sealed.len() {
+            match runs.last_mut() {
+                Some(run) if self.sealed[run.start].tier == self.sealed[i].tier => run.end = i + 1,
+                _ => runs.push(i..i + 1),
+            }
+        }
+        runs.into_iter()
+    }
+
+    /// True while no flush has taken what is merged.
+    pub fn is_wanted(&self, merge: &IndexMerge) -> bool {
+        self.place_of(merge).is_some()
+    }
+
+    /// Where the inputs are: all of them, in a row, and no flush has one.
+    fn place_of(&self, merge: &IndexMerge) -> Option<std::ops::Range<usize>> {
+        let oldest = merge.tables().last()?;
+        let from = self.sealed.iter().position(|s| s.table.is(oldest)).filter(|from| *from >= self.taken)?;
+        let place = from..from + merge.tables().len();
+        let same = place.end <= self.sealed.len()
+            && self.sealed.range(place.clone()).rev().zip(merge.tables()).all(|(s, input)| s.table.is(input));
+        same.then_some(place)
+    }
+
+    /// Puts what several became in their place; false where a flush has taken them. The caller publishes a view.
+    pub fn merged(&mut self, merge: &IndexMerge, merged: MergedIndex) -> bool {
+        let Some(place) = self.place_of(merge) else { return false };
+        let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
+        let table = merged.into_table();
+        self.sealed.drain(place.start + 1..place.end);
+        self.sealed[place.start] = Sealed { table, log, tier };
+        true
+    }
+
+    /// The index merge ended, with a commit or not. After a `failed` one there is no other.
+    pub fn merge_ended(&mut self, failed: bool) {
+        self.merging = failed;
+    }
+
+    /// Decides again when index tables are merged and flushed; gives what has changed.
+    pub fn reschedule(&self, now: Seconds) -> Option<ScheduleChange> {
+        self.index?;
+        let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
+        let queues = IndexQueues { merge, flush_bytes: self.filled_memory() };
+        let mut schedule = self.schedule.get();
+        let change = schedule.decide(queues, now);
+        self.schedule.set(schedule);
+        change
+    }
+
     /// True as long as a memtable up to number `id` is in no table; with `tell`, until listeners have been told of its
     /// flush.
     pub fn is_unflushed(&self, id: u64, tell: bool) -> bool {
-        self.sealed.iter().any(|s| s.mem.id() <= id) || (tell && self.flushing && self.flush_reported_up_to < id)
+        self.sealed.iter().any(|s| s.table.oldest_id() <= id)
+            || (tell && self.flushing && self.flush_reported_up_to < id)
     }
 
     /// How long flushes take.
@@ -390,7 +496,7 @@ impl FamilyFront {
         logs: LogsNow,
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
         let size = memtable_size(self.index.as_ref(), options);
-        let waiting: u64 = self.sealed.iter().map(|s| s.mem.data_size()).sum();
+        let waiting: u64 = self.sealed.iter().map(|s| s.table.data_size()).sum();
         MemtablesNow {
             memtables: self.full_memtables(options),
             flushing: self.waits_for_flush(options, without_merging),
@@ -409,7 +515,12 @@ impl FamilyFront {
 
     /// What sealed ones hold.
     pub fn sealed_stats(&self) -> BufferStats {
-        self.sealed.iter().map(|s| stats_of(&s.mem)).sum()
+        self.sealed.iter().map(|s| stats_of_sealed(&s.table)).sum()
+    }
+
+    /// Bytes of sealed ones, without what merges add: flushes are to be no smaller for them.
+    fn filled_memory(&self) -> u64 {
+        self.sealed.iter().map(|s| s.table.filled_memory() as u64).sum()
     }
 
     /// Bytes of memtables that are not in tables yet.
@@ -419,13 +530,15 @@ impl FamilyFront {
 
     /// Bytes of memtables that are in tables, and that readers still hold.
     pub fn flushed_memory(&self) -> u64 {
-        self.flushed.iter().filter_map(Weak::upgrade).map(|mem| mem.memory_usage() as u64).sum()
+        self.flushed.iter().filter_map(HeldMemory::bytes).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::MergeMeans;
+    use crate::options::DbOptions;
 
     #[test]
     fn logs_are_needed_until_what_they_hold_is_in_tables() {
@@ -461,5 +574,127 @@ mod tests {
         assert!(front.flushed_memory() > 0, "a reader has it");
         drop(reader);
         assert_eq!(front.flushed_memory(), 0);
+    }
+
+    /// Index tables without logs: all values are inline.
+    fn index_tables() -> (CfOptions, FrontMemory, FamilyFront) {
+        let all = DbOptions { fast_capacity: 1 << 20, ..DbOptions::default() };
+        let (options, memory) = (CfOptions::default(), FrontMemory::new(&all, &Arc::default()));
+        let front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
+        (options, memory, front)
+    }
+
+    /// Seals a table of one entry, whose log is `seq`.
+    fn fill(front: &mut FamilyFront, options: &CfOptions, memory: &FrontMemory, seq: u64) {
+        front.log_begins(seq);
+        front.view().insert(seq, ValueType::Value, &[b'a' + seq as u8 % 3], &[seq as u8], None);
+        let writers = WritersNow { written: 0, now: 0.0, waited: 0.0 };
+        front.seal(options, memory, seq + 1, FlushReason::WriteBufferFull, &writers).expect("it has an entry");
+    }
+
+    fn build(merge: &IndexMerge, options: &CfOptions, memory: &FrontMemory) -> MergedIndex {
+        let means = MergeMeans { visible: 1000, snapshots: &[], threads: 1, stop: &|| false };
+        merge.build(memory, options, &means).expect("a merge").expect("nothing stopped it")
+    }
+
+    fn ids(front: &FamilyFront) -> Vec<Vec<u64>> {
+        front.sealed.iter().map(|s| s.table.ids()).collect()
+    }
+
+    #[test]
+    fn neighbours_of_a_tier_become_one_table_that_holds_their_oldest_log() {
+        let (options, memory, mut front) = index_tables();
+        fill(&mut front, &options, &memory, 1);
+        assert!(front.take_merge().is_none(), "there is one");
+        for seq in 2..=40 {
+            fill(&mut front, &options, &memory, seq);
+            if seq % 3 == 0 {
+                while let Some(merge) = front.take_merge() {
+                    assert!(front.take_merge().is_none(), "one runs");
+                    assert!(front.merged(&merge, build(&merge, &options, &memory)));
+                    front.merge_ended(false);
+                }
+            }
+            assert!(front.sealed.iter().zip(front.sealed.iter().skip(1)).all(|(a, b)| a.tier >= b.tier));
+            let newest_first: Vec<u64> = ids(&front).into_iter().rev().flatten().collect();
+            assert_eq!(newest_first, (1..=seq).rev().collect::<Vec<_>>());
+        }
+        assert!(front.sealed.len() <= 8 && front.sealed[0].tier <= 5, "{:?}", ids(&front));
+        for s in &front.sealed {
+            assert_eq!(s.log, s.table.oldest_id(), "the log of the oldest");
+        }
+        assert!(front.is_unflushed(1, false) && front.oldest_log() == Some(1));
+        // Three keys are left of what was merged.
+        assert_eq!(front.sealed[0].table.num_entries(), 3);
+        let (runs, _) = front.take_sealed();
+        assert_eq!((runs.count(), runs.ids().collect::<Vec<_>>()), (40, (1..=40).collect()));
+        assert_eq!(front.log_number_after(&runs), 41);
+        let reader = front.view();
+        front.flushed(&runs, 41);
+        front.flush_ended(&runs, 1.0, 0.0);
+        assert!(front.sealed.is_empty() && !front.is_unflushed(40, true));
+        drop(runs);
+        assert!(front.flushed_memory() > 0, "a reader has it");
+        drop(reader);
+        assert_eq!(front.flushed_memory(), 0);
+    }
+
+    #[test]
+    fn a_merge_of_what_a_flush_took_is_thrown_away() {
+        let (options, memory, mut front) = index_tables();
+        (1..=3).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        let merge = front.take_merge().expect("three are full");
+        let merged = build(&merge, &options, &memory);
+        let (runs, _) = front.take_sealed();
+        assert!(!front.is_wanted(&merge) && !front.merged(&merge, merged));
+        front.merge_ended(false);
+        assert_eq!(ids(&front), [[1], [2], [3]]);
+        // What the flush has is left alone; what comes after it is not.
+        fill(&mut front, &options, &memory, 4);
+        assert!(front.take_merge().is_none());
+        fill(&mut front, &options, &memory, 5);
+        let later = front.take_merge().expect("two are full");
+        assert!(front.is_wanted(&later) && front.merged(&later, build(&later, &options, &memory)));
+        front.merge_ended(false);
+        assert_eq!(ids(&front), [vec![1], vec![2], vec![3], vec![5, 4]]);
+        assert_eq!(front.log_number_after(&runs), 4);
+        front.flushed(&runs, 4);
+        front.flush_ended(&runs, 1.0, 0.0);
+        assert_eq!((ids(&front), front.oldest_log()), (vec![vec![5, 4]], Some(4)));
+    }
+
+    #[test]
+    fn a_merge_whose_tables_were_flushed_is_thrown_away() {
+        let (options, memory, mut front) = index_tables();
+        (1..=2).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        let merge = front.take_merge().expect("two are full");
+        let merged = build(&merge, &options, &memory);
+        let (runs, _) = front.take_sealed();
+        front.flushed(&runs, 3);
+        front.flush_ended(&runs, 1.0, 0.0);
+        fill(&mut front, &options, &memory, 3);
+        assert!(!front.is_wanted(&merge) && !front.merged(&merge, merged));
+        assert_eq!(ids(&front), [[3]]);
+    }
+
+    /// A flush that failed leaves what it took, which is merged again.
+    #[test]
+    fn a_failed_merge_is_the_last_and_a_failed_flush_is_not() {
+        let (options, memory, mut front) = index_tables();
+        (1..=2).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        let (runs, _) = front.take_sealed();
+        assert!(front.take_merge().is_none());
+        front.flush_ended(&runs, 1.0, 0.0);
+        assert!(front.take_merge().is_some());
+        front.merge_ended(true);
+        assert!(front.take_merge().is_none());
+    }
+
+    #[test]
+    fn memtables_with_values_are_never_merged() {
+        let (options, memory) = (CfOptions::default(), FrontMemory::default());
+        let mut front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
+        (1..=9).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        assert!(front.take_merge().is_none() && front.reschedule(0.0).is_none());
     }
 }

@@ -15,7 +15,7 @@ use super::wal_files::wal_numbers;
 use crate::error::{Error, Result};
 use crate::front::entry_of;
 use crate::iter::InternalIterator;
-use crate::memtable::MemTable;
+use crate::memtable::{MemTable, SealedTable};
 use crate::options::CfOptions;
 use crate::version::LogSource;
 
@@ -248,7 +248,7 @@ impl FollowedFamily {
     fn view(&mut self) -> FrontView {
         let mut all = self.memtables.iter().rev().map(|(_, mem)| Arc::clone(mem));
         match all.next() {
-            Some(newest) => FrontView::new(newest, all.collect()),
+            Some(newest) => FrontView::new(newest, all.map(SealedTable::Plain).collect()),
             None => FrontView::new(self.fresh(), Vec::new()),
         }
     }

@@ -14,6 +14,7 @@ use crate::memtable::{
 };
 use crate::options::{CfOptions, DbOptions};
 use crate::pacing::decide::LogsNow;
+use crate::pacing::index_tables::Triggers;
 
 /// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
@@ -28,8 +29,9 @@ pub(crate) struct IndexTables {
     pub size: usize,
     /// Values of up to so many bytes are in the table itself.
     pub inline_max: usize,
-    /// Bytes of memory of full ones at which they are flushed (the paper's `data_flush_trigger_size`, DFTS).
-    pub flush_bytes: usize,
+    /// How many of them are merged, and at which memory of full ones they are flushed, where nothing speaks for more
+    /// or less.
+    pub given: Triggers,
     /// Bytes of logs at most.
     pub capacity: u64,
 }
@@ -37,7 +39,7 @@ pub(crate) struct IndexTables {
 impl IndexTables {
     /// Bytes of memory of full ones at which writers stop.
     pub fn memory_max(&self) -> usize {
-        self.flush_bytes.max(self.size).saturating_mul(FLUSHES_MAX)
+        (self.given.flush_bytes as usize).max(self.size).saturating_mul(FLUSHES_MAX)
     }
 
     /// Empty logs.
@@ -49,7 +51,10 @@ impl IndexTables {
         options.keeps_values_in_logs().then_some(Self {
             size: options.max_index_size.max(memory_when_full_min()),
             inline_max: options.index_inline_size,
-            flush_bytes: options.data_flush_trigger_size,
+            given: Triggers {
+                merge: options.index_merge_trigger_num,
+                flush_bytes: options.data_flush_trigger_size as u64,
+            },
             capacity: options.fast_capacity.max(1),
         })
     }
@@ -166,6 +171,16 @@ impl FrontMemory {
         }
     }
 
+    /// The filter of so many memtables that become one.
+    pub(super) fn filter_of(&self, memtables: usize, options: &CfOptions) -> MemTableFilter {
+        filter(memtable_size(self.index(), options).saturating_mul(memtables), options)
+    }
+
+    /// What memtables are charged to.
+    pub(super) fn manager(&self) -> Option<&WriteBufferManager> {
+        self.manager.as_ref()
+    }
+
     /// An empty memtable. Its arena grows as [`arena_step`] says, and in smaller steps where a small limit bounds all
     /// memtables together: a fresh memtable must not come near it.
     pub(super) fn memtable(&self, id: u64, cmp: &InternalKeyComparator, options: &CfOptions) -> Arc<MemTable> {
@@ -180,18 +195,23 @@ impl FrontMemory {
         if pool.is_none() {
             step = step.min(step_of_shards(size));
         }
-        // RocksDB's limits.
-        let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
-        let filter = MemTableFilter {
-            bytes: ((size as f64 * ratio) as usize).min(FILTER_MAX),
-            whole_keys: options.memtable_whole_key_filtering,
-            prefixes: options.prefix_extractor.clone(),
-        };
+        let filter = filter(size, options);
         let fresh = MemTable::charging(id, cmp.clone(), step, &filter, manager, pool);
         Arc::new(match self.index() {
             Some(index) => fresh.with_values_in_log(index.inline_max),
             None => fresh,
         })
+    }
+}
+
+/// The filter of `size` bytes of memtables.
+fn filter(size: usize, options: &CfOptions) -> MemTableFilter {
+    // RocksDB's limits.
+    let ratio = options.memtable_prefix_bloom_size_ratio.clamp(0.0, 0.25);
+    MemTableFilter {
+        bytes: ((size as f64 * ratio) as usize).min(FILTER_MAX),
+        whole_keys: options.memtable_whole_key_filtering,
+        prefixes: options.prefix_extractor.clone(),
     }
 }
 

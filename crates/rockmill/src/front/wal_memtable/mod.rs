@@ -13,6 +13,7 @@
 
 pub(crate) mod family;
 pub(crate) mod follow;
+pub(crate) mod index_merge;
 pub(crate) mod logs;
 pub(crate) mod memory;
 pub(crate) mod recovery;

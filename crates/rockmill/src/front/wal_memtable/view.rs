@@ -9,9 +9,8 @@ use crate::front::BufferStats;
 use crate::iter::InternalIterator;
 use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
-use crate::memtable::MemTable;
-use crate::memtable::log_read_ahead::ReadAhead;
 use crate::memtable::log_values::LoggedValue;
+use crate::memtable::{MemTable, SealedTable};
 use crate::range_del::FragmentedRangeTombstones;
 
 /// What a memtable holds.
@@ -25,16 +24,30 @@ pub(super) fn stats_of(mem: &MemTable) -> BufferStats {
     }
 }
 
+/// What a sealed one holds.
+pub(super) fn stats_of_sealed(table: &SealedTable) -> BufferStats {
+    match table {
+        SealedTable::Plain(mem) => stats_of(mem),
+        SealedTable::Merged(_) => BufferStats {
+            memory: table.memory_usage() as u64,
+            data_size: table.data_size(),
+            entries: table.num_entries(),
+            deletes: table.num_deletes(),
+            range_deletes: table.num_range_deletes(),
+        },
+    }
+}
+
 /// Everything of a column family that is not in tables, as it was when it was published: the memtable that writers
 /// fill, and full ones. It stays readable as long as it is held, also after its flush.
 pub(crate) struct FrontView {
     active: Arc<MemTable>,
     /// Newest first.
-    sealed: Vec<Arc<MemTable>>,
+    sealed: Vec<SealedTable>,
 }
 
 impl FrontView {
-    pub(super) fn new(active: Arc<MemTable>, sealed: Vec<Arc<MemTable>>) -> Self {
+    pub(super) fn new(active: Arc<MemTable>, sealed: Vec<SealedTable>) -> Self {
         Self { active, sealed }
     }
 
@@ -59,7 +72,7 @@ impl FrontView {
 
     /// True where values may be in logs: iterators have to [prepare](InternalIterator::prepare_value) them.
     pub fn has_values_in_logs(&self) -> bool {
-        self.all().any(|mem| mem.log_values().is_some())
+        self.active.log_values().is_some() || self.sealed.iter().any(|table| table.log_values().is_some())
     }
 
     /// True when what writers fill is to be sealed.
@@ -74,40 +87,39 @@ impl FrontView {
     pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) -> u64 {
         self.active.get(ikey, ctx);
         let mut asked = 1;
-        for mem in &self.sealed {
+        for table in &self.sealed {
             if ctx.is_done() {
                 break;
             }
-            mem.get(ikey, ctx);
+            table.get(ikey, ctx);
             asked += 1;
         }
         asked
     }
 
-    /// Newest first.
-    fn all(&self) -> impl Iterator<Item = &Arc<MemTable>> {
-        [&self.active].into_iter().chain(&self.sealed)
-    }
-
     /// Iterators over the point entries, newest first; seeks that `prefix` allows to ask a filter find nothing where it
     /// lacks the target's prefix. Values must be prepared if [`Self::has_values_in_logs`] says so.
     pub fn iterators(&self, prefix: Option<&Arc<PrefixSeek>>) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        self.all().map(move |mem| prefix.map_or_else(|| mem.iter_unprepared(), |p| mem.iter_by_prefix(p)))
+        let active = prefix.map_or_else(|| self.active.iter_unprepared(), |p| self.active.iter_by_prefix(p));
+        let of = move |table: &SealedTable| prefix.map_or_else(|| table.iter_unprepared(), |p| table.iter_by_prefix(p));
+        std::iter::once(active).chain(self.sealed.iter().map(of))
     }
 
     /// The range tombstones, fragmented; of memtables that have any.
     pub fn range_tombstones(&self) -> impl Iterator<Item = Arc<FragmentedRangeTombstones>> {
-        self.all().filter_map(|mem| mem.range_tombstones())
+        let sealed = self.sealed.iter().filter_map(SealedTable::range_tombstones);
+        self.active.range_tombstones().into_iter().chain(sealed)
     }
 
     /// What all of it holds.
     pub fn stats(&self) -> BufferStats {
-        self.all().map(|mem| stats_of(mem)).sum()
+        std::iter::once(stats_of(&self.active)).chain(self.sealed.iter().map(stats_of_sealed)).sum()
     }
 
     /// About how many entries lie between two internal keys, and their bytes.
     pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
-        self.all().map(|mem| mem.approximate_stats(start, end)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        let sealed = self.sealed.iter().map(|table| table.approximate_stats(start, end));
+        sealed.fold(self.active.approximate_stats(start, end), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 }
 
@@ -115,50 +127,52 @@ impl FrontView {
 #[derive(Clone)]
 pub(crate) struct SealedRuns {
     /// Oldest first.
-    mems: Vec<Arc<MemTable>>,
+    tables: Vec<SealedTable>,
 }
 
 impl SealedRuns {
     /// Of memtables, oldest first.
     pub fn new(mems: Vec<Arc<MemTable>>) -> Self {
-        Self { mems }
+        Self::of(mems.into_iter().map(SealedTable::Plain).collect())
     }
 
-    pub(super) fn mems(&self) -> &[Arc<MemTable>] {
-        &self.mems
+    /// Of sealed tables, oldest first.
+    pub(super) fn of(tables: Vec<SealedTable>) -> Self {
+        Self { tables }
     }
 
-    /// How many there are.
+    pub(super) fn tables(&self) -> &[SealedTable] {
+        &self.tables
+    }
+
+    /// How many memtables there are; several may be merged.
     pub fn count(&self) -> usize {
-        self.mems.len()
+        self.tables.iter().map(SealedTable::count).sum()
     }
 
     /// Their numbers, oldest first.
     pub fn ids(&self) -> impl Iterator<Item = u64> {
-        self.mems.iter().map(|mem| mem.id())
+        self.tables.iter().flat_map(|table| table.ids().into_iter().rev())
     }
 
     /// Internal key and value bytes.
     pub fn data_size(&self) -> u64 {
-        self.mems.iter().map(|mem| mem.data_size()).sum()
+        self.tables.iter().map(SealedTable::data_size).sum()
     }
 
     /// What all of them hold.
     pub fn stats(&self) -> BufferStats {
-        self.mems.iter().map(|mem| stats_of(mem)).sum()
+        self.tables.iter().map(stats_of_sealed).sum()
     }
 
     /// The point entries of each in order, newest run first.
     pub fn iterators(&self) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        let together = self.mems.len();
-        self.mems.iter().rev().map(move |mem| match mem.log_values() {
-            None => mem.iter(),
-            Some(_) => Box::new(ReadAhead::new(Arc::clone(mem), together)),
-        })
+        let together = self.tables.len();
+        self.tables.iter().rev().map(move |table| table.iter_all(together))
     }
 
     /// Their range tombstones.
     pub fn range_tombstones(&self) -> Vec<Arc<FragmentedRangeTombstones>> {
-        self.mems.iter().filter_map(|mem| mem.range_tombstones()).collect()
+        self.tables.iter().filter_map(SealedTable::range_tombstones).collect()
     }
 }

@@ -22,6 +22,7 @@ use super::index::{KeyPrefixes, PrefixIndex};
 use super::{Figures, MergedMemTable, RangeDels, SealedTable};
 use crate::error::{Error, Result};
 use crate::memtable::bloom::{Bloom, MemTableFilter};
+use crate::memtable::log_values::{LogValues, Slot};
 use crate::memtable::skiplist::{Entry, EntrySource, SkipList, SortedEntries};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::panics::{caught, guarded};
@@ -58,6 +59,14 @@ pub struct LeftInLog {
     pub bytes: u64,
 }
 
+/// What an entry of an index table leaves in a log, given its slot.
+pub(crate) fn left_in_log(slot: &[u8]) -> Option<LeftInLog> {
+    match Slot::read(slot) {
+        Slot::Inline(_) => None,
+        Slot::InLog(at) => Some(LeftInLog { log: at.log, bytes: at.len.into() }),
+    }
+}
+
 /// What a merge left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
@@ -65,17 +74,18 @@ pub struct LeftOut {
     pub entries: u64,
     /// Of them, deletions.
     pub deletes: u64,
-    /// Bytes of their internal keys and of their values as they are in the memtable.
+    /// Bytes of their internal keys and of their values.
     pub data_size: u64,
     /// For each log the entries and bytes, as [`MergePlan::log_of`] says.
     pub by_log: BTreeMap<u64, (u64, u64)>,
 }
 
 impl LeftOut {
-    fn count(&mut self, entry: Entry<'_>, value_type: ValueType, plan: &MergePlan<'_>) {
+    fn count(&mut self, entry: Entry<'_>, value_type: ValueType, plan: &MergePlan<'_>, slots: bool) {
         self.entries += 1;
         self.deletes += u64::from(value_type == ValueType::Deletion);
-        self.data_size += (entry.key().len() + entry.value().len()) as u64;
+        let value = if slots { Slot::read(entry.value()).value_len() } else { entry.value().len() };
+        self.data_size += (entry.key().len() + value) as u64;
         if let Some(left) = (plan.log_of)(entry.key(), entry.value()) {
             let of_log = self.by_log.entry(left.log).or_default();
             *of_log = (of_log.0 + 1, of_log.1 + left.bytes);
@@ -188,9 +198,11 @@ fn merge(
 ) -> std::result::Result<(MergedMemTable, LeftOut), Halt> {
     let sources: Vec<EntrySource> = inputs.iter().map(SealedTable::source).collect();
     let bloom = Bloom::new(plan.filter);
+    let values = LogValues::of_all(inputs.iter().filter_map(SealedTable::log_values));
     let (entries, (index, left_out)) = SortedEntries::new(&sources, |sources| {
         let inputs = inputs.iter().zip(sources).map(|(table, source)| Input::new(table, source)).collect();
-        let build = Build { inputs, cmp, prefixes: prefixes(sources, cmp), bloom: bloom.as_ref(), plan, sizes };
+        let (prefixes, slots) = (prefixes(sources, cmp), values.is_some());
+        let build = Build { inputs, cmp, prefixes, bloom: bloom.as_ref(), plan, sizes, slots };
         let parts = build.parts()?;
         let mut left_out = LeftOut::default();
         parts.iter().for_each(|part| left_out.add(&part.left_out));
@@ -214,6 +226,7 @@ fn merge(
         bloom,
         range_dels: RangeDels::new(range_dels.all, cmp),
         figures,
+        values,
         account: None,
     };
     table.account = plan.manager.map(|manager| {
@@ -273,6 +286,8 @@ struct Build<'a, 'p> {
     bloom: Option<&'p Bloom>,
     plan: &'p MergePlan<'p>,
     sizes: Sizes,
+    /// They are index tables.
+    slots: bool,
 }
 
 /// A part that is done.
@@ -526,7 +541,7 @@ impl<'a> Build<'a, '_> {
                     && replaced_from.is_some_and(|from| tag >> 8 >= from)
             });
             if let Some(value_type) = value_type {
-                left_out.count(item.entry, value_type, self.plan);
+                left_out.count(item.entry, value_type, self.plan, self.slots);
             }
             value_type.is_none()
         });

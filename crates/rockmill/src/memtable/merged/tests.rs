@@ -1,17 +1,20 @@
 use std::cmp::Ordering as KeyOrdering;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use rockmill_format::SliceTransform;
 use rockmill_format::ValueType::{self, Deletion, Merge, RangeDeletion, SingleDeletion, Value};
 use rockmill_format::comparator::{Comparator, FnComparator, ReverseBytewiseComparator};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
+use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
 
 use super::build::Sizes;
 use super::*;
 use crate::compaction::model::{Entry as Version, Model, Range as RangeVersion, Seen, random_history};
 use crate::iter::get::GetState;
-use crate::memtable::MemTableFilter;
+use crate::memtable::log_values::{LogFile, LoggedValue};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
+use crate::memtable::{MemTableFilter, left_in_log};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 static NO_FILTER: MemTableFilter = MemTableFilter { bytes: 0, whole_keys: false, prefixes: None };
@@ -483,4 +486,68 @@ fn a_filter_leaves_lookups_and_seeks_out() {
     assert_eq!(lands(true, b"key19"), (true, true, false));
     assert_eq!(lands(true, b"keX2"), (false, false, true), "the filter lacks the prefix");
     assert_eq!(lands(false, b"keX2"), (true, false, false));
+}
+
+/// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.
+#[test]
+fn merged_index_tables_give_values_and_not_their_slots() {
+    let cmp = InternalKeyComparator::default();
+    let fs = MemFileSystem::new();
+    let path = Path::new("/log");
+    let mut log = fs.create(path, WriteOptions::default()).unwrap();
+    // As in the first block of a log, behind a header.
+    log.append(&[b'x'; 2000]).unwrap();
+    log.flush().unwrap();
+    let file = |number| {
+        let file = fs.open_random(path, false).unwrap();
+        Arc::new(LogFile::new(number, path.to_owned(), file, false))
+    };
+    let (first, second) = (file(7), file(8));
+    let table = |id: u64, log: &Arc<LogFile>| {
+        let table = MemTable::new(id, cmp.clone(), 4096).with_values_in_log(8);
+        for i in 0..40_u64 {
+            let seq = id * 100 + i;
+            let key = [b'k', (i * (2 - id % 2)) as u8];
+            match i % 3 {
+                0 => table.add(seq, Deletion, &key, b""),
+                1 => table.add(seq, Value, &key, b"inline"),
+                _ => {
+                    let at = LoggedValue { log, offset: 100 + i };
+                    table.add_logged(seq, Value, &key, &[b'x'; 500], Some(at));
+                }
+            }
+        }
+        SealedTable::Plain(Arc::new(table))
+    };
+    let inputs = [table(2, &second), table(1, &first)];
+    let log_of = |_: &[u8], slot: &[u8]| left_in_log(slot);
+    let (merged, left_out) = merge(&inputs, &MergePlan { log_of: &log_of, ..plan(1000, &[], 2) }, Sizes::SMALL);
+    assert!(left_out.by_log.keys().eq([&7]) && left_out.by_log[&7].1 % 500 == 0, "{left_out:?}");
+    let mut logs = merged.log_values().expect("an index table").numbers();
+    logs.sort_unstable();
+    assert_eq!(logs, [7, 8], "both logs are held");
+    let merged = SealedTable::Merged(merged);
+    check_itself(&merged, &cmp);
+    for key in 0..=80_u8 {
+        let both = |tables: &[SealedTable]| get(tables, &[b'k', key], 1000);
+        assert_eq!(both(std::slice::from_ref(&merged)), both(&inputs), "{key}");
+    }
+    // As a flush reads it, from several places, and as an iterator that is asked to prepare values.
+    let want = entries(&merged);
+    assert!(want.iter().any(|(_, value)| value[..] == [b'x'; 500]) && want.iter().any(|(_, v)| v == b"inline"));
+    let (mut ahead, mut unprepared) = (merged.iter_all(1), merged.iter_unprepared());
+    for from in (0..want.len()).step_by(7) {
+        ahead.seek(&want[from].0);
+        unprepared.seek(&want[from].0);
+        for (key, value) in &want[from..] {
+            assert!(unprepared.as_mut().prepare_value());
+            assert_eq!((ahead.key(), ahead.value()), (&key[..], &value[..]));
+            assert_eq!((unprepared.key(), unprepared.value()), (&key[..], &value[..]));
+            ahead.next();
+            unprepared.next();
+        }
+        assert!(!ahead.valid() && !unprepared.valid());
+    }
+    assert!(merged.filled_memory() < merged.memory_usage());
+    assert_eq!(merged.filled_memory(), inputs.iter().map(SealedTable::memory_usage).sum::<usize>());
 }
