@@ -108,6 +108,8 @@ pub struct OutputPlan {
     pub level: usize,
     /// The run of that level: 0 its base run, else an extra run with this id.
     pub extra_run: u64,
+    /// The column family's path that the outputs are in: what the MANIFEST says of them. The host has the directory.
+    pub path_id: u32,
     /// Size in bytes that files should have.
     pub file_size_target: u64,
     /// Size in bytes at which a file ends.
@@ -133,6 +135,9 @@ pub struct OutputPlan {
     /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
     /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
     pub mode_max: Option<u32>,
+    /// Path ids of the files that outputs may go on using, by number, those that are in the first path left out. From
+    /// the inputs: no spec has it.
+    pub piece_paths: BTreeMap<u64, u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
@@ -152,6 +157,7 @@ impl OutputPlan {
             format: TableFormat::of(cf),
             level,
             extra_run: 0,
+            path_id: 0,
             file_size_target: u64::MAX,
             file_size_max: u64::MAX,
             bytes_expected: 0,
@@ -163,6 +169,7 @@ impl OutputPlan {
             compression_opts: cf.compression_opts.clone(),
             page_cache: false,
             mode_max: None,
+            piece_paths: BTreeMap::new(),
             io_priority: IoPriority::Low,
             epoch_number: 0,
             oldest_ancestor_time: 0,
@@ -265,6 +272,8 @@ impl JobPlan {
                 let kept = table.kept_pieces(f.number());
                 let before = pieces.len();
                 pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&piece.number)));
+                let elsewhere = f.entry.files().filter(|file| file.path_id != 0);
+                self.output.piece_paths.extend(elsewhere.map(|file| (file.number, file.path_id)));
                 if pieces.len() > before {
                     self.bases.push((f.smallest_user_key().to_vec(), f.size()));
                 }

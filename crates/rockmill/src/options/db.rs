@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::{Options, RecoveryMode};
+use super::{DBPath, Options, RecoveryMode, paths};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -79,6 +79,9 @@ declare_options! {
     /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
     /// has it. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;
+    /// Directories of tables, with the bytes that each is meant to take; empty is the database's own. They must be
+    /// given at every open: no OPTIONS file has them.
+    db_paths: Vec<DBPath> = Vec::new(), place(paths::text, paths::read);
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;

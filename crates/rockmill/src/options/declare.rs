@@ -11,6 +11,7 @@
 //! | `mutable` | changes it | written and read under its name |
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
+//! | `place(text, read)` | refuses it | the same; `read(&mut field, text)` says if it fits |
 //! | `object(text)` | refuses it | written as what `text(&field)` returns; another one in a file is reported |
 //! | `object(text, make)` | refuses it | read: `make(text)` gives the object, `None` if it is not built in |
 //! | `mutable_object(text, make)` | changes it | the same |
@@ -33,6 +34,7 @@ pub(crate) enum Kind {
     Mutable,
     Fixed,
     Own,
+    Place,
     Object,
     MutableObject,
     Part,
@@ -48,6 +50,11 @@ impl Kind {
     /// True if RocksDB's text has it.
     pub fn is_in_files(self) -> bool {
         matches!(self, Self::Mutable | Self::Fixed | Self::Object | Self::MutableObject)
+    }
+
+    /// True if RocksDB has no text for it.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::Place)
     }
 
     /// True if it has a text.
@@ -201,6 +208,15 @@ macro_rules! declare_options {
             kind: $crate::options::declare::Kind::Mutable,
             doc: &$doc,
             read: |o, text, notes| $crate::options::declare::read_with(&mut o.$field, text, notes, $read),
+            write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
+        }
+    };
+    (@text $field:ident, $doc:tt, place($describe:expr, $read:expr)) => {
+        $crate::options::declare::TextOption {
+            name: stringify!($field),
+            kind: $crate::options::declare::Kind::Place,
+            doc: &$doc,
+            read: |o, text, _| $read(&mut o.$field, text),
             write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
         }
     };

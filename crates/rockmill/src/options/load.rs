@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rockmill_format::comparator::Comparator;
 use rockmill_io::{Clock, FileSystem, PosixFileSystem};
 
-use super::declare::{Kind, TextOption};
+use super::declare::TextOption;
 use super::file::{Carried, OptionsFile};
 use super::known::{Note, Notes, Section, What};
 use super::text::{self, Allow, Pairs, Source};
@@ -463,7 +463,7 @@ fn add_values<O>(out: &mut Vec<OptionValue>, section: &'static str, table: &[Tex
             default,
             document: option.doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "),
             mutable: option.kind.is_mutable(),
-            in_files: option.kind.is_in_files() && option.kind != Kind::Own,
+            in_files: option.kind.is_in_files(),
         });
     }
 }

@@ -181,7 +181,7 @@ fn set<O>(
         if allow == Allow::Mutable && !option.kind.is_mutable() {
             return Err(not_changeable(table, section, name));
         }
-        if option.kind == Kind::Own && source == Source::File {
+        if option.kind.is_own() && source == Source::File {
             notes.add(name, &value, What::Own);
         } else if let Some(why) = known::other_value(name, &value) {
             notes.add(name, &value, What::NoEffect(why));

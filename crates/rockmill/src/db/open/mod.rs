@@ -13,6 +13,7 @@ pub(crate) mod log;
 pub(crate) mod recovery;
 pub(crate) mod secondary;
 pub(crate) mod start;
+pub(crate) mod table_paths;
 pub(crate) mod ttl;
 pub(crate) mod wal_owner;
 

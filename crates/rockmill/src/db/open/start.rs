@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -28,6 +28,7 @@ use crate::db::jobs::{FamilyJobs, Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::recovery::largest_epoch;
 use crate::db::open::secondary::Following;
+use crate::db::open::table_paths::{self, TablesThere, names_in, other_dirs, purge_of};
 use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::super_version::SuperVersion;
 use crate::db::read::tables::TableCache;
@@ -135,6 +136,8 @@ impl Db {
             false => None,
         };
         wal_owner::check(&**fs, path, &wal_dir)?;
+        let other_dirs = other_dirs([&options.cf], &options.db, path);
+        other_dirs.iter().try_for_each(|dir| table_paths::check(&**fs, dir, path))?;
         let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
         // Cut short, this leaves a database or none, and never one that lacks files.
         let current = path.join(filename::CURRENT);
@@ -150,6 +153,7 @@ impl Db {
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
             }
         }
+        table_paths::destroy(&**fs, &other_dirs)?;
         destroy_wals(&**fs, path, &wal_dir)?;
         wal_owner::release(&**fs, path, &wal_dir);
         if let Some(lock) = wal_lock {
@@ -280,16 +284,21 @@ fn open_files(
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
     let mut names = list(path)?;
+    let other_dirs = other_dirs(wanted.values(), db_options, path);
+    if !read_only {
+        table_paths::prepare(&**fs, &other_dirs, path)?;
+    }
+    let mut tables = TablesThere::default();
+    tables.add(path, &names);
+    for dir in &other_dirs {
+        tables.add(dir, &names_in(&**fs, dir)?);
+    }
     if recovered.is_some() {
-        db.check_files(&names)?;
+        db.check_files(&tables)?;
     }
     // A number is used once, even if a crash kept the MANIFEST from saying so: what an orphan is may have a second name
     // outside of the database (an ingested file), and must not be written over.
-    for name in &names {
-        if let Some(FileType::Table(n)) = filename::parse(name) {
-            db.files.numbers().pass(n);
-        }
-    }
+    tables.numbers().for_each(|n| db.files.numbers().pass(n));
     db.pass_options_files(&names);
     if !read_only {
         db.front.check_archive()?;
@@ -392,10 +401,8 @@ fn finish_open(
         let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
         let id = state.next_family_id();
-        state.cfs.insert(
-            id,
-            new_cf_state(id, name.clone(), options, cmp, version, 0, db.opened.number, (db.front.memory(), &db.opts)),
-        );
+        let c = new_cf_state(id, name.clone(), options, cmp, version, 0, db.opened.number, Around::of(db));
+        state.cfs.insert(id, c);
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
@@ -453,7 +460,8 @@ pub(crate) fn recover(
         }
         Ok((InternalKeyComparator::new(Arc::clone(&o.comparator)), o.num_levels.max(1) as usize))
     };
-    let state = recover_manifest(&*options.fs, path, purge, &mut order)?;
+    let of_family = |name: &str| purge_of(purge, wanted.get(name), options, path);
+    let state = recover_manifest(&*options.fs, path, &of_family, &mut order)?;
     if !read_only {
         let unopened: Vec<&str> =
             state.column_families.iter().map(|c| &*c.name).filter(|n| !wanted.contains_key(*n)).collect();
@@ -492,8 +500,8 @@ pub(crate) fn assemble(
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        let mut state =
-            new_cf_state(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
+        let around = Around { memory: front.memory(), db: &options.db, path, purge: &purge };
+        let mut state = new_cf_state(id, name.to_owned(), o, cmp, version, log_number, opening, around);
         for (level, key) in cursors {
             state.jobs.set_cursor(*level as usize, key.clone());
         }
@@ -572,6 +580,21 @@ pub(crate) fn assemble(
     }))
 }
 
+/// What a column family of a database shares with the others.
+pub(crate) struct Around<'a> {
+    memory: &'a FrontMemory,
+    db: &'a DbOptions,
+    path: &'a Path,
+    purge: &'a PurgeQueue,
+}
+
+impl<'a> Around<'a> {
+    /// In an open database.
+    pub fn of(db: &'a DbInner) -> Self {
+        Self { memory: db.front.memory(), db: &db.opts, path: &db.path, purge: db.files.purge() }
+    }
+}
+
 #[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
 pub(crate) fn new_cf_state(
     id: u32,
@@ -581,8 +604,9 @@ pub(crate) fn new_cf_state(
     mut version: Version,
     log_number: u64,
     opening: u64,
-    (memory, db): (&FrontMemory, &DbOptions),
+    Around { memory, db, path, purge }: Around<'_>,
 ) -> CfState {
+    let purge = purge_of(purge, Some(&options), db, path);
     version.reserves_last_level = db.allow_ingest_behind;
     let version = Arc::new(version);
     let front = FamilyFront::new(&cmp, &options, memory, log_number);
@@ -599,6 +623,7 @@ pub(crate) fn new_cf_state(
             cmp,
             current: ArcSwap::from_pointee(current),
             dropped: AtomicBool::new(false),
+            purge,
             published: Default::default(),
         }),
         front,
@@ -612,27 +637,26 @@ pub(crate) fn new_cf_state(
 
 impl DbInner {
     /// Every file of the tables that the MANIFEST names must be there, with its size.
-    fn check_files(&self, names: &[String]) -> Result<()> {
-        let mut there = std::collections::HashSet::new();
-        for n in names {
-            if let Some(FileType::Table(number)) = filename::parse(n) {
-                there.insert(number);
-            }
-        }
+    fn check_files(&self, there: &TablesThere) -> Result<()> {
         let state = self.state.lock();
         for c in state.cfs.values() {
             for (level, files) in c.version.levels.iter().enumerate() {
                 for f in files.iter().flat_map(|table| table.files()) {
-                    let path = self.path.join(filename::table(f.number));
-                    if !there.contains(&f.number) {
+                    let dir = c.cf.dirs().of_file(f);
+                    let path = dir.join(filename::table(f.number));
+                    if !there.has(dir, f.number, &self.path) {
+                        let hint = match f.path_id as usize >= c.cf.dirs().all().len() {
+                            true => "; it is of another path: give all db_paths, or cf_paths, that there were",
+                            false => "",
+                        };
                         return Err(Error::corruption(format!(
-                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}",
+                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}{hint}",
                             path.display(),
                             c.cf.name
                         )));
                     }
                     if self.opts.paranoid_checks
-                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number))
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(c.cf.dirs(), f))
                         && size != f.size
                     {
                         return Err(Error::corruption(format!(
@@ -652,10 +676,11 @@ impl DbInner {
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
         let manifest = self.catalog.lock_manifest().as_ref().map_or(0, ManifestWriter::number);
-        let (wals, live): (Vec<u64>, std::collections::HashSet<u64>) = {
+        let (wals, live, dirs): (Vec<u64>, HashSet<u64>, Vec<PathBuf>) = {
             let state = self.state.lock();
             let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));
-            (state.logs.lengths(None).map(|(number, _)| number).collect(), files.map(|f| f.number).collect())
+            let wals = state.logs.lengths(None).map(|(number, _)| number).collect();
+            (wals, files.map(|f| f.number).collect(), self.other_table_dirs(&state))
         };
         for name in names {
             let orphan = match filename::parse(&name) {
@@ -667,6 +692,14 @@ impl DbInner {
             };
             if orphan {
                 let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
+            }
+        }
+        // In the other directories of tables, as RocksDB, tables alone.
+        for dir in dirs {
+            for name in names_in(&*self.opts.fs, &dir).unwrap_or_default() {
+                if matches!(filename::parse(&name), Some(FileType::Table(n)) if !live.contains(&n)) {
+                    let _ = self.opts.fs.remove(&dir.join(&name));
+                }
             }
         }
         self.front.remove_orphans(&wals);
