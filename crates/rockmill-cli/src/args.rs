@@ -193,6 +193,12 @@ pub struct StoredArgs {
     /// Bytes of WALs at most, with values that stay in them [default: 1G with --fast-path, otherwise off]
     #[arg(long, value_name = "SIZE", alias = "fast_capacity", value_parser = parse_size)]
     pub fast_capacity: Option<u64>,
+    /// Directories of the tables, in the order of every opening: {{path=DIR;target_size=SIZE}:{path=DIR}}
+    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    pub db_paths: Option<String>,
+    /// Directories of the tables of the column families, instead of those
+    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    pub cf_paths: Option<String>,
     /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
     #[arg(long)]
     pub trust_paths: bool,
@@ -691,6 +697,9 @@ pub struct VerifyArgs {
     /// Directory of the WALs [default: what the database's OPTIONS file says]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
+    /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
+    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    pub db_paths: Option<String>,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT

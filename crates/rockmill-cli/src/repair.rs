@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
-use crate::progress;
+use crate::{progress, store};
 
 /// Make a damaged database usable again, from what is left of it
 ///
@@ -28,6 +28,9 @@ pub struct RepairArgs {
     /// Directory of the WALs [default: what the database's OPTIONS file says]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
+    /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
+    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    pub db_paths: Option<String>,
 }
 
 /// `rockmill repair`
@@ -46,7 +49,11 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
         shown.set_position(done);
     });
     let started = Instant::now();
-    let done = Db::repair_with(&Options::default(), &args.db, &how);
+    let mut options = Options::default();
+    if let Some(paths) = &args.db_paths {
+        options = store::with_option(&options, "db_paths", paths)?;
+    }
+    let done = Db::repair_with(&options, &args.db, &how);
     bar.finish_and_clear();
     let report = done?;
     if out.json {

@@ -1,7 +1,6 @@
 //! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use comfy_table::modifiers::UTF8_ROUND_CORNERS;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
@@ -296,11 +295,11 @@ impl Family {
 
 /// Sums of tables' properties by column family and level. A table that cannot be read counts nothing here: `verify`
 /// is where damage is reported.
-fn read_contents(db: &Db, path: &Path) -> Result<HashMap<(String, usize), Contents>> {
+fn read_contents(db: &Db) -> Result<HashMap<(String, usize), Contents>> {
     let fs = PosixFileSystem::default();
     let mut all: HashMap<(String, usize), Contents> = HashMap::new();
     for file in db.live_files()? {
-        let table = path.join(filename::table(file.number));
+        let table = file.directory.join(filename::table(file.number));
         let Ok(own) = fs.open_random(&table, false) else { continue };
         let Ok(own) = told_by_own_file(own, &table) else { continue };
         let p = own.properties;
@@ -318,7 +317,7 @@ fn read_contents(db: &Db, path: &Path) -> Result<HashMap<(String, usize), Conten
 /// `rockmill stats`
 pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let db = store::open_to_read(&args.db, &args.store, Some(args.shape), family)?;
-    let contents = read_contents(&db, &args.db)?;
+    let contents = read_contents(&db)?;
     let names = family.map_or_else(|| db.cf_names(), |name| vec![name.to_owned()]);
     let mut families = Vec::new();
     for name in &names {

@@ -252,6 +252,11 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     } else if let Some(capacity) = args.fast_capacity {
         out.set_fast_path("", capacity);
     }
+    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
+        if let Some(paths) = paths {
+            out = with_option(&out, name, paths)?;
+        }
+    }
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
             return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
@@ -260,6 +265,13 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
             .map_err(|e| CliError::usage(format!("--option {text}: {}", e.message())))?;
     }
     Ok(out)
+}
+
+/// One option that has a flag of its own.
+pub fn with_option(options: &Options, name: &str, value: &str) -> Result<Options> {
+    let flag = name.replace('_', "-");
+    Options::from_pairs(options, [(name, value)])
+        .map_err(|e| CliError::usage(format!("--{flag} {value}: {}", e.message())))
 }
 
 fn set_read_options(options: &mut Options, args: &ReadArgs, cache: &Cache) {

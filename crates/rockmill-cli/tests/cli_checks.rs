@@ -158,7 +158,7 @@ fn verify_and_dump_know_the_pieces_of_tables() {
     s.database("db", 3000);
     let (path, bytes) = (s.path("db/000001.sst"), b"no table of its own");
     std::fs::write(&path, bytes).expect("written");
-    add_piece(&s.path("db"), TablePiece { number: 1, size: bytes.len() as u64, live: 7 });
+    add_piece(&s.path("db"), TablePiece { number: 1, size: bytes.len() as u64, live: 7, path_id: 0 });
     // The piece belongs to the database; that it is no table is what is wrong.
     let done = s.run(&["verify", "db", "--json"]);
     let v: Value = serde_json::from_str(&done.text()).expect("an object");

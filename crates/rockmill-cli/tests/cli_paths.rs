@@ -216,3 +216,42 @@ fn a_copy_made_file_by_file_does_not_take_the_originals_wals() {
     assert_eq!(contents(&s.path("wals")), before);
     assert_eq!(s.ok(&["get", "db", "a"]), "1");
 }
+
+/// Tables in two directories: every command that is told of them finds them, and who is not says what is missing.
+#[test]
+fn commands_are_told_where_tables_are() {
+    let s = Sandbox::new();
+    let paths = "{{path=fast;target_size=1}:{path=slow}}";
+    s.file("rows.csv", (0..2000).map(|i| format!("k{i:05},value {i}\n")).collect::<String>());
+    s.ok(&["load", "db", "rows.csv", "--format", "csv", "--db-paths", paths]);
+    s.ok(&["compact", "db", "--db-paths", paths, "--option", "disable_auto_compactions=true"]);
+    s.ok(&["put", "db", "k", "v", "--db_paths", paths]);
+    assert!(!s.files("fast", ".sst").is_empty() && s.files("db", ".sst").is_empty());
+    assert_eq!(s.ok(&["get", "db", "k00007", "--db-paths", paths]).trim(), "value 7");
+    let tables = s.files("fast", ".sst").len() + s.files("slow", ".sst").len();
+    let done = s.json(&["verify", "db", "--db-paths", paths]);
+    assert_eq!((done["ok"].as_bool(), done["tables"].as_u64()), (Some(true), Some(tables as u64)), "{done}");
+    s.ok(&["stats", "db", "--db-paths", paths]);
+    // A stray one is said of, and one that is not where it should be.
+    s.file("slow/999999.sst", "stray");
+    let done = s.ok(&["verify", "db", "--db-paths", paths]);
+    assert!(done.contains("999999.sst") && done.contains("orphan"), "{done}");
+    let done = s.run(&["get", "db", "k"]);
+    assert!(done.code != 0 && done.stderr.contains("missing"), "{}", done.stderr);
+    let done = s.run(&["verify", "db"]);
+    assert!(done.code == 1 && done.text().contains("missing"), "{}", done.text());
+    s.run(&["get", "db", "k", "--db-paths", "fast"]).fails(2, &["--db-paths"]);
+    // Nothing of it is stored, and what is put into the file is not taken.
+    for file in s.files("db", "").iter().filter(|p| is_options(p)) {
+        let text = fs::read_to_string(file).expect("text");
+        assert!(!text.contains("paths"), "{text}");
+        fs::write(file, text.replace("[DBOptions]", &format!("[DBOptions]\n  db_paths={paths}"))).expect("written");
+    }
+    let done = s.run(&["put", "db", "a", "1", "--db-paths", paths]);
+    assert!(done.code != 0 && done.stderr.contains("db_paths"), "{}", done.stderr);
+    let flags = ["--ignore-stored-options", "--db-paths", paths];
+    assert_eq!(s.ok(&[&["get", "db", "k"], &flags[..]].concat()).trim(), "v");
+    fs::remove_file(s.path("db/CURRENT")).expect("removed");
+    s.ok(&["repair", "db", "--db-paths", paths]);
+    assert_eq!(s.ok(&[&["get", "db", "k00007"], &flags[..]].concat()).trim(), "value 7");
+}

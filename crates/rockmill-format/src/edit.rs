@@ -79,6 +79,8 @@ mod custom {
     pub const EXTRA_RUN: u32 = 0x5200 + NOT_SAFE_TO_IGNORE;
     /// Ours, as above.
     pub const PIECES: u32 = EXTRA_RUN + 1;
+    /// Ours, as above.
+    pub const PIECE_PATHS: u32 = EXTRA_RUN + 2;
 }
 
 /// Tags inside a WAL addition.
@@ -89,8 +91,8 @@ mod wal_tag {
 
 /// Largest file number: the two bits above it hold the path id in RocksDB's memory.
 pub const MAX_FILE_NUMBER: u64 = 0x3FFF_FFFF_FFFF_FFFF;
-/// Largest path id.
-const MAX_PATH_ID: u8 = 3;
+/// Largest path id: RocksDB packs it into two bits.
+pub const MAX_PATH_ID: u8 = 3;
 /// RocksDB has no limit on levels; this one keeps a bad number from becoming a large allocation.
 pub const MAX_LEVELS: u32 = 256;
 /// Largest temperature (`kIce`); RocksDB takes what is above it for unknown.
@@ -108,6 +110,8 @@ pub struct TableFile {
     pub number: u64,
     /// Size in bytes.
     pub size: u64,
+    /// Index into the column family's paths; see [`FileEntry::path_id`].
+    pub path_id: u32,
 }
 
 /// A further file of a table, which other tables may share.
@@ -120,12 +124,14 @@ pub struct TablePiece {
     /// Bytes of the file that the table still refers to; at most `size`. Newer files of the table hide the rest, or it
     /// belongs to other tables.
     pub live: u64,
+    /// Index into the column family's paths: where the file was written. Tables that go on using it may be elsewhere.
+    pub path_id: u32,
 }
 
 impl TablePiece {
     /// The file.
     pub fn file(&self) -> TableFile {
-        TableFile { number: self.number, size: self.size }
+        TableFile { number: self.number, size: self.size, path_id: self.path_id }
     }
 }
 
@@ -134,7 +140,8 @@ impl TablePiece {
 pub struct FileEntry {
     /// The table's number: its own file is `<number>.sst`.
     pub number: u64,
-    /// Index into the database's paths; only 0 is supported.
+    /// Index into the column family's paths (RocksDB's `cf_paths`, else `db_paths`), at most [`MAX_PATH_ID`]: the
+    /// directory that its own file is in. One beyond the last path stands for the last.
     pub path_id: u32,
     /// Size of its own file in bytes.
     pub size: u64,
@@ -443,8 +450,12 @@ impl VersionEdit {
 impl FileEntry {
     /// All files that the table consists of, its own first.
     pub fn files(&self) -> impl Iterator<Item = TableFile> + '_ {
-        let own = TableFile { number: self.number, size: self.size };
-        std::iter::once(own).chain(self.pieces.iter().map(TablePiece::file))
+        std::iter::once(self.own_file()).chain(self.pieces.iter().map(TablePiece::file))
+    }
+
+    /// Its own file.
+    pub fn own_file(&self) -> TableFile {
+        TableFile { number: self.number, size: self.size, path_id: self.path_id }
     }
 
     /// Bytes that the table counts for: its own file, and what it refers to of its pieces.
@@ -526,6 +537,10 @@ impl FileEntry {
                 put_varint64(&mut body, piece.live);
             }
             put_bytes(dst, custom::PIECES, &body);
+            if self.pieces.iter().any(|piece| piece.path_id != 0) {
+                let paths: Vec<u8> = self.pieces.iter().map(|piece| piece.path_id as u8).collect();
+                put_bytes(dst, custom::PIECE_PATHS, &paths);
+            }
         }
         put_varint32(dst, custom::TERMINATE);
     }
@@ -580,6 +595,7 @@ impl FileEntry {
                 custom::FILE_OPEN_METADATA => self.file_open_metadata = field.rest().to_vec(),
                 custom::EXTRA_RUN => self.extra_run = field.varint64("extra run")?,
                 custom::PIECES => self.pieces = field.pieces(self.number)?,
+                custom::PIECE_PATHS => self.set_piece_paths(field.rest(), at)?,
                 custom::PATH_ID => self.path_id = path_id(u32::from(field.only_byte()?), at)?,
                 t if t & custom::NOT_SAFE_TO_IGNORE != 0 => {
                     return Err(FormatError::unsupported(format!(
@@ -590,6 +606,20 @@ impl FileEntry {
                 _ => {}
             }
         }
+    }
+}
+
+impl FileEntry {
+    /// One byte for each of the pieces, which stand before.
+    fn set_piece_paths(&mut self, paths: &[u8], at: u64) -> Result<()> {
+        if paths.len() != self.pieces.len() {
+            let what = format!("new file: {} paths for {} pieces", paths.len(), self.pieces.len());
+            return Err(FormatError::corruption(what, at));
+        }
+        for (piece, &path) in self.pieces.iter_mut().zip(paths) {
+            piece.path_id = path_id(u32::from(path), at)?;
+        }
+        Ok(())
     }
 }
 
@@ -669,7 +699,7 @@ impl<'a> Nested<'a> {
                 let what = format!("new file: table {own} has more than {PIECES_MAX} pieces");
                 return Err(FormatError::corruption(what, self.start));
             }
-            pieces.push(TablePiece { number, size, live });
+            pieces.push(TablePiece { number, size, live, path_id: 0 });
         }
         if pieces.is_empty() {
             return Err(FormatError::corruption(format!("new file: table {own} has no pieces"), self.start));

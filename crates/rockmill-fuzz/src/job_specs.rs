@@ -63,6 +63,8 @@ fn small() -> JobSpec {
         bottommost: true,
         older: None,
         output: OutputPlan {
+            path_id: 2,
+            piece_paths: BTreeMap::new(),
             owner: TableOwner { cf_name: "default".into(), ..TableOwner::default() },
             format: TableFormat::of(&CfOptions::default()),
             level: 1,

@@ -75,7 +75,10 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
 /// What the fixtures' databases have not: an extra run, and tables of several files.
 fn edit_with_pieces() -> Vec<u8> {
     let file = |number: u64, extra_run: u64, pieces: &[(u64, u64, u64)]| {
-        let pieces = pieces.iter().map(|&(number, size, live)| TablePiece { number, size, live }).collect();
+        let pieces = pieces
+            .iter()
+            .map(|&(number, size, live)| TablePiece { number, size, live, path_id: (number % 2) as u32 })
+            .collect();
         let key = InternalKey::new(b"key", 7, ValueType::Value);
         let (smallest, largest) = (key.clone(), key);
         (2, FileEntry { number, size: 1000, smallest, largest, extra_run, pieces, ..FileEntry::default() })

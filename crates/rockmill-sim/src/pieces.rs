@@ -257,7 +257,7 @@ impl Files {
             let live = ((part.entries() * self.entry_bytes) as u64).min(file.bytes);
             file.tables += 1;
             file.live += live;
-            pieces.push(TablePiece { number: part.file, size: file.bytes, live });
+            pieces.push(TablePiece { number: part.file, size: file.bytes, live, path_id: 0 });
         }
         self.index += self.index_bytes(table.extent.entries(), &table.parts, number);
         self.keys += table.extent.entries();

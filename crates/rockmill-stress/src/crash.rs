@@ -36,6 +36,7 @@ use crate::place::{SortedRun, existing};
 use crate::replay::{Run, Silent, replay};
 pub use cost::{Cost, Costs};
 use newest::Suffixes;
+pub use record::Where;
 pub(crate) use record::empty_disk;
 use record::{Recording, Window};
 
@@ -91,8 +92,8 @@ pub struct Plan {
     pub history: History,
     /// The configurations that it goes through.
     pub configurations: Vec<Configuration>,
-    /// WALs have a directory of their own.
-    pub own_wals: bool,
+    /// What has directories of its own.
+    pub places: Where,
     /// What a database must show after a power cut.
     pub promise: Promise,
     /// Where the power is cut.
@@ -156,11 +157,12 @@ impl Plan {
                 }
             }
         }
+        let may_have_two_paths = Where::may_have_two_paths(&configurations);
         Self {
             seed,
             history,
             configurations,
-            own_wals: rng.u8(..4) == 0,
+            places: Where { own_wals: rng.u8(..4) == 0, two_paths: rng.u8(..3) == 0 && may_have_two_paths },
             promise,
             points,
             images: 1,
@@ -243,9 +245,15 @@ impl fmt::Display for Report {
 /// The first thing that is not as promised, with all that is needed to try it again.
 pub fn run(plan: &Plan) -> Result<Report, String> {
     let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
-    let context = format!("seed {}, {} steps, configurations {}", plan.seed, plan.history.steps.len(), all.join(" | "));
+    let context = format!(
+        "seed {}, {} steps, configurations {}, {:?}",
+        plan.seed,
+        plan.history.steps.len(),
+        all.join(" | "),
+        plan.places
+    );
     let recording =
-        Recording::new(&plan.history, &plan.configurations, plan.own_wals).map_err(|e| format!("{context}: {e}"))?;
+        Recording::new(&plan.history, &plan.configurations, plan.places).map_err(|e| format!("{context}: {e}"))?;
     let newest = (plan.promise == Promise::Newest).then(|| Suffixes::new(&recording.steps));
     let mut cutter = Cutter {
         plan,
@@ -304,7 +312,7 @@ impl Cutter<'_> {
     }
 
     fn place(&self, image: &MemFileSystem) -> SortedRun {
-        SortedRun { own_wals: self.plan.own_wals, ..SortedRun::in_memory(image) }
+        self.plan.places.on(image)
     }
 
     fn configuration(&self, window: Window) -> Configuration {
@@ -428,7 +436,7 @@ impl Cutter<'_> {
         if !sound {
             return Err(format!("a sound database is taken for damaged: {report:?}"));
         }
-        for dir in [place.db(), place.wals()] {
+        for dir in [place.db(), place.wals(), place.slow()] {
             place.remove_tree(&dir.join("lost")).map_err(|e| e.to_string())?;
         }
         let db = place.open(&configuration).map_err(|e| format!("does not open: {e}"))?;
@@ -519,7 +527,7 @@ impl Cutter<'_> {
         let place = self.place(image);
         for name in image.list_dir(&place.root).map_err(|e| e.to_string())? {
             // What a step was making when it was cut short; the next step of its kind makes the same names.
-            if !matches!(&*name, "db" | "wals" | "backups") && !name.ends_with(".tmp") {
+            if !matches!(&*name, "db" | "wals" | "slow" | "backups") && !name.ends_with(".tmp") {
                 place.remove_tree(&place.path(&name)).map_err(|e| e.to_string())?;
             }
         }

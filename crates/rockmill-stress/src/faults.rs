@@ -25,7 +25,7 @@ use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, Op, OpKind};
 
 use crate::configuration::Configuration;
 use crate::contents::{Contents, matches};
-use crate::crash::{Points, empty_disk, rounds};
+use crate::crash::{Points, Where, empty_disk, rounds};
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
@@ -111,6 +111,8 @@ pub struct Plan {
     pub history: History,
     /// The configurations that it goes through.
     pub configurations: Vec<Configuration>,
+    /// What has directories of its own.
+    pub places: Where,
     /// Which calls fail.
     pub calls: Points,
     /// Each in every way that there is, or in one by chance.
@@ -123,10 +125,15 @@ impl Plan {
     /// A random history of so many steps under a few random configurations, of which about so many calls fail.
     pub fn random(seed: u64, steps: usize, calls: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
+        let configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
         Self {
             seed,
             history: generate(seed, steps, &Profile { write: 300, ..Profile::crash() }),
-            configurations: (0..3).map(|_| Configuration::random(&mut rng)).collect(),
+            places: Where {
+                own_wals: false,
+                two_paths: Where::may_have_two_paths(&configurations) && rng.u8(..3) == 0,
+            },
+            configurations,
             calls,
             every_way: false,
             until: None,
@@ -650,12 +657,12 @@ impl Observer for Watch<'_> {
 
 /// Opens a disk that was left in the middle and looks for the moment that it shows.
 fn moment(
-    image: &MemFileSystem,
+    (places, image): (Where, &MemFileSystem),
     configuration: &Configuration,
     (models, steps): (&[Model], &[Step]),
     (at_least, started): (usize, usize),
 ) -> Result<(), String> {
-    let place = SortedRun::in_memory(image);
+    let place = places.on(image);
     if !image.exists(&place.db().join("CURRENT")).map_err(|e| e.to_string())? {
         return if at_least == 0 { Ok(()) } else { Err("the database is gone".to_owned()) };
     }
@@ -670,7 +677,7 @@ fn moment(
 /// One run with a fault.
 fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(), String> {
     let fs = empty_disk()?;
-    let place = SortedRun::in_memory(&fs);
+    let place = plan.places.on(&fs);
     let hit = inject(&fs, n, way, plan.seed ^ n);
     let mut watch = Watch {
         fs: &fs,
@@ -720,22 +727,23 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
     for (synced, all, durable, done, started) in &watch.cuts {
         let manual = watch.manual();
         let history = (&*watch.models, &*plan.history.steps);
-        moment(synced, &first, history, (*durable, *started))
+        moment((plan.places, synced), &first, history, (*durable, *started))
             .map_err(|e| context(format!("after a power cut: {e}")))?;
         let at_least = if manual { *durable } else { *done };
-        moment(all, &first, history, (at_least, *started)).map_err(|e| context(format!("after its death: {e}")))?;
+        moment((plan.places, all), &first, history, (at_least, *started))
+            .map_err(|e| context(format!("after its death: {e}")))?;
     }
     // At the end everything is there, and stays. Where it ended early, it is the disk as it is now that must do.
     if died && !watch.lost {
         let (manual, started) = (watch.manual(), watch.models.len());
         let at_least = if manual { watch.durable } else { started - 1 };
         let history = (&*watch.models, &*plan.history.steps);
-        moment(&fs, &first, history, (at_least, started)).map_err(|e| context(format!("after its end: {e}")))?;
+        moment((plan.places, &fs), &first, history, (at_least, started))
+            .map_err(|e| context(format!("after its end: {e}")))?;
     }
     for cut in [false, true].into_iter().filter(|_| !ended) {
         let disk = if cut { fs.crash_image(CrashMode::SyncedOnly) } else { fs.clone() };
-        let db =
-            SortedRun::in_memory(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
+        let db = plan.places.on(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
         matches(&db, &model).map_err(|d| context(format!("at the end: {d}")))?;
     }
     match what {
@@ -757,7 +765,13 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
 /// The first thing that is not as promised, with all that is needed to try it again.
 pub fn run(plan: &Plan) -> Result<Report, String> {
     let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
-    let context = format!("seed {}, {} steps, configurations {}", plan.seed, plan.history.steps.len(), all.join(" | "));
+    let context = format!(
+        "seed {}, {} steps, configurations {}, {:?}",
+        plan.seed,
+        plan.history.steps.len(),
+        all.join(" | "),
+        plan.places
+    );
     let mut report = Report::default();
     let fs = empty_disk().map_err(|e| format!("{context}: {e}"))?;
     let kinds = Arc::new(Mutex::new(Vec::new()));
@@ -767,7 +781,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
         Fault::None
     }));
     let mut silent = crate::replay::Silent;
-    let mut whole = Run::new(SortedRun::in_memory(&fs), plan.configurations.clone(), &mut silent);
+    let mut whole = Run::new(plan.places.on(&fs), plan.configurations.clone(), &mut silent);
     replay(&plan.history, &mut whole).map_err(|e| format!("{context}: without a fault: {e}"))?;
     fs.clear_fault();
     let kinds = std::mem::take(&mut *kinds.lock());

@@ -1,6 +1,7 @@
 //! Which files a database has, and which it should not have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use rockmill::{Comparator, Db, HashRangeComparator, ReverseBytewiseComparator};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
 use rockmill_format::filename::{self, FileType};
+use rockmill_io::FileSystem;
 
 use crate::configuration::Configuration;
 use crate::kinds::{FoldedComparator, Kind, named_family};
@@ -44,8 +46,11 @@ fn check_once(place: &SortedRun, db: &Db, configuration: &Configuration) -> Resu
     let (fs, dir, wals) = (&*place.fs, place.db(), place.wals());
     let failed = |e: std::io::Error| e.to_string();
     let live = db.live_files().map_err(|e| e.to_string())?;
-    let pieces = live.iter().flat_map(|f| &f.pieces).map(|piece| (piece.number, piece.size));
-    let mut tables: BTreeMap<u64, u64> = live.iter().map(|f| (f.number, f.size as u64)).chain(pieces).collect();
+    let dirs = place.table_dirs();
+    let pieces = live.iter().flat_map(|f| &f.pieces);
+    let pieces = pieces.map(|piece| (piece.number, (piece.size, dirs.of(piece.path_id).to_owned())));
+    let own = live.iter().map(|f| (f.number, (f.size as u64, f.directory.clone())));
+    let mut tables: BTreeMap<u64, (u64, PathBuf)> = own.chain(pieces).collect();
     let oldest = db.property_int_value("rocksdb.min-log-number-to-keep").map_err(|e| e.to_string())?.unwrap_or(0);
     let current = fs.read_to_vec(&dir.join(filename::CURRENT)).map_err(failed)?;
     let (mut manifests, mut options, mut obsolete_wals) = (0, 0, 0);
@@ -63,16 +68,18 @@ fn check_once(place: &SortedRun, db: &Db, configuration: &Configuration) -> Resu
             names.push(name);
         }
     }
+    if place.two_paths {
+        for name in fs.list_dir(&place.slow()).map_err(failed)? {
+            match filename::parse(&name) {
+                Some(FileType::Table(n)) => take_table(fs, &mut tables, n, &place.slow(), &name)?,
+                _ => return Err(format!("{name} is in {}, where only tables are", place.slow().display())),
+            }
+        }
+    }
     for name in names {
         let stray = |why: &str| Err(format!("{name} is there, {why}"));
         match filename::parse(&name) {
-            Some(FileType::Table(n)) => {
-                let Some(size) = tables.remove(&n) else { return stray("and no column family has this table") };
-                let found = fs.file_size(&dir.join(&name)).map_err(failed)?;
-                if found != size {
-                    return Err(format!("{name} has {found} bytes instead of {size}"));
-                }
-            }
+            Some(FileType::Table(n)) => take_table(fs, &mut tables, n, &dir, &name)?,
             Some(FileType::Manifest(n)) => {
                 manifests += 1;
                 if current != filename::current_contents(n).into_bytes() {
@@ -107,6 +114,27 @@ fn check_once(place: &SortedRun, db: &Db, configuration: &Configuration) -> Resu
     Ok(())
 }
 
+/// Takes a table that is in a directory from those that should be.
+fn take_table(
+    fs: &dyn FileSystem,
+    tables: &mut BTreeMap<u64, (u64, PathBuf)>,
+    number: u64,
+    dir: &Path,
+    name: &str,
+) -> Result<(), String> {
+    let Some((size, expected)) = tables.remove(&number) else {
+        return Err(format!("{name} is in {}, and no column family has this table", dir.display()));
+    };
+    if expected != dir {
+        return Err(format!("{name} is in {}, and belongs into {}", dir.display(), expected.display()));
+    }
+    let found = fs.file_size(&dir.join(name)).map_err(|e| e.to_string())?;
+    if found != size {
+        return Err(format!("{name} has {found} bytes instead of {size}"));
+    }
+    Ok(())
+}
+
 /// Every table of a database that is closed is sound, each with all of its files.
 ///
 /// # Errors
@@ -136,7 +164,7 @@ pub fn verify_tables(place: &SortedRun) -> rockmill::Result<()> {
             _ => InternalKeyComparator::default(),
         };
         for file in tables.values() {
-            open_table(fs, &dir, file, &cmp, Some(file.largest_seqno))?.verify()?;
+            open_table(fs, &place.table_dirs(), file, &cmp, Some(file.largest_seqno))?.verify()?;
         }
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill::{ColumnFamilyDescriptor, ColumnFamilyTtl, Db, Env, Options, Result};
+use rockmill::internals::TableDirs;
+use rockmill::{ColumnFamilyDescriptor, ColumnFamilyTtl, DBPath, Db, Env, Options, Result};
 use rockmill_io::{Clock, FileSystem, MemFileSystem, PosixFileSystem, SystemClock};
 
 use crate::configuration::Configuration;
@@ -25,7 +26,12 @@ pub struct SortedRun {
     pub ttl: bool,
     /// WALs are in a directory of their own, `wals` below the root.
     pub own_wals: bool,
+    /// Tables have a second path, `slow` below the root, for what is too much for the database's directory.
+    pub two_paths: bool,
 }
+
+/// What the first of two paths is meant to take: L0 and a level or two of most configurations.
+const FIRST_PATH_BYTES: u64 = 64 << 10;
 
 /// The time to live, where there is one: no clock reaches its end.
 const TIME_TO_LIVE: Duration = Duration::from_secs(1_000_000_000);
@@ -34,13 +40,14 @@ impl SortedRun {
     /// A directory on the machine's file system.
     pub fn on_disk(root: impl Into<PathBuf>) -> Self {
         let fs = Arc::new(PosixFileSystem::default());
-        Self { fs, clock: Arc::new(SystemClock::default()), root: root.into(), own_wals: false, ttl: false }
+        Self { fs, root: root.into(), ..Self::in_memory(&MemFileSystem::new()) }
     }
 
     /// A directory in memory; `fs` keeps showing its files.
     pub fn in_memory(fs: &MemFileSystem) -> Self {
         let clock = Arc::new(SystemClock::default());
-        Self { fs: Arc::new(fs.clone()), clock, root: PathBuf::from("/test"), own_wals: false, ttl: false }
+        let (fs, root) = (Arc::new(fs.clone()), PathBuf::from("/test"));
+        Self { fs, clock, root, own_wals: false, two_paths: false, ttl: false }
     }
 
     /// A name below the root.
@@ -58,6 +65,17 @@ impl SortedRun {
         if self.own_wals { self.path("wals") } else { self.db() }
     }
 
+    /// The second path.
+    pub fn slow(&self) -> PathBuf {
+        self.path("slow")
+    }
+
+    /// The directories of tables.
+    pub fn table_dirs(&self) -> TableDirs {
+        let dirs = [self.db(), self.slow()].into_iter().take(1 + usize::from(self.two_paths));
+        TableDirs::new(dirs, &self.db())
+    }
+
     /// File system and clock.
     pub fn env(&self) -> Env {
         Env::from_parts(Arc::clone(&self.fs), Arc::clone(&self.clock))
@@ -70,6 +88,11 @@ impl SortedRun {
         options.set_clock(Arc::clone(&self.clock));
         if self.own_wals {
             options.set_wal_dir(self.wals());
+        }
+        if self.two_paths {
+            let path = |dir, size| DBPath::new(dir, size).ok();
+            let paths = [path(self.db(), FIRST_PATH_BYTES), path(self.slow(), 0)];
+            options.set_db_paths(&paths.into_iter().flatten().collect::<Vec<_>>());
         }
         options
     }

@@ -317,7 +317,10 @@ impl<'a> Run<'a> {
                 if let Some(w) = loaded.warnings.iter().find(|w| !filter(&w.name)) {
                     return Err(Trouble::Wrong(Difference::new("stored options", format!("{w:?}"))));
                 }
-                let db = Db::open_cf_descriptors(&existing(loaded.options), &path, loaded.column_families)?;
+                let mut options = existing(loaded.options);
+                // No file says where tables are.
+                options.set_db_paths(&self.options().db.db_paths);
+                let db = Db::open_cf_descriptors(&options, &path, loaded.column_families)?;
                 matches(&db, &self.model)?;
             }
             Reopen::Repaired => {

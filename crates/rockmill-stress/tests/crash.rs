@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use rockmill_kernel::Pool;
 use rockmill_skip::skip;
 use rockmill_stress::configuration::{Configuration, kernel_engine};
-use rockmill_stress::crash::{self, Points};
+use rockmill_stress::crash::{self, Points, Where};
 use rockmill_stress::faults;
 
 fn seed() -> u64 {
@@ -41,6 +41,32 @@ fn a_failed_call_is_told_and_loses_nothing() {
     println!("{sum}");
     assert!(sum.told > 0 && sum.background > 0, "{sum}");
     assert!(sum.silent < sum.faults, "{sum}");
+}
+
+/// A plan's seed with which tables may have a second path.
+fn seeds_with_two_paths<P>(seed: u64, plan: impl Fn(u64) -> P, may: impl Fn(&P) -> bool) -> impl Iterator<Item = P> {
+    (seed..).map(plan).filter(may)
+}
+
+#[test]
+fn power_cuts_and_failed_calls_are_survived_with_a_second_path() {
+    let seed = seed();
+    let (mut cuts, mut sum) = (crash::Report::default(), faults::Report::default());
+    let plan = |seed| crash::Plan::random(seed, 200, Points::About(25));
+    let plans = seeds_with_two_paths(seed, plan, |plan| Where::may_have_two_paths(&plan.configurations));
+    for mut plan in plans.take(2) {
+        plan.places.two_paths = true;
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-{}", plan.seed)));
+        cuts.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    let plan = |seed| faults::Plan::random(seed, 60, Points::About(30));
+    let plans = seeds_with_two_paths(seed, plan, |plan| Where::may_have_two_paths(&plan.configurations));
+    for mut plan in plans.take(2) {
+        plan.places.two_paths = true;
+        sum.join(faults::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{cuts}\n{sum}");
+    assert!(cuts.images > 0 && sum.told > 0, "{cuts}, {sum}");
 }
 
 /// Calls of the merge program in the kernel so far; `None`, and a line that says so, where it is not to be had.

@@ -127,7 +127,7 @@ pub use memtable::write_buffer_manager::WriteBufferManager;
 pub use merge_operator::{MergeFn, MergeOperands, MergeOperator};
 pub use options::{
     BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CfOptions, ChecksumType, CompactOptions,
-    CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType, DbOptions,
+    CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DBPath, DataBlockIndexType, DbOptions,
     FifoCompactOptions, FlushOptions, KernelDriver, LoadedOptions, MergeEngine, OptionValue, OptionWarning, Options,
     OptionsLoader, RecoveryMode, TableKind, TphTableOptions, UniversalCompactOptions, UniversalCompactionStopStyle,
     WriteOptions,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
-use rockmill::internals::{current_manifest, for_each_edit, open_table};
+use rockmill::internals::{TableDirs, current_manifest, for_each_edit, open_table};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
     Checkpoint, CompactOptions, CompactionStyle, CompressionType, Db, Direction, Env, ErrorKind, HashRangeComparator,
@@ -130,7 +130,7 @@ fn tables(fs: &dyn FileSystem, dir: &Path) -> Vec<(u32, FileEntry)> {
 fn verify(fs: &dyn FileSystem, dir: &Path, what: &str) {
     let cmp = InternalKeyComparator::new(Arc::new(HashRangeComparator));
     for (_, file) in tables(fs, dir) {
-        let table = open_table(fs, dir, &file, &cmp, Some(file.largest_seqno)).unwrap();
+        let table = open_table(fs, &TableDirs::one(dir), &file, &cmp, Some(file.largest_seqno)).unwrap();
         table.verify().unwrap_or_else(|e| panic!("{e}; {file:?}; {what}"));
     }
 }

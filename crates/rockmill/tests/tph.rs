@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
-use rockmill::internals::{current_manifest, for_each_edit, open_table};
+use rockmill::internals::{TableDirs, current_manifest, for_each_edit, open_table};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
     BlockBasedOptions, BottommostLevelCompaction, Checkpoint, ColumnFamilyDescriptor, CompactOptions,
@@ -479,7 +479,13 @@ impl World {
     fn verify(&self, dir: &Path) {
         let tables = tables(&self.fs, dir);
         for file in tables.values() {
-            let table = open_table(&self.fs, dir, file, &InternalKeyComparator::default(), Some(file.largest_seqno));
+            let table = open_table(
+                &self.fs,
+                &TableDirs::one(dir),
+                file,
+                &InternalKeyComparator::default(),
+                Some(file.largest_seqno),
+            );
             table.unwrap().verify().unwrap_or_else(|e| panic!("{e}; {file:?}; {:?}", self.steps));
         }
         let needed: BTreeSet<u64> = tables.values().flat_map(|f| f.files().map(|f| f.number)).collect();
@@ -734,7 +740,7 @@ fn rocksdb_opens_tables_of_one_file_and_refuses_others() {
     let fs = PosixFileSystem::default();
     for file in tables(&fs, &dir).values() {
         let cmp = InternalKeyComparator::default();
-        open_table(&fs, &dir, file, &cmp, Some(file.largest_seqno)).unwrap().verify().unwrap();
+        open_table(&fs, &TableDirs::one(&dir), file, &cmp, Some(file.largest_seqno)).unwrap().verify().unwrap();
     }
 }
 

@@ -21,8 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rockmill::internals::{RecoveredState, each_file, manifest_mark, recover_manifest, retry_while_files_vanish};
-use rockmill::{Db, Error, ErrorKind, Options, OptionsLoader};
+use rockmill::internals::{
+    RecoveredState, TableDirs, each_file, manifest_mark, recover_manifest, retry_while_files_vanish,
+};
+use rockmill::{DBPath, Db, Error, ErrorKind, Options, OptionsLoader};
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::comparator_named;
 use rockmill_format::filename::{self, FileType};
@@ -118,6 +120,8 @@ impl Report {
 pub struct Context<'a> {
     /// The database.
     pub dir: &'a Path,
+    /// Where its tables are.
+    pub dirs: TableDirs,
     /// Its WALs; `None` where they cannot be looked for.
     pub wal_dir: Option<PathBuf>,
     /// Where files are.
@@ -137,6 +141,10 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     if let Some(dir) = &args.wal_dir {
         options.set_wal_dir(dir);
     }
+    if let Some(paths) = &args.db_paths {
+        options = store::with_option(&options, "db_paths", paths)?;
+    }
+    let dirs = TableDirs::new(options.db.db_paths.iter().map(DBPath::path), &args.db);
     let mut report = Report::default();
     for _ in 0..LOOKS_MAX {
         report = Report::default();
@@ -145,7 +153,14 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
             let what = format!("the WALs were not checked: {}; --wal-dir DIR says where they are", e.message());
             report.problem(filename::wal(0), what);
         });
-        let context = Context { dir: &args.db, wal_dir: wal_dir.ok(), fs: &fs, direct: args.direct, quiet: out.quiet };
+        let context = Context {
+            dir: &args.db,
+            dirs: dirs.clone(),
+            wal_dir: wal_dir.ok(),
+            fs: &fs,
+            direct: args.direct,
+            quiet: out.quiet,
+        };
         check(&context, &mut report)?;
         // A writer may have replaced what was not there.
         if report.problems.total == 0 || manifest_mark(&*fs, &args.db) == before {
@@ -166,7 +181,7 @@ fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
             "column family {name:?} is ordered by comparator {comparator:?}, which the command does not know"
         ))),
     };
-    let read = || recover_manifest(&**context.fs, context.dir, &Arc::default(), &mut order);
+    let read = || recover_manifest(&**context.fs, context.dir, &|_| Arc::default(), &mut order);
     let state = match retry_while_files_vanish(&**context.fs, context.dir, read) {
         Ok(state) => state,
         Err(e) if e.kind() == ErrorKind::NotSupported => return Err(e.into()),
@@ -239,6 +254,15 @@ fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut R
             }
             Some(FileType::Wal(n)) => wals.push(n),
             _ => {}
+        }
+    }
+    for dir in context.dirs.all().iter().filter(|dir| *dir != context.dir) {
+        // One that is not there has no tables: who names them says so.
+        for name in context.fs.list_dir(dir).unwrap_or_default() {
+            if matches!(filename::parse(&name), Some(FileType::Table(n)) if !live.contains(&n)) {
+                let name = dir.join(name).display().to_string();
+                report.warning(name, "orphan: the MANIFEST does not name this table");
+            }
         }
     }
     if let Some(wal_dir) = context.wal_dir.as_deref().filter(|dir| *dir != context.dir) {

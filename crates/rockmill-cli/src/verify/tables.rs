@@ -120,7 +120,7 @@ fn open_file(
     file: TableFile,
     problems: &mut Vec<String>,
 ) -> Result<(PathBuf, Arc<dyn RandomAccessFile>), String> {
-    let path = table_path(&**context.fs, context.dir, file.number);
+    let path = table_path(&**context.fs, &context.dirs, file);
     let opened = context.fs.open_random(&path, context.direct).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => MISSING.to_owned(),
         _ => format!("cannot be opened: {e}"),
@@ -133,8 +133,7 @@ fn open_file(
 
 fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
     let mut problems = Vec::new();
-    let own = TableFile { number: job.file.number(), size: job.file.own_size() };
-    let mut files = match open_file(context, own, &mut problems) {
+    let mut files = match open_file(context, job.file.own_file(), &mut problems) {
         Ok(own) => vec![own],
         Err(problem) => return (None, vec![problem]),
     };

@@ -49,7 +49,7 @@ fn random_file(rng: &mut fastrand::Rng) -> FileEntry {
         f.extra_run = random_number(rng);
         f.pieces = several(rng, |r| {
             let (number, size) = (random_number(r) & MAX_FILE_NUMBER, random_number(r));
-            TablePiece { number, size, live: [0, size / 2, size][r.usize(..3)] }
+            TablePiece { number, size, live: [0, size / 2, size][r.usize(..3)], path_id: r.u32(0..=3) }
         });
         let mut numbers = std::collections::HashSet::from([f.number]);
         f.pieces.retain(|piece| numbers.insert(piece.number));
@@ -205,7 +205,7 @@ fn pieces_are_a_field_that_nobody_may_pass_over() {
     let file = |pieces: &[(u64, u64, u64)]| {
         let key = InternalKey::new(b"k", 1, ValueType::Value);
         let (smallest, largest) = (key.clone(), key);
-        let pieces = pieces.iter().map(|&(number, size, live)| TablePiece { number, size, live }).collect();
+        let pieces = pieces.iter().map(|&(number, size, live)| TablePiece { number, size, live, path_id: 0 }).collect();
         FileEntry { number: 7, size: 9, smallest, largest, pieces, ..FileEntry::default() }
     };
     let encode = |f: &FileEntry| VersionEdit { new_files: vec![(2, f.clone())], ..VersionEdit::default() }.encode();
@@ -240,6 +240,32 @@ fn pieces_are_a_field_that_nobody_may_pass_over() {
     for (part, why) in parts {
         let field = [&[0xC1, 0xA4, 0x01, part.len() as u8], part].concat();
         let e = decode(&[&bytes[..at], &field, &[1]].concat()).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+    }
+}
+
+#[test]
+fn the_paths_of_pieces_are_written_where_one_is_not_the_first() {
+    let key = InternalKey::new(b"k", 1, ValueType::Value);
+    let piece = |number: u64, path_id| TablePiece { number, size: 9, live: 3, path_id };
+    let file = |path_id, pieces: &[TablePiece]| {
+        let (smallest, largest, pieces) = (key.clone(), key.clone(), pieces.to_vec());
+        FileEntry { number: 7, size: 9, path_id, smallest, largest, pieces, ..FileEntry::default() }
+    };
+    let encode = |f: &FileEntry| VersionEdit { new_files: vec![(2, f.clone())], ..VersionEdit::default() }.encode();
+    let decode = |bytes: &[u8]| VersionEdit::decode(bytes).map(|edit| edit.new_files[0].1.clone());
+    assert_ne!(custom::PIECE_PATHS & custom::NOT_SAFE_TO_IGNORE, 0);
+    let first = encode(&file(0, &[piece(5, 0), piece(6, 0)]));
+    assert!(!first.windows(3).any(|w| w == [0xC2, 0xA4, 0x01]), "as it was without paths");
+    let two = file(2, &[piece(5, 0), piece(6, 3)]);
+    let bytes = encode(&two);
+    let field = [0xC2, 0xA4, 0x01, 2, 0, 3]; // tag 21058, two bytes
+    assert_eq!(bytes.len(), first.len() + field.len() + 3, "and the table's own path id");
+    assert_eq!(decode(&bytes).unwrap(), two);
+    assert_eq!(two.files().map(|f| (f.number, f.path_id)).collect::<Vec<_>>(), [(7, 2), (5, 0), (6, 3)]);
+    let at = bytes.windows(field.len()).position(|w| w == field).unwrap();
+    for (other, why) in [(&[1, 0][..], "1 paths for 2 pieces"), (&[2, 0, 4], "path id 4 is over 3")] {
+        let e = decode(&[&bytes[..at + 3], other, &bytes[at + 6..]].concat()).unwrap_err().to_string();
         assert!(e.contains(why), "{e}");
     }
 }

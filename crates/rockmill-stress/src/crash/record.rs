@@ -52,12 +52,33 @@ pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
     Ok(fs)
 }
 
+/// What has directories of its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Where {
+    /// WALs.
+    pub own_wals: bool,
+    /// Some tables.
+    pub two_paths: bool,
+}
+
+impl Where {
+    /// FIFO compaction has one path.
+    pub fn may_have_two_paths(configurations: &[Configuration]) -> bool {
+        configurations.iter().all(|c| c.get("strategy") != "fifo")
+    }
+
+    /// A database on a disk.
+    pub fn on(self, fs: &MemFileSystem) -> SortedRun {
+        SortedRun { own_wals: self.own_wals, two_paths: self.two_paths, ..SortedRun::in_memory(fs) }
+    }
+}
+
 impl Recording {
     /// Does a history and records it.
     ///
     /// # Errors
     /// Where it went wrong without any power cut.
-    pub fn new(history: &History, configurations: &[Configuration], own_wals: bool) -> Result<Self, String> {
+    pub fn new(history: &History, configurations: &[Configuration], place: Where) -> Result<Self, String> {
         let fs = empty_disk()?;
         fs.start_recording();
         let mut watch = Watch {
@@ -69,7 +90,7 @@ impl Recording {
             opened: Vec::new(),
             next: 0,
         };
-        let place = SortedRun { own_wals, ..SortedRun::in_memory(&fs) };
+        let place = place.on(&fs);
         let mut run = Run::new(place, configurations.to_vec(), &mut watch);
         run.steps(&history.steps).map_err(|failure| failure.to_string())?;
         let Watch { begun, ended, durable, models, opened, .. } = watch;

@@ -19,10 +19,11 @@ use crate::model::Family;
 use crate::place::{descriptors, existing};
 
 impl Session<'_, '_, '_> {
-    /// Options to open a copy with, which has its WALs beside its tables.
+    /// Options to open a copy with, which has its WALs beside its tables, and these in one directory.
     fn options_of_copy(&self, path: &Path) -> Options {
         let mut options = existing(self.options());
         options.set_wal_dir(path);
+        options.set_db_paths(&[]);
         options
     }
 

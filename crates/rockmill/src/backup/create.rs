@@ -24,7 +24,7 @@ use crate::db::{Db, DbInner};
 use crate::env::{narrower, with_access};
 use crate::error::{Error, Result};
 use crate::table::properties_of;
-use crate::version::{TableFile, each_file};
+use crate::version::each_file_in;
 
 /// Bytes that a caller may store with a backup (RocksDB's limit).
 const APP_METADATA_BYTES_MAX: usize = 1 << 20;
@@ -162,9 +162,9 @@ impl Making<'_> {
         let tables: Vec<_> = now.versions.iter().flat_map(|v| v.files()).collect();
         // An entry speaks of its table's own file.
         let crcs: HashMap<u64, Option<u32>> = tables.iter().map(|t| (t.number(), stated_crc(&t.entry))).collect();
-        for TableFile { number, size } in each_file(tables) {
-            let (path, crc) = (db.table_path(number), crcs.get(&number));
-            items.push(Item::Table { path, size, crc: crc.copied().flatten(), is_piece: crc.is_none() });
+        for (dirs, file) in each_file_in(tables) {
+            let (path, crc) = (db.table_path(dirs, file), crcs.get(&file.number));
+            items.push(Item::Table { path, size: file.size, crc: crc.copied().flatten(), is_piece: crc.is_none() });
         }
         // The largest first, so that no thread is left alone with it at the end.
         items.sort_by_key(|i| match i {

@@ -1,6 +1,6 @@
 //! What a job tells of while it runs: the tables that it writes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::edit::TablePiece;
@@ -29,6 +29,8 @@ pub struct JobProgress {
 pub struct JobEvents {
     /// The job's number.
     pub(crate) job: u64,
+    /// The database's directory.
+    pub(crate) db_name: PathBuf,
     /// Name of the column family.
     pub(crate) cf_name: String,
     pub(crate) reason: TableFileCreationReason,
@@ -42,7 +44,8 @@ pub struct JobEvents {
 impl Default for JobEvents {
     fn default() -> Self {
         let (cf_name, reason) = (String::new(), TableFileCreationReason::Compaction);
-        Self { job: 0, cf_name, reason, progress: Arc::default(), new_tables: Arc::default(), deferred: None }
+        let db_name = PathBuf::new();
+        Self { job: 0, db_name, cf_name, reason, progress: Arc::default(), new_tables: Arc::default(), deferred: None }
     }
 }
 
@@ -78,7 +81,7 @@ impl LocalHost {
             return;
         }
         let info = TableFileCreationInfo {
-            db_name: self.dir.clone(),
+            db_name: self.events.db_name.clone(),
             cf_name: cf_name.clone(),
             file_path: path.to_owned(),
             job_id: *job,
@@ -184,7 +187,8 @@ mod tests {
             cancelled: Arc::default(),
             events: JobEvents::default(),
         };
-        let pieces = [(7, 100, 60), (5, 90, 90)].map(|(number, size, live)| TablePiece { number, size, live });
+        let pieces =
+            [(7, 100, 60), (5, 90, 90)].map(|(number, size, live)| TablePiece { number, size, live, path_id: 0 });
         for pieces in [&pieces[..], &[]] {
             host.output_done(9, Path::new("/db/000009.sst"), pieces, &Ok(TableSummary::default()));
             let text = std::mem::take(&mut *lines.lock());

@@ -178,7 +178,7 @@ impl JobMeans {
 pub(crate) struct LocalHost {
     /// What the job is done with; its file system has the files.
     pub means: JobMeans,
-    /// Directory of the tables, inputs and outputs.
+    /// Directory of the outputs.
     pub dir: PathBuf,
     /// Inputs that the store knows, by file number. Others are opened as the spec describes them.
     pub inputs: Arc<HashMap<u64, Arc<FileMeta>>>,

@@ -64,6 +64,8 @@ pub struct Compaction {
     pub output_level: usize,
     /// The run of that level: 0 its base run, else an extra run with this id.
     pub output_run: u64,
+    /// The column family's path that the output goes to (`strategy/paths.rs`). What just moves stays where it is.
+    pub output_path: u32,
     /// Files of the level below the output that overlap, to end outputs early.
     pub grandparents: Vec<Arc<FileMeta>>,
     /// The version it was chosen from (for the tombstone check below the output level).

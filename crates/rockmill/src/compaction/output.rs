@@ -35,7 +35,9 @@ use crate::pacing::file::{Gate, PacedFile};
 use crate::range_del::CompactionRangeDel;
 use crate::statistics::{Histogram, MeasuredFile};
 use crate::sync::Mutex;
-use crate::table::{KeptPiece, Leaves, Origin, SyncingTable, TableBuilder, TableBuilderOptions, TableSummary};
+use crate::table::{
+    KeptPiece, Leaves, Origin, PieceUse, SyncingTable, TableBuilder, TableBuilderOptions, TableSummary,
+};
 
 mod pass;
 
@@ -587,6 +589,9 @@ fn table_options(
 }
 
 fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {
+    // A file that a table goes on using stays where it is.
+    let path_of = |number| plan.piece_paths.get(&number).copied().unwrap_or(0);
+    let piece = |p: &PieceUse| TablePiece { number: p.number, size: p.size, live: p.live, path_id: path_of(p.number) };
     FileEntry {
         number,
         size: summary.file_size,
@@ -598,7 +603,8 @@ fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEnt
         file_creation_time: summary.properties.file_creation_time,
         epoch_number: plan.epoch_number,
         extra_run: plan.extra_run,
-        pieces: summary.pieces.iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect(),
+        path_id: plan.path_id,
+        pieces: summary.pieces.iter().map(piece).collect(),
         unique_id: internal_unique_id(&plan.owner.db_id, &plan.owner.db_session_id, number),
         tail_size: summary.tail_size,
         user_defined_timestamps_persisted: true,

@@ -109,6 +109,8 @@ pub struct OutputPlan {
     pub level: usize,
     /// The run of that level: 0 its base run, else an extra run with this id.
     pub extra_run: u64,
+    /// The column family's path that the outputs are in: what the MANIFEST says of them. The host has the directory.
+    pub path_id: u32,
     /// Size in bytes that files should have.
     pub file_size_target: u64,
     /// Size in bytes at which a file ends.
@@ -134,6 +136,9 @@ pub struct OutputPlan {
     /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
     /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
     pub mode_max: Option<u32>,
+    /// Path ids of the files that outputs may go on using, by number, those that are in the first path left out. From
+    /// the inputs: no spec has it.
+    pub piece_paths: BTreeMap<u64, u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
     /// Tables that no longer count: as a spec has it those that were replaced before the job; those that the job
@@ -156,6 +161,7 @@ impl OutputPlan {
             format: TableFormat::of(cf),
             level,
             extra_run: 0,
+            path_id: 0,
             file_size_target: u64::MAX,
             file_size_max: u64::MAX,
             bytes_expected: 0,
@@ -167,6 +173,7 @@ impl OutputPlan {
             compression_opts: cf.compression_opts.clone(),
             page_cache: false,
             mode_max: None,
+            piece_paths: BTreeMap::new(),
             io_priority: IoPriority::Low,
             replaced: Arc::default(),
             epoch_number: 0,
@@ -268,6 +275,8 @@ impl JobPlan {
                 let before = pieces.len();
                 let file = |piece: &KeptPiece| KeptFile { table: f.number(), file: piece.number };
                 pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&file(piece))));
+                let elsewhere = f.entry.files().filter(|file| file.path_id != 0);
+                self.output.piece_paths.extend(elsewhere.map(|file| (file.number, file.path_id)));
                 if pieces.len() > before {
                     self.bases.push((f.smallest_user_key().to_vec(), f.size()));
                 }

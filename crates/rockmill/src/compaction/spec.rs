@@ -251,6 +251,7 @@ impl JobSpec {
         let output = OutputPlan {
             format,
             extra_run: compaction.output_run,
+            path_id: compaction.output_path,
             file_size_target: compaction.output_file_size_target,
             file_size_max,
             grandparents,

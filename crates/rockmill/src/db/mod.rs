@@ -59,6 +59,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use crate::compaction::EngineParts;
 use crate::db::catalog::Catalog;
 use crate::db::catalog::super_version::SuperVersion;
+use crate::db::catalog::table_paths::purge_of;
 use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
 use crate::db::jobs::{FamilyJobs, Jobs};
@@ -73,7 +74,7 @@ use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{ArcSwap, Condvar, Mutex};
-use crate::version::Version;
+use crate::version::{PurgeQueue, Version};
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
@@ -196,6 +197,21 @@ impl State {
     }
 }
 
+/// What a column family of a database shares with the others.
+pub(crate) struct Around<'a> {
+    memory: &'a FrontMemory,
+    db: &'a DbOptions,
+    path: &'a Path,
+    purge: &'a PurgeQueue,
+}
+
+impl<'a> Around<'a> {
+    /// In an open database.
+    pub fn of(db: &'a DbInner) -> Self {
+        Self { memory: db.front.memory(), db: &db.opts, path: &db.path, purge: db.files.purge() }
+    }
+}
+
 impl CfState {
     /// Of a column family that is opened or made, with this version.
     #[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
@@ -207,8 +223,9 @@ impl CfState {
         mut version: Version,
         log_number: u64,
         opening: u64,
-        (memory, db): (&FrontMemory, &DbOptions),
+        Around { memory, db, path, purge }: Around<'_>,
     ) -> Self {
+        let purge = purge_of(purge, Some(&options), db, path);
         version.reserves_last_level = db.allow_ingest_behind;
         let version = Arc::new(version);
         let front = FamilyFront::new(&cmp, &options, memory, log_number);
@@ -225,6 +242,7 @@ impl CfState {
                 cmp,
                 current: ArcSwap::from_pointee(current),
                 dropped: AtomicBool::new(false),
+                purge,
                 published: Default::default(),
             }),
             front,

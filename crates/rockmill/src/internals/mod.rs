@@ -25,8 +25,8 @@ pub use crate::table::{
     TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
 };
 pub use crate::version::{
-    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, current_manifest, each_file, for_each_edit,
-    manifest_mark, open_table, recover_manifest, retry_while_files_vanish, table_of_files, table_path,
+    FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableDirs, current_manifest, each_file,
+    for_each_edit, manifest_mark, open_table, recover_manifest, retry_while_files_vanish, table_of_files, table_path,
 };
 
 use crate::options::Options;

@@ -7,11 +7,11 @@ use rockmill_format::comparator::{BytewiseComparator, Comparator, CompareFn, FnC
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::parse;
 use super::{
-    BlockBasedOptions, CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DataBlockIndexType,
+    BlockBasedOptions, CompactionPri, CompactionStyle, CompressionOptions, CompressionType, DBPath, DataBlockIndexType,
     FifoCompactOptions, Options, TableKind, TphTableOptions, UniversalCompactOptions,
 };
+use super::{parse, paths};
 use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
 use crate::merge_operator::{self, MergeOperator, StringAppendOperator};
 use crate::table::Cache;
@@ -105,6 +105,9 @@ declare_options! {
     max_compaction_bytes: u64 = 0, mutable, set_max_compaction_bytes;
     /// Compact only when told.
     disable_auto_compactions: bool = false, mutable, set_disable_auto_compactions;
+    /// Directories of the column family's tables, with the bytes that each is meant to take; empty takes `db_paths`.
+    /// They must be given at every open: no OPTIONS file has them.
+    cf_paths: Vec<DBPath> = Vec::new(), place(paths::text, paths::read);
     /// Of table blocks, where no per-level choice says otherwise.
     compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
     /// Of the deepest level's blocks.

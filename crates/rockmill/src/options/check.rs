@@ -16,7 +16,7 @@ use crate::options::declare::TextOption;
 use crate::options::known::Notes;
 use crate::options::{
     BlockBasedIndexType, BlockBasedOptions, CfOptions, CompactionStyle, DataBlockIndexType, DbOptions, Options,
-    TphTableOptions, parse,
+    TphTableOptions, parse, paths,
 };
 
 /// Levels that a tree can have.
@@ -268,6 +268,7 @@ pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
             "use_direct_io_for_flush_and_compaction needs writable_file_max_buffer_size above 0",
         ));
     }
+    paths::check("db_paths", &o.db_paths)?;
     if let Some(limiter) = &o.rate_limiter {
         limiter.check()?;
     }
@@ -305,8 +306,16 @@ fn adjust_table_options(of: &str, o: &mut CfOptions, adjusted: &mut Adjusted) {
 /// Brings options of a column family to values that can be served, those for the last opening or creation, and
 /// refuses what cannot be.
 pub(crate) fn take_cf_options(name: &str, o: &mut CfOptions, db: &DbOptions, adjusted: &mut Adjusted) -> Result<()> {
+    if o.cf_paths.is_empty() {
+        o.cf_paths.clone_from(&db.db_paths);
+    }
     take_changed_cf_options(name, o, db, adjusted)?;
     let of = format!("column family {name:?}: ");
+    if o.cf_paths.len() > 1 && o.compaction_style == CompactionStyle::Level && o.level_compaction_dynamic_level_bytes {
+        o.level_compaction_dynamic_level_bytes = false;
+        let why = "with several paths the levels above say where a level has room";
+        adjusted.0.push(format!("{of}level_compaction_dynamic_level_bytes is taken for false: {why}"));
+    }
     let mut set = |name: &str, option: &mut i32, value, why: &str| adjusted.set(&of, name, option, value, why);
     // FIFO compaction has one level, and does not slow writers for its tables.
     if o.compaction_style != CompactionStyle::Fifo {
@@ -429,6 +438,11 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
         return bad(
             "compaction_downforce does not go with compaction_style kCompactionStyleFIFO, which merges nothing",
         );
+    }
+    paths::check(&format!("{of}cf_paths"), &o.cf_paths)?;
+    if o.compaction_style == CompactionStyle::Fifo && o.cf_paths.len() > 1 {
+        let what = "several cf_paths or db_paths do not go with compaction_style kCompactionStyleFIFO, which fills one";
+        return Err(Error::not_supported(format!("{of}{what}")));
     }
     let t = &o.table;
     if t.no_block_cache {

@@ -32,6 +32,8 @@ pub struct CompactOptions {
     pub bottommost_level_compaction: BottommostLevelCompaction,
     /// Threads; 0 takes the database's `max_subcompactions`.
     pub max_subcompactions: u32,
+    /// The path that tables are written to, of `cf_paths` or `db_paths`, counted from 0.
+    pub target_path_id: u32,
 }
 
 impl Default for CompactOptions {
@@ -42,6 +44,7 @@ impl Default for CompactOptions {
             target_level: -1,
             bottommost_level_compaction: BottommostLevelCompaction::default(),
             max_subcompactions: 0,
+            target_path_id: 0,
         }
     }
 }
@@ -55,4 +58,6 @@ setters! {
     set_change_level(v: bool) change_level;
     set_target_level(v: i32) target_level;
     set_max_subcompactions(v: u32) max_subcompactions;
+    /// Writes tables to a path of `cf_paths` or `db_paths`, counted from 0, instead of the first.
+    set_target_path_id(v: u32) target_path_id;
 }

@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::{Options, RecoveryMode};
+use super::{DBPath, Options, RecoveryMode, paths};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -93,6 +93,9 @@ declare_options! {
     index_merge_trigger_num: usize = 2, own_fixed, set_index_merge_trigger_num;
     /// With `fast_capacity`: values of up to so many bytes are kept in the index table itself.
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
+    /// Directories of tables, with the bytes that each is meant to take; empty is the database's own. They must be
+    /// given at every open: no OPTIONS file has them.
+    db_paths: Vec<DBPath> = Vec::new(), place(paths::text, paths::read);
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;

@@ -12,6 +12,7 @@
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
 //! | `own_fixed` | refuses it: only an open sets it | not written: RocksDB does not know the option |
+//! | `place(text, read)` | refuses it | the same; `read(&mut field, text)` says if it fits |
 //! | `object(text)` | refuses it | written as what `text(&field)` returns; another one in a file is reported |
 //! | `object(text, make)` | refuses it | read: `make(text)` gives the object, `None` if it is not built in |
 //! | `mutable_object(text, make)` | changes it | the same |
@@ -35,6 +36,7 @@ pub(crate) enum Kind {
     Fixed,
     Own,
     OwnFixed,
+    Place,
     Object,
     MutableObject,
     Part,
@@ -47,14 +49,14 @@ impl Kind {
         matches!(self, Self::Mutable | Self::MutableObject | Self::Own)
     }
 
-    /// True for an option that RocksDB does not know.
-    pub fn is_own(self) -> bool {
-        matches!(self, Self::Own | Self::OwnFixed)
-    }
-
     /// True if RocksDB's text has it.
     pub fn is_in_files(self) -> bool {
         matches!(self, Self::Mutable | Self::Fixed | Self::Object | Self::MutableObject)
+    }
+
+    /// True if RocksDB has no text for it.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnFixed | Self::Place)
     }
 
     /// True if it has a text.
@@ -208,6 +210,15 @@ macro_rules! declare_options {
             kind: $crate::options::declare::Kind::Mutable,
             doc: &$doc,
             read: |o, text, notes| $crate::options::declare::read_with(&mut o.$field, text, notes, $read),
+            write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
+        }
+    };
+    (@text $field:ident, $doc:tt, place($describe:expr, $read:expr)) => {
+        $crate::options::declare::TextOption {
+            name: stringify!($field),
+            kind: $crate::options::declare::Kind::Place,
+            doc: &$doc,
+            read: |o, text, _| $read(&mut o.$field, text),
             write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
         }
     };

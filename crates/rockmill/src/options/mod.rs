@@ -19,6 +19,7 @@ mod operations;
 #[cfg(test)]
 mod page;
 pub(crate) mod parse;
+mod paths;
 pub(crate) mod setters;
 mod style;
 mod table;
@@ -38,6 +39,7 @@ pub use db::DbOptions;
 pub use descriptor::{ColumnFamilyDescriptor, ColumnFamilyTtl, DEFAULT_COLUMN_FAMILY_NAME};
 pub use engine::{KernelDriver, MergeEngine};
 pub use load::{LoadedOptions, OptionValue, OptionWarning, OptionsLoader};
+pub use paths::DBPath;
 pub use style::{
     CompactionPri, CompactionStyle, FifoCompactOptions, UniversalCompactOptions, UniversalCompactionStopStyle,
 };

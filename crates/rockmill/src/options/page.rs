@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::declare::TextOption;
+use super::declare::{Kind, TextOption};
 use super::known::{self, Meaning, Section};
 use super::{BlockBasedOptions, CfOptions, DbOptions, TphTableOptions};
 use crate::options::check;
@@ -23,6 +23,8 @@ families and their tables (`block_based_table_factory={block_size=16K}`), `set_d
 for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options`
 shows what is stored, and `--option NAME=VALUE` sets any option of this page.
 
+`db_paths` and `cf_paths` as text are `{{path=/fast;target_size=10G}:{path=/slow}}`.
+
 Tables are of one of two kinds (`table_factory`). TPH tables have options of their own, and share those of block-based
 tables; of these, `filter_policy`, `whole_key_filtering`, `partition_filters`, `index_type`, `metadata_block_size`,
 `data_block_index_type` and `data_block_hash_table_util_ratio` mean nothing to them. As text:
@@ -31,10 +33,10 @@ An open column family keeps its kind: `set_options` takes `tph_table_factory={..
 `block_based_table_factory={...}` where it writes block-based ones, and `table_factory.block_size` for both.
 
 Options that are Rockmill's own are given in code or on a command line. OPTIONS files do not have them, and one that
-does is refused: anybody may have written it (docs/security.md). Only TPH tables and their options stand in OPTIONS
-files, which RocksDB then does not load. Values outside of the range that is given here are adjusted when a database is
-opened, with a line in the info log, or refused; so are some that do not go together (docs/rocksdb.md, \"Options that
-are adjusted\").
+does is refused: anybody may have written it (docs/security.md). So is one with `db_paths` or `cf_paths`, which RocksDB
+writes into none. Only TPH tables and their options stand in OPTIONS files, which RocksDB then does not load. Values
+outside of the range that is given here are adjusted when a database is opened, with a line in the info log, or refused;
+so are some that do not go together (docs/rocksdb.md, \"Options that are adjusted\").
 ";
 
 fn cell(text: &str) -> String {
@@ -48,7 +50,11 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
     for option in table {
         let Some(default) = (option.write)(&base) else { continue };
         let changes = if option.kind.is_mutable() { "yes" } else { "no" };
-        let own = if option.kind.is_own() { " Rockmill's own: not in OPTIONS files." } else { "" };
+        let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) {
+            " Rockmill's own: not in OPTIONS files."
+        } else {
+            ""
+        };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));

@@ -156,8 +156,13 @@ pub(crate) fn pairs(text: &str) -> Result<Vec<(String, String)>> {
 
 /// Elements of `x:y:{z=1}`; none of an empty text.
 pub(crate) fn list(text: &str) -> Result<Vec<String>> {
+    elements(without_braces(text))
+}
+
+/// The same of a text that has no braces around all of it: those that there are belong to an element.
+pub(crate) fn elements(text: &str) -> Result<Vec<String>> {
     let mut out = Vec::new();
-    let text = without_braces(text);
+    let text = text.trim();
     let mut rest = Some(text).filter(|t| !t.is_empty());
     while let Some(text) = rest {
         let (value, after) = next_value(text, ':')?;

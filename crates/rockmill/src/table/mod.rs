@@ -51,7 +51,7 @@ pub use compression::CompressionOptions;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
-pub(crate) use tph::{KeptPiece, Origin};
+pub(crate) use tph::{KeptPiece, Origin, PieceUse};
 pub use tph::{OwnFile, TphSettings, TphTable, told_by_own_file};
 
 /// The order in which a table has its entries, and a sorted run its tables.

@@ -282,9 +282,9 @@ mod tests {
         assert_eq!(new.levels[1].base[0].cache_id.get(), Some(&id));
         new.levels[1].base[0].set_obsolete();
         drop(new);
-        assert!(queue.take().numbers.is_empty(), "a reader of the old version may open it");
+        assert!(queue.take().files.is_empty(), "a reader of the old version may open it");
         drop(old);
-        assert_eq!(queue.take().numbers, [7]);
+        assert_eq!(queue.take().files, [(7, std::path::PathBuf::new())]);
     }
 
     #[test]

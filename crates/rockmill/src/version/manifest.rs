@@ -149,12 +149,15 @@ struct CfState {
 /// From a column family's name and stored comparator name to its order and number of levels.
 pub type CfOrder<'a> = dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)> + 'a;
 
+/// From a column family's name to what its tables are handed to when nobody has them any more.
+pub type CfPurge<'a> = dyn Fn(&str) -> Arc<PurgeQueue> + 'a;
+
 /// Reads CURRENT and the MANIFEST it names. `cf_order` gives comparator and level count for a column family's name
 /// and stored comparator name (an error when they do not fit; for read-only inspection a caller may accept any).
 pub fn recover_manifest(
     fs: &dyn FileSystem,
     dir: &Path,
-    purge: &Arc<PurgeQueue>,
+    purge: &CfPurge<'_>,
     cf_order: &mut CfOrder<'_>,
 ) -> Result<RecoveredState> {
     let manifest_number = current_manifest(fs, dir)?;
@@ -310,7 +313,7 @@ fn check_edit(edit: &VersionEdit) -> std::result::Result<(), String> {
 
 struct Recovery<'a> {
     path: &'a PathBuf,
-    purge: &'a Arc<PurgeQueue>,
+    purge: &'a CfPurge<'a>,
     cf_order: &'a mut CfOrder<'a>,
     cfs: BTreeMap<u32, CfState>,
     /// Of the column families: there may be very many.
@@ -410,7 +413,7 @@ impl Recovery<'_> {
         let comparator_name = comparator.unwrap_or(rockmill_format::comparator::BYTEWISE_NAME).to_owned();
         let (cmp, num_levels) = (self.cf_order)(&name, &comparator_name).map_err(|e| e.context(self.path.display()))?;
         let base = Arc::new(Version::empty(num_levels, cmp));
-        let builder = VersionBuilder::new(base, Arc::clone(self.purge));
+        let builder = VersionBuilder::new(base, (self.purge)(&name));
         self.names.insert(name.clone());
         let cf = CfState { name, comparator_name, log_number: 0, builder, cursors: BTreeMap::new() };
         self.cfs.insert(id, cf);
@@ -570,7 +573,7 @@ mod tests {
         fs.create_dir(dir, true).unwrap();
         drop(ManifestWriter::create(&fs, dir, 5, edits).unwrap());
         set_current(&*fs, dir, 5).unwrap();
-        recover_manifest(&*fs, dir, &Arc::default(), &mut |_, _| Ok((InternalKeyComparator::default(), 7)))
+        recover_manifest(&*fs, dir, &|_| Arc::default(), &mut |_, _| Ok((InternalKeyComparator::default(), 7)))
     }
 
     /// Looked up one by one, as many names would take a minute.
@@ -609,14 +612,17 @@ mod tests {
         let sound = VersionEdit { next_file_number: Some(9), last_sequence: Some(3), ..VersionEdit::default() };
         assert_eq!(recover(std::slice::from_ref(&sound)).unwrap().next_file_number, 9);
         let file = |f: FileEntry| VersionEdit { new_files: vec![(0, f)], ..sound.clone() };
-        let piece = TablePiece { number: 2, size: 1, live: 1 };
+        let piece = TablePiece { number: 2, size: 1, live: 1, path_id: 0 };
         for bad in [
             VersionEdit { next_file_number: Some(u64::MAX), ..sound.clone() },
             VersionEdit { log_number: Some(u64::MAX), ..sound.clone() },
             VersionEdit { last_sequence: Some(u64::MAX), ..sound.clone() },
             VersionEdit { wal_deletions: Some(u64::MAX), ..sound.clone() },
             file(FileEntry { number: 3, size: u64::MAX, ..FileEntry::default() }),
-            file(FileEntry { pieces: vec![TablePiece { number: 2, size: u64::MAX, live: 0 }], ..FileEntry::default() }),
+            file(FileEntry {
+                pieces: vec![TablePiece { number: 2, size: u64::MAX, live: 0, path_id: 0 }],
+                ..FileEntry::default()
+            }),
             file(FileEntry { size: TABLE_LEN_MAX, pieces: vec![piece], ..FileEntry::default() }),
             file(FileEntry { number: 3, largest_seqno: u64::MAX, ..FileEntry::default() }),
         ] {

@@ -175,7 +175,7 @@ mod tests {
     /// Which edit is the last that a recovery sees.
     fn last(fs: &MemFileSystem) -> Result<u64> {
         let all = &mut |_: &str, _: &str| Ok((InternalKeyComparator::default(), 7));
-        let state: RecoveredState = recover_manifest(fs, Path::new(DIR), &Arc::default(), all)?;
+        let state: RecoveredState = recover_manifest(fs, Path::new(DIR), &|_| Arc::default(), all)?;
         Ok(state.last_sequence)
     }
 

@@ -8,6 +8,7 @@ mod manifest;
 mod manifest_tail;
 mod pieces;
 mod purge;
+mod table_dirs;
 mod table_files;
 mod table_source;
 
@@ -31,7 +32,8 @@ pub use manifest::{
 };
 pub use pieces::PieceUses;
 use purge::HeldFiles;
-pub use purge::{PurgeQueue, TableFile, each_file};
+pub use purge::{PurgeQueue, TableFile, each_file, each_file_in};
+pub use table_dirs::TableDirs;
 pub(crate) use table_files::open_file;
 pub use table_files::{open_table, table_of_files, table_path};
 pub use table_source::TableSource;
@@ -192,6 +194,11 @@ impl FileMeta {
     /// what concerns a table goes by its number.
     pub fn files(&self) -> impl Iterator<Item = TableFile> {
         self.entry.files()
+    }
+
+    /// Its own file.
+    pub fn own_file(&self) -> TableFile {
+        self.entry.own_file()
     }
 
     /// The order in which it has its entries.

@@ -100,7 +100,7 @@ mod tests {
         pieces.sort_unstable();
         pieces.dedup();
         pieces.retain(|&piece| piece != number);
-        let piece = |number| TablePiece { number, size: size(number), live: rng.u64(0..=size(number)) };
+        let piece = |number| TablePiece { number, size: size(number), live: rng.u64(0..=size(number)), path_id: 0 };
         let pieces = pieces.into_iter().map(piece).collect();
         let (smallest, largest) = (key.clone(), key);
         FileEntry { number, size: size(number), smallest, largest, pieces, ..FileEntry::default() }

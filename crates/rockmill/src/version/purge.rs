@@ -15,19 +15,28 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 pub use rockmill_format::edit::TableFile;
 
-use super::FileMeta;
+use super::{FileMeta, TableDirs};
 use crate::info_log::Alarm;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread_number};
 
 /// The files of some tables, each once.
 pub fn each_file<'f>(tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) -> impl Iterator<Item = TableFile> {
+    each_file_in(tables).map(|(_, file)| file)
+}
+
+/// The same with the directories of the table's column family.
+pub fn each_file_in<'f>(
+    tables: impl IntoIterator<Item = &'f Arc<FileMeta>>,
+) -> impl Iterator<Item = (&'f TableDirs, TableFile)> {
     let mut seen = HashSet::new();
-    tables.into_iter().flat_map(|table| table.files()).filter(move |file| seen.insert(file.number))
+    let files = tables.into_iter().flat_map(|table| table.files().map(|file| (table.purge.dirs(), file)));
+    files.filter(move |(_, file)| seen.insert(file.number))
 }
 
 /// A table's hold on its files.
@@ -54,7 +63,7 @@ impl HeldFiles {
     pub fn set_obsolete(&self) {
         self.obsolete.store(true, Ordering::Release);
         if let Some(own) = self.files.first() {
-            self.purge.past.lock().insert(own.number);
+            self.purge.shared.past.lock().insert(own.number);
         }
     }
 }
@@ -77,12 +86,20 @@ struct Users {
     kept: bool,
 }
 
-/// Counts the tables that have each file, and queues the files that no table has any more for deletion.
+/// Counts the tables that have each file, and queues the files that no table has any more for deletion. All column
+/// families of a database share one queue; what each of them has is its view of it, which knows its directories.
 #[derive(Debug, Default)]
 pub struct PurgeQueue {
+    shared: Arc<Shared>,
+    dirs: TableDirs,
+}
+
+/// What all views of a queue have in common.
+#[derive(Debug, Default)]
+struct Shared {
     /// By file number.
     users: Mutex<HashMap<u64, Users>>,
-    waiting: Mutex<Vec<TableFile>>,
+    waiting: Mutex<Vec<Waiting>>,
     in_hand: Mutex<InHand>,
     /// Tables that left the current version and whose own files are still there, because of a reader, or until they
     /// are deleted. Those that are there as files of other tables are left out.
@@ -91,6 +108,13 @@ pub struct PurgeQueue {
     done: Condvar,
     /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
     alarm: OnceLock<Arc<Alarm>>,
+}
+
+/// A file that is to be deleted.
+#[derive(Debug)]
+struct Waiting {
+    file: TableFile,
+    dir: PathBuf,
 }
 
 /// What threads have taken from the queue.
@@ -103,9 +127,20 @@ struct InHand {
 }
 
 impl PurgeQueue {
+    /// The queue, for a column family whose tables are in these directories.
+    #[must_use]
+    pub fn of_dirs(&self, dirs: TableDirs) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(&self.shared), dirs })
+    }
+
+    /// Where the tables are.
+    pub fn dirs(&self) -> &TableDirs {
+        &self.dirs
+    }
+
     /// One table more has these files.
     fn hold(&self, files: &[TableFile]) {
-        let mut users = self.users.lock();
+        let mut users = self.shared.users.lock();
         files.iter().for_each(|file| users.entry(file.number).or_default().tables += 1);
     }
 
@@ -113,7 +148,7 @@ impl PurgeQueue {
     fn let_go(&self, files: &[TableFile], gives_up: bool, keeps: bool) {
         let (mut unused, mut shared) = (Vec::new(), None);
         {
-            let mut users = self.users.lock();
+            let mut users = self.shared.users.lock();
             for &file in files {
                 let Entry::Occupied(mut of_file) = users.entry(file.number) else { continue };
                 let of = of_file.get_mut();
@@ -129,53 +164,54 @@ impl PurgeQueue {
             }
         }
         if let Some(number) = shared.filter(|_| gives_up) {
-            self.past.lock().remove(&number);
+            self.shared.past.lock().remove(&number);
         }
         unused.into_iter().for_each(|file| self.push(file));
     }
 
     fn push(&self, file: TableFile) {
         let first = {
-            let mut waiting = self.waiting.lock();
-            waiting.push(file);
+            let mut waiting = self.shared.waiting.lock();
+            waiting.push(Waiting { file, dir: self.dirs.of_file(file).to_owned() });
             waiting.len() == 1
         };
-        if first && let Some(alarm) = self.alarm.get() {
+        if first && let Some(alarm) = self.shared.alarm.get() {
             alarm.ring();
         }
     }
 
     /// Rings this from now on when there is something to delete.
     pub(crate) fn set_alarm(&self, alarm: &Arc<Alarm>) {
-        let _ = self.alarm.set(Arc::clone(alarm));
+        let _ = self.shared.alarm.set(Arc::clone(alarm));
     }
 
     /// Takes everything queued, to be deleted before [`Taken::deleted`] is called, and told before it is dropped.
     pub fn take(&self) -> Taken<'_> {
-        let mut waiting = self.waiting.lock();
-        self.in_hand.lock().deleting += waiting.len();
-        let numbers: Vec<u64> = waiting.drain(..).map(|file| file.number).collect();
-        Taken { queue: self, deleting: numbers.len(), tells: false, numbers }
+        let queue = &*self.shared;
+        let mut waiting = queue.waiting.lock();
+        queue.in_hand.lock().deleting += waiting.len();
+        let files: Vec<_> = waiting.drain(..).map(|Waiting { file, dir }| (file.number, dir)).collect();
+        Taken { queue, deleting: files.len(), tells: false, files }
     }
 
     /// Numbers of the tables that left the current version although their own files are still there, rising. A table
     /// that is a file of others by now may be missing.
     pub fn past(&self) -> Vec<u64> {
-        self.past.lock().iter().copied().collect()
+        self.shared.past.lock().iter().copied().collect()
     }
 
     /// Bytes of the files that wait.
     pub fn bytes(&self) -> u64 {
-        self.waiting.lock().iter().map(|file| file.size).sum()
+        self.shared.waiting.lock().iter().map(|waiting| waiting.file.size).sum()
     }
 
     /// Waits until every file that was taken is deleted, by whichever thread, and listeners know. For the latter not
     /// within a call of a listener: it could be what is waited for.
     pub fn wait_deleted(&self) {
         let me = thread_number();
-        let mut in_hand = self.in_hand.lock();
+        let mut in_hand = self.shared.in_hand.lock();
         while in_hand.deleting > 0 || !(in_hand.telling.is_empty() || in_hand.telling.contains(&me)) {
-            self.done.wait(&mut in_hand);
+            self.shared.done.wait(&mut in_hand);
         }
     }
 }
@@ -183,9 +219,9 @@ impl PurgeQueue {
 /// Files taken from a [`PurgeQueue`].
 #[derive(Debug)]
 pub struct Taken<'a> {
-    queue: &'a PurgeQueue,
-    /// Their numbers.
-    pub numbers: Vec<u64>,
+    queue: &'a Shared,
+    /// Their numbers, and the directories that they are in.
+    pub files: Vec<(u64, PathBuf)>,
     /// How many of them are not deleted yet.
     deleting: usize,
     /// They are deleted, and listeners are being told.
@@ -197,7 +233,7 @@ impl Taken<'_> {
     pub fn deleted(&mut self) {
         {
             let mut past = self.queue.past.lock();
-            for number in &self.numbers {
+            for (number, _) in &self.files {
                 past.remove(number);
             }
         }
@@ -231,7 +267,7 @@ mod tests {
 
     /// A table of the file `number` and of those of `shared`.
     fn table(number: u64, shared: &[u64], purge: &Arc<PurgeQueue>) -> FileMeta {
-        let pieces = shared.iter().map(|&number| TablePiece { number, size: 10, live: 7 }).collect();
+        let pieces = shared.iter().map(|&number| TablePiece { number, size: 10, live: 7, path_id: 0 }).collect();
         FileMeta::new(FileEntry { number, size: 100, pieces, ..FileEntry::default() }, Arc::clone(purge))
     }
 
@@ -243,7 +279,7 @@ mod tests {
     }
 
     fn queued(purge: &PurgeQueue) -> Vec<u64> {
-        purge.take().numbers.clone()
+        purge.take().files.iter().map(|(number, _)| *number).collect()
     }
 
     #[test]
@@ -265,7 +301,24 @@ mod tests {
         drop(reader);
         assert_eq!(purge.bytes(), 130);
         assert_eq!(queued(&purge), [11, 6, 10, 5]);
-        assert!(purge.users.lock().is_empty());
+        assert!(purge.shared.users.lock().is_empty());
+    }
+
+    /// Each file is looked for where its own path id says, in the directories of its column family.
+    #[test]
+    fn a_file_is_queued_with_its_directory() {
+        let purge = Arc::<PurgeQueue>::default();
+        let of_family = |dirs: [&str; 2]| purge.of_dirs(TableDirs::new(dirs, std::path::Path::new("/db")));
+        let piece = |number, path_id| TablePiece { number, size: 1, live: 1, path_id };
+        let entry = |number, path_id, pieces| FileEntry { number, path_id, pieces, ..FileEntry::default() };
+        let one = FileMeta::new(entry(10, 1, vec![piece(5, 0), piece(6, 3)]), of_family(["/a", "/b"]));
+        let other = FileMeta::new(entry(11, 1, Vec::new()), of_family(["/db", "/c"]));
+        for table in [one, other] {
+            table.set_in_version();
+            table.set_obsolete();
+        }
+        let expected = [(10, "/b"), (5, "/a"), (6, "/b"), (11, "/c")];
+        assert_eq!(purge.take().files, expected.map(|(number, dir)| (number, PathBuf::from(dir))));
     }
 
     /// A repair must know of tables that left and are still there.

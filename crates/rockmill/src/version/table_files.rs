@@ -8,12 +8,16 @@ use rockmill_format::key::SequenceNumber;
 use rockmill_format::{InternalKeyComparator, filename};
 use rockmill_io::{FileSystem, RandomAccessFile};
 
-use super::TableFile;
+use super::{TableDirs, TableFile};
 use crate::error::{Error, Result};
 use crate::table::{AutoReadahead, MetaCaching, OpenFile, Table, TableOpenOptions};
 
 /// Where a table's file is: LevelDB and old RocksDB wrote `.ldb`.
-pub fn table_path(fs: &dyn FileSystem, dir: &Path, number: u64) -> PathBuf {
+pub fn table_path(fs: &dyn FileSystem, dirs: &TableDirs, file: TableFile) -> PathBuf {
+    path_in(fs, dirs.of_file(file), file.number)
+}
+
+fn path_in(fs: &dyn FileSystem, dir: &Path, number: u64) -> PathBuf {
     let path = dir.join(filename::table(number));
     if !fs.exists(&path).unwrap_or(true) {
         let old = path.with_extension("ldb");
@@ -25,11 +29,12 @@ pub fn table_path(fs: &dyn FileSystem, dir: &Path, number: u64) -> PathBuf {
 }
 
 /// A file of a table, which must have the size that the MANIFEST says.
-pub(crate) fn open_file(fs: &dyn FileSystem, dir: &Path, file: TableFile, direct: bool) -> Result<OpenFile> {
+pub(crate) fn open_file(fs: &dyn FileSystem, dirs: &TableDirs, file: TableFile, direct: bool) -> Result<OpenFile> {
+    let dir = dirs.of_file(file);
     let mut path = dir.join(filename::table(file.number));
     let mut opened = fs.open_random(&path, direct);
     if opened.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-        path = table_path(fs, dir, file.number);
+        path = path_in(fs, dir, file.number);
         opened = fs.open_random(&path, direct);
     }
     let opened = opened.map_err(|e| Error::io(format_args!("cannot open table {}", path.display()), &e))?;
@@ -51,14 +56,14 @@ pub(crate) fn open_file(fs: &dyn FileSystem, dir: &Path, file: TableFile, direct
 /// A file that is not there or has another size, and whatever keeps the table from being read.
 pub fn open_table(
     fs: &dyn FileSystem,
-    dir: &Path,
+    dirs: &TableDirs,
     entry: &FileEntry,
     cmp: &InternalKeyComparator,
     largest_seqno: Option<SequenceNumber>,
 ) -> Result<Arc<Table>> {
     let mut files = Vec::with_capacity(1 + entry.pieces.len());
     for file in entry.files() {
-        let OpenFile { path, file } = open_file(fs, dir, file, false)?;
+        let OpenFile { path, file } = open_file(fs, dirs, file, false)?;
         files.push((path, file));
     }
     table_of_files(files, cmp, largest_seqno)
@@ -111,9 +116,10 @@ mod tests {
             file.append(bytes).unwrap();
             file.close().unwrap();
         };
-        let piece = |number, size| TablePiece { number, size, live: 0 };
+        let piece = |number, size| TablePiece { number, size, live: 0, path_id: 0 };
         let entry = FileEntry { number: 9, size: 4, pieces: vec![piece(7, 3), piece(5, 2)], ..FileEntry::default() };
-        let open = || open_table(&fs, dir, &entry, &InternalKeyComparator::default(), None).unwrap_err();
+        let open =
+            || open_table(&fs, &TableDirs::one(dir), &entry, &InternalKeyComparator::default(), None).unwrap_err();
         write("000009.sst", b"own!");
         write("000007.ldb", b"old");
         let missing = open();
@@ -127,7 +133,26 @@ mod tests {
         let e = open();
         assert_eq!(e.kind(), ErrorKind::Corruption);
         assert!(e.message().contains("000009.sst"), "{e}");
-        assert_eq!(table_path(&fs, dir, 7), dir.join("000007.ldb"));
-        assert_eq!(table_path(&fs, dir, 4), dir.join("000004.sst"));
+        assert_eq!(path_in(&fs, dir, 7), dir.join("000007.ldb"));
+        assert_eq!(path_in(&fs, dir, 4), dir.join("000004.sst"));
+    }
+
+    #[test]
+    fn each_file_of_a_table_is_opened_in_its_own_directory() {
+        let fs = MemFileSystem::new();
+        for (dir, name, bytes) in [("/b", "000009.sst", "own!"), ("/a", "000007.sst", "old")] {
+            fs.create_dir(Path::new(dir), true).unwrap();
+            fs.write_all(&Path::new(dir).join(name), bytes.as_bytes()).unwrap();
+        }
+        let pieces = vec![TablePiece { number: 7, size: 3, live: 0, path_id: 0 }];
+        let entry = FileEntry { number: 9, size: 4, path_id: 1, pieces, ..FileEntry::default() };
+        let dirs = TableDirs::new(["/a", "/b"], Path::new("/db"));
+        let files: Vec<_> = entry.files().map(|file| table_path(&fs, &dirs, file)).collect();
+        assert_eq!(files, [Path::new("/b/000009.sst"), Path::new("/a/000007.sst")]);
+        let opened = entry.files().map(|file| open_file(&fs, &dirs, file, false).map(|open| open.path));
+        assert_eq!(opened.collect::<Result<Vec<_>>>().unwrap(), files);
+        // Without its paths everything is looked for in one directory.
+        let e = open_file(&fs, &TableDirs::one(Path::new("/db")), entry.own_file(), false).map(|_| ()).unwrap_err();
+        assert!(e.is_missing_file() && e.message().contains("/db/000009.sst"), "{e}");
     }
 }

@@ -130,7 +130,7 @@ impl Home {
             InternalKeyComparator::new(order)
         };
         let mut orders = |family: &str, _: &str| Ok((order(self.reverse(family)), 7));
-        let state = recover_manifest(&*self.fs, dir, &Arc::default(), &mut orders)
+        let state = recover_manifest(&*self.fs, dir, &|_| Arc::default(), &mut orders)
             .unwrap_or_else(|e| panic!("{}: {e}", self.case.title()));
         let mut all = Vec::new();
         for cf in &state.column_families {

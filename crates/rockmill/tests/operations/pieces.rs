@@ -88,7 +88,7 @@ fn database(dir: &Path) -> [u64; 2] {
     for (level, file) in edits.iter_mut().flat_map(|e| &mut e.new_files) {
         let of = own.iter().position(|n| *n == file.number).unwrap();
         *level = 1;
-        let half = |&number: &u64| TablePiece { number, size: size(number), live: size(number) / 2 };
+        let half = |&number: &u64| TablePiece { number, size: size(number), live: size(number) / 2, path_id: 0 };
         file.pieces = pieces_of(own)[of].iter().map(half).collect();
     }
     ManifestWriter::create(&fs, dir, number + 50, &edits).unwrap();

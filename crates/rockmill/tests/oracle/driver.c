@@ -11,6 +11,7 @@
  *   operator CF NAME       StringAppendOperator (with ",") or UInt64AddOperator
  *   order CF reverse|u64ts the reverse bytewise comparator, or the bytewise one with timestamps of 8 bytes
  *   prefix CF N            prefixes of N bytes
+ *   paths db|CF PATH SIZE...  db_paths, or cf_paths of a column family
  *   plain CF               plain tables (with `prefix` and allow_mmap_reads)
  *   ttl SECONDS            what is opened from here on has a time to live; the default column family only
  *   transactions           what is opened from here on is a TransactionDB, for txn_... and dump only
@@ -60,6 +61,9 @@ typedef unsigned char byte;
       (str, void *, _Bool, void *, void **, size_t *, char ***, void ***, char **))                                  \
     X(void, options_set_merge_operator, (void *, void *))                                                            \
     X(void, options_set_comparator, (void *, void *))                                                                \
+    X(void *, dbpath_create, (str, uint64_t))                                                                        \
+    X(void, options_set_db_paths, (void *, const void **, size_t))                                                   \
+    X(void, options_set_cf_paths, (void *, const void **, size_t))                                                   \
     X(void, options_set_prefix_extractor, (void *, void *))                                                          \
     X(void, options_set_plain_table_factory,                                                                               \
       (void *, uint32_t, int, double, size_t, size_t, int, int, int))                                                \
@@ -603,6 +607,18 @@ static int run(char *line) {
         family *f = named(word());
         void *p = CALL(slicetransform_create_fixed_prefix)((size_t)atoi(word()));
         CALL(options_set_prefix_extractor)(f->options, p);
+    } else if (IS("paths")) {
+        const char *of = word(), *path;
+        const void *paths[MAX];
+        size_t count = 0;
+        while (count < MAX && (path = word_or_null())) {
+            paths[count++] = CALL(dbpath_create)(path, strtoull(word(), NULL, 10));
+        }
+        if (strcmp(of, "db") == 0) {
+            CALL(options_set_db_paths)(db_options, paths, count);
+        } else {
+            CALL(options_set_cf_paths)(named(of)->options, paths, count);
+        }
     } else if (IS("plain")) {
         /* Keys of any length, 10 bits of Bloom filter; what newer versions ask for beyond is zero. */
         CALL(options_set_plain_table_factory)(named(word())->options, 0, 10, 0.75, 16, 0, 0, 0, 0);

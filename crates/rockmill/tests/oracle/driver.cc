@@ -6,6 +6,7 @@
 //   cf NAME OPTIONS        a column family and its options
 //   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, which
 //                          filters flushes too
+//   paths db|CF PATH SIZE...  db_paths, or cf_paths of a column family
 //   ttl SECONDS            what is opened from here on is a DBWithTTL
 //   load PATH              takes all options from the newest OPTIONS file
 //   options CF             "option NAME=VALUE" for each option of a family and its tables; also "options db"
@@ -369,6 +370,11 @@ struct Driver {
       } else {
         options.compaction_filter = &by_value;
       }
+    } else if (command == "paths") {
+      std::string of = Word(in), path;
+      auto& paths = of == "db" ? db_options.db_paths : families[of].cf_paths;
+      paths.clear();
+      while (in >> path) paths.emplace_back(path, std::stoull(Word(in)));
     } else if (command == "ttl") {
       with_ttl = true;
       ttl = std::stoi(Word(in));

@@ -27,7 +27,7 @@ use crate::front::SealedRuns;
 use crate::memtable::MemTable;
 use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
 use crate::table::{Table, TableReadOptions};
-use crate::version::{FileMeta, TableSource, Version, open_table};
+use crate::version::{FileMeta, TableDirs, TableSource, Version, open_table};
 
 /// Opens tables anew each time.
 struct Tables {
@@ -39,7 +39,8 @@ struct Tables {
 impl TableSource for Tables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
         let largest_seqno = Some(file.entry.largest_seqno);
-        open_table(&*self.fs, &self.dir, &file.entry, &self.cmp, largest_seqno)
+        let dirs = TableDirs::one(&self.dir);
+        open_table(&*self.fs, &dirs, &file.entry, &self.cmp, largest_seqno)
     }
 }
 

@@ -6,7 +6,7 @@ use rockmill_format::InternalKey;
 use rockmill_format::checksum::ChecksumType;
 use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::compression::CompressionType;
-use rockmill_format::edit::MAX_FILE_NUMBER;
+use rockmill_format::edit::{MAX_FILE_NUMBER, MAX_PATH_ID};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::TAG_LEN;
 
@@ -56,6 +56,7 @@ pub(super) mod tag {
     pub const TPH_TABLE: u32 = 22;
     pub const SUBTREES: u32 = 23;
     pub const REPLACED: u32 = 24;
+    pub const PATH: u32 = 25;
 }
 
 impl JobSpec {
@@ -80,7 +81,7 @@ impl Message for JobSpec {
     const NAME: &'static str = "job spec";
     const MAGIC: &'static [u8; 8] = b"RMILLJOB";
     const VERSION: u32 = 1;
-    const TAG_MAX: u32 = tag::REPLACED;
+    const TAG_MAX: u32 = tag::PATH;
     const REQUIRED: &'static [u32] = &[
         tag::JOB,
         tag::REASON,
@@ -166,6 +167,11 @@ impl Message for JobSpec {
                     last = *number;
                     Ok(())
                 })
+            }),
+            tag::PATH => c.field(o.path_id > 0, |c| {
+                c.number32("path id", &mut o.path_id)?;
+                let most = u32::from(MAX_PATH_ID);
+                c.check((1..=most).contains(&o.path_id), || format!("path id {}, of {most} at most", o.path_id))
             }),
             _ => Ok(()),
         }

@@ -80,7 +80,7 @@ pub(crate) fn entry(rng: &mut Rng) -> FileEntry {
 
 fn piece(rng: &mut Rng, number_of_file: u64) -> TablePiece {
     let size = number(rng) >> 10;
-    TablePiece { number: number_of_file, size, live: size >> rng.u8(0..3) }
+    TablePiece { number: number_of_file, size, live: size >> rng.u8(0..3), path_id: rng.u32(0..4) }
 }
 
 fn extent(rng: &mut Rng) -> Extent {
@@ -156,6 +156,8 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
         bottommost: rng.bool(),
         older: some(rng, |rng| list(rng, 3, ranges)),
         output: OutputPlan {
+            path_id: rng.u32(0..4),
+            piece_paths: BTreeMap::new(),
             owner: TableOwner {
                 db_id: text(rng),
                 db_session_id: text(rng),
@@ -453,7 +455,7 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
         JobSpec::decode(&of_fields::<JobSpec>(1, &all))
     };
     assert_eq!(with(SAFE_TO_IGNORE + 5), Ok(spec));
-    for unknown in [tag::REPLACED + 1, 1 << 12, (1 << 14) + 3] {
+    for unknown in [JobSpec::TAG_MAX + 1, 1 << 12, (1 << 14) + 3] {
         let e = with(unknown).unwrap_err();
         assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&format!("field {unknown}")), "{e}");
     }

@@ -203,6 +203,9 @@ impl Picker<'_> {
         c.bottommost = !self.version.reserves_last_level && !has_older_runs(self.version, &c.inputs, level, run);
         let from = (c.start_level(), c.inputs.first()?.1.first()?.entry.extra_run);
         c.trivial_move = one_run && from != (level, run) && self.compression(from.0) == c.compression;
+        if reason != CompactionReason::ManualCompaction {
+            c.choose_path(self.options);
+        }
         self.fit_extra_run(&mut c);
         if !c.trivial_move {
             c.subcompactions_max = self.parts(&c);

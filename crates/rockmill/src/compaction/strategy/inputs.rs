@@ -364,10 +364,11 @@ impl<'a> Picker<'a> {
         let target = if output_level == 0 { u64::MAX } else { self.target_file_size(output_level) };
         let start_level = inputs.first().map_or(0, |(l, _)| *l);
         let split_key = self.split_key(&inputs, output_level);
-        Compaction {
+        let mut c = Compaction {
             reason,
             output_level,
             output_run: 0,
+            output_path: 0,
             version: Arc::clone(self.version),
             bottommost,
             trivial_move,
@@ -384,7 +385,17 @@ impl<'a> Picker<'a> {
             keep_pieces: true,
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
             inputs,
+        };
+        // By hand, the caller says the path.
+        if reason != CompactionReason::ManualCompaction {
+            c.choose_path(self.options);
         }
+        c
+    }
+
+    /// True where the column family has several paths: then it is not known beforehand what may just move.
+    pub fn several_paths(&self) -> bool {
+        self.options.cf_paths.len() > 1
     }
 }
 

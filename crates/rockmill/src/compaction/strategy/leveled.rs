@@ -280,7 +280,7 @@ impl Picker<'_> {
         let free = |a: &FileMeta, b: &FileMeta| {
             self.overlapping(level + 1, Some(&a.entry.smallest), Some(&b.entry.largest)).is_empty()
         };
-        if !self.options.compression_per_level.is_empty() || !free(&first, &first) {
+        if self.several_paths() || !self.options.compression_per_level.is_empty() || !free(&first, &first) {
             return;
         }
         let files = self.files(level);
@@ -318,8 +318,8 @@ impl Picker<'_> {
 
     /// Oldest L0 files that overlap neither each other nor the output level, which is not empty.
     fn l0_trivial_move(&self, output_level: usize) -> Option<Files> {
-        let empty = self.files(output_level).is_empty();
-        if output_level == 0 || empty || !self.options.compression_per_level.is_empty() {
+        let unsure = self.files(output_level).is_empty() || self.several_paths();
+        if output_level == 0 || unsure || !self.options.compression_per_level.is_empty() {
             return None;
         }
         let cmp = self.cmp();

@@ -20,6 +20,7 @@ pub mod intra;
 pub mod leveled;
 pub mod manual;
 mod order;
+mod paths;
 mod priority;
 pub mod refit;
 pub mod score;

@@ -39,6 +39,7 @@ pub fn pick(
         inputs: vec![(level, version.levels[level].base.clone())],
         output_level: to,
         output_run: 0,
+        output_path: 0,
         grandparents: Vec::new(),
         version: Arc::clone(version),
         bottommost: false,

@@ -94,7 +94,7 @@ impl TreeSpec {
         let number = self.next - 1;
         for f in self.levels.iter_mut().flat_map(Level::iter_mut).filter(|f| f.number() == number) {
             let mut entry = f.entry.clone();
-            entry.pieces.push(TablePiece { number: piece, size: live, live });
+            entry.pieces.push(TablePiece { number: piece, size: live, live, path_id: 0 });
             *f = Arc::new(FileMeta::new(entry, Arc::clone(&self.purge)));
         }
         self

@@ -274,16 +274,23 @@ impl<'a> Universal<'a> {
                 (level, _) => inputs.push((level, files.to_vec())),
             }
         }
-        self.finish(inputs, output_level, output_run, reason, compresses)
+        // As RocksDB estimates the output: what is newer and busy will be merged with it.
+        let newest = match reason {
+            CompactionReason::UniversalSizeRatio | CompactionReason::UniversalSortedRunNum => 0,
+            _ => start,
+        };
+        let bytes = self.runs[newest..=end].iter().map(|run| run.size).fold(0, u64::saturating_add);
+        self.finish(inputs, (output_level, output_run), reason, compresses, bytes)
     }
 
+    /// The job. `bytes`: what its output counts for where its path is chosen.
     fn finish(
         &self,
         inputs: Vec<(usize, Files)>,
-        output_level: usize,
-        output_run: u64,
+        (output_level, output_run): (usize, u64),
         reason: CompactionReason,
         compresses: bool,
+        bytes: u64,
     ) -> Option<Compaction> {
         let picker = &self.picker;
         // Where DF jobs run or have run, order is more than the row shows.
@@ -301,6 +308,12 @@ impl<'a> Universal<'a> {
             c.compression = CompressionType::None;
         }
         c.trivial_move = self.moves(&c);
+        if reason != CompactionReason::ManualCompaction {
+            let moves = c.trivial_move && self.of.allow_trivial_move;
+            c.choose_path_for(picker.options, bytes);
+            // With the option RocksDB does not ask where the tables are.
+            c.trivial_move |= moves;
+        }
         Some(c)
     }
 
@@ -356,7 +369,9 @@ impl<'a> Universal<'a> {
                 }
                 let Some(output) = picker.setup_other_inputs(level, &mut files, output_level, false) else { continue };
                 let inputs = vec![(level, files), (output_level, output)];
-                let job = self.finish(inputs, output_level, 0, CompactionReason::FilesMarkedForCompaction, true);
+                let (reason, bytes) =
+                    (CompactionReason::FilesMarkedForCompaction, picker.version.level_bytes(output_level));
+                let job = self.finish(inputs, (output_level, 0), reason, true, bytes);
                 if job.is_some() {
                     return job;
                 }

@@ -10,7 +10,7 @@ use crate::merge_operator::MergeOperator;
 use crate::options::CfOptions;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex};
-use crate::version::Version;
+use crate::version::{PurgeQueue, TableDirs, Version};
 
 /// What readers and writers of a column family share. The mutable rest is under the database's lock.
 pub(crate) struct CfData {
@@ -28,6 +28,8 @@ pub(crate) struct CfData {
     /// Seconds that values live, in a database with a time to live; 0 for ever.
     pub time_to_live: Option<Arc<AtomicU64>>,
     pub dropped: AtomicBool,
+    /// What its tables are handed to when nobody has them any more; it knows the directories that they are in.
+    pub purge: Arc<PurgeQueue>,
     pub published: Published,
 }
 
@@ -59,6 +61,11 @@ impl CfData {
     /// Times that what readers see was replaced.
     pub fn super_version_number(&self) -> u64 {
         self.published.times.load(Ordering::Relaxed)
+    }
+
+    /// The directories of its tables.
+    pub fn dirs(&self) -> &TableDirs {
+        self.purge.dirs()
     }
 
     pub fn is_dropped(&self) -> bool {

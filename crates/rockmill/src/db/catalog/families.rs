@@ -7,7 +7,8 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::ColumnFamily;
-use crate::db::{CfState, Db, DbInner, State};
+use crate::db::catalog::table_paths::{self, purge_of};
+use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
@@ -47,6 +48,8 @@ impl Db {
         let mut adjusted = Adjusted::default();
         take_cf_options(name, &mut options, &db.opts, &mut adjusted)?;
         adjusted.log(&db.log);
+        let dirs = table_paths::other_dirs([&options], &db.opts, &db.path);
+        table_paths::prepare(&*db.opts.fs, &dirs, &db.path)?;
         let turn = db.catalog.options_turn();
         let alone = db.lead_alone();
         db.check_takes_writes()?;
@@ -82,7 +85,8 @@ impl Db {
                 last_sequence: Some(last_sequence),
                 ..VersionEdit::default()
             };
-            let mut builder = VersionBuilder::new(Arc::new(version), Arc::clone(db.files.purge()));
+            let purge = purge_of(db.files.purge(), Some(&options), &db.opts, &db.path);
+            let mut builder = VersionBuilder::new(Arc::new(version), purge);
             builder.apply(&edit)?;
             version = builder.build()?;
             edits.push(edit);
@@ -94,8 +98,7 @@ impl Db {
             db.tell_waiting();
             return Err(e);
         }
-        let front = (db.front.memory(), &db.opts);
-        let c = CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), front);
+        let c = CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), Around::of(db));
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);

@@ -123,7 +123,7 @@ impl DbInner {
             let mut edit = std::mem::take(&mut change.edit);
             edit.column_family = change.cf.id;
             edit.remaining_in_group = (bases.len() > 1).then(|| (bases.len() - 1 - i) as u32);
-            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(self.files.purge()));
+            let mut builder = VersionBuilder::new(Arc::clone(base), Arc::clone(&change.cf.purge));
             let placed = builder.apply(&edit).and_then(|()| builder.build());
             let version = placed.map_err(|e| e.context(self.path.display()))?;
             if cfg!(debug_assertions) {

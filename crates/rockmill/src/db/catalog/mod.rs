@@ -16,6 +16,7 @@ pub(crate) mod merge_names;
 pub(crate) mod options_file;
 pub(crate) mod set_options;
 pub(crate) mod super_version;
+pub(crate) mod table_paths;
 pub(crate) mod value_times;
 
 use std::collections::BTreeMap;

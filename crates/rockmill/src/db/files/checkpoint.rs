@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::options::file::with_wal_dir;
 use crate::options::load::latest_options_file;
-use crate::version::{FileMeta, ManifestWriter, Version, each_file};
+use crate::version::{FileMeta, ManifestWriter, Version, each_file_in};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 << 10;
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Checkpoint<'_> {
 
 /// The database at one moment.
 pub(crate) struct Moment {
-    /// What a MANIFEST of its own says.
+    /// What a MANIFEST of its own says, in a directory that all tables are copied to.
     pub edits: Vec<VersionEdit>,
     pub versions: Vec<Arc<Version>>,
     /// Number and length of the WALs whose data is in no table.
@@ -162,13 +162,15 @@ pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
         db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
     })?;
     let state = db.state.lock();
+    let mut edits = db.snapshot_edits(&state);
+    // A copy has all tables in one directory, its first path.
+    for (_, table) in edits.iter_mut().flat_map(|edit| &mut edit.new_files) {
+        table.path_id = 0;
+        table.pieces.iter_mut().for_each(|piece| piece.path_id = 0);
+    }
     let needed = state.least_log_number().unwrap_or(0);
     let wals = state.logs.lengths(in_use).filter(|&(n, size)| n >= needed && size > 0).collect();
-    Ok(Moment {
-        edits: db.snapshot_edits(&state),
-        versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(),
-        wals,
-    })
+    Ok(Moment { edits, versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(), wals })
 }
 
 /// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
@@ -211,8 +213,8 @@ pub(crate) fn link_tables<'f>(
     dir: &Path,
 ) -> Result<()> {
     let mut link = true;
-    for file in each_file(tables) {
-        let from = db.table_path(file.number);
+    for (dirs, file) in each_file_in(tables) {
+        let from = db.table_path(dirs, file);
         let Some(name) = from.file_name() else { continue };
         let to = dir.join(name);
         if link {

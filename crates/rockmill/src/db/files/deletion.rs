@@ -1,5 +1,7 @@
 //! Files that nothing needs any more: when they are deleted, and what holds that off.
 
+use std::path::PathBuf;
+
 use rockmill_format::filename;
 
 use crate::db::files::Files;
@@ -89,20 +91,20 @@ impl DbInner {
             return; // they stay queued
         }
         let mut taken = self.files.purge.take();
-        if taken.numbers.is_empty() {
+        if taken.files.is_empty() {
             return;
         }
-        let remove = |&number: &u64| {
-            let path = self.path.join(filename::table(number));
+        let remove = |(number, dir): &(u64, PathBuf)| {
+            let path = dir.join(filename::table(*number));
             let mut done = self.opts.fs.remove(&path);
             if done.is_err() && self.opts.fs.remove(&path.with_extension("ldb")).is_ok() {
                 done = Ok(());
             }
-            (path, done)
+            (*number, path, done)
         };
-        let removed: Vec<_> = taken.numbers.iter().map(remove).collect();
+        let removed: Vec<_> = taken.files.iter().map(remove).collect();
         taken.deleted();
-        for (number, (path, done)) in taken.numbers.iter().zip(&removed) {
+        for (number, path, done) in &removed {
             self.table_deleted(*number, path, done);
         }
     }

@@ -14,6 +14,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use crate::compaction::internal_unique_id;
 use crate::db::catalog::merge_names::ExpectedOperator;
+use crate::db::catalog::table_paths::{self, dirs_of};
 use crate::db::files::checkpoint::link_tables;
 use crate::db::files::ingest::{ExternalFile, IngestExternalFileOptions};
 use crate::db::{AsColumnFamilyRef, Checkpoint, ColumnFamily, Db, DbInner};
@@ -136,7 +137,7 @@ impl Checkpoint<'_> {
 }
 
 fn exported(db: &DbInner, file: &FileMeta, level: usize, directory: &Path) -> ExportedFile {
-    let (name, e) = (db.table_path(file.number()), &file.entry);
+    let (name, e) = (db.table_path(file.purge.dirs(), file.own_file()), &file.entry);
     ExportedFile {
         directory: directory.to_owned(),
         name: name.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -188,8 +189,10 @@ impl Db {
         }
         let how = IngestExternalFileOptions { move_files: import_options.move_files, ..Default::default() };
         let take_out = |files: &[ExternalFile]| files.iter().for_each(|f| f.take_out(db));
-        let entries = db
-            .bring_in_files(&mut files, &how)
+        let dirs = dirs_of(&options.cf, &db.opts, &db.path);
+        let others = table_paths::other_dirs([&options.cf], &db.opts, &db.path);
+        let entries = table_paths::prepare(&*db.opts.fs, &others, &db.path)
+            .and_then(|()| db.bring_in_files(&mut files, dirs.of(0), &how))
             .and_then(|()| entries(db, options, &cmp, metadata, &files))
             .inspect_err(|_| take_out(&files))
             .map_err(failed)?;

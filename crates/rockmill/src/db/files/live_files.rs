@@ -1,5 +1,6 @@
 //! The tables of the tree, for users: live files, levels, column families, and numbers gathered over tables.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::edit::TablePiece;
@@ -21,6 +22,8 @@ const OPENED_FOR_ESTIMATE_MAX: usize = 20;
 pub struct LiveFile {
     /// Column family it belongs to.
     pub column_family_name: String,
+    /// The directory that it is in.
+    pub directory: PathBuf,
     /// File name, behind a slash.
     pub name: String,
     /// File number.
@@ -123,6 +126,7 @@ impl LiveFile {
     fn new(cf: &CfData, level: usize, f: &FileMeta, numbers: TableNumbers) -> Self {
         Self {
             column_family_name: cf.name.clone(),
+            directory: cf.dirs().of_file(f.own_file()).to_owned(),
             name: format!("/{}", rockmill_format::filename::table(f.number())),
             number: f.number(),
             size: f.own_size() as usize,

@@ -24,7 +24,7 @@ use crate::pacing::read_protection::DeviceShare;
 use crate::pacing::write_control::write_control;
 use crate::statistics::CountedOperator;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::{FileMeta, Version};
+use crate::version::{FileMeta, TableFile, Version};
 
 /// Nothing keeps compactions from being chosen.
 fn may_pick(state: &State) -> bool {
@@ -170,7 +170,7 @@ impl DbInner {
                 flush_priority: Arc::clone(self.pacing.flush_priority()),
                 ..JobMeans::new(objects, DbOptions::clone(&self.live()), fs, clock)
             },
-            dir: self.path.clone(),
+            dir: cf.dirs().of(0).to_owned(),
             inputs: Arc::default(),
             tables: Arc::new(CfTables::new(self, cf)),
             sealed: None,
@@ -178,6 +178,7 @@ impl DbInner {
             cancelled: Arc::default(),
             events: JobEvents {
                 job,
+                db_name: self.path.clone(),
                 cf_name: cf.name.clone(),
                 reason,
                 new_tables: self.files.new_tables(),
@@ -199,13 +200,13 @@ impl DbInner {
 
     /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
     /// whose write may have failed half-way; `None` where nothing was written to the MANIFEST.
-    pub fn remove_outputs(&self, numbers: &[u64], error: Option<&Error>) {
+    pub fn remove_outputs(&self, cf: &CfData, files: &[TableFile], error: Option<&Error>) {
         if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan
         }
-        for &n in numbers {
-            self.files.forget_new_table(n);
-            let _ = self.opts.fs.remove(&self.path.join(rockmill_format::filename::table(n)));
+        for &file in files {
+            self.files.forget_new_table(file.number);
+            let _ = self.opts.fs.remove(&cf.dirs().of_file(file).join(rockmill_format::filename::table(file.number)));
         }
     }
 
@@ -241,6 +242,7 @@ impl DbInner {
         let family = self.job_family(cf);
         let mut host = self.job_host(cf, &family, job, TableFileCreationReason::Compaction).with_inputs(compaction);
         host.cancelled = Arc::clone(cancelled);
+        host.dir = cf.dirs().of(compaction.output_path).to_owned();
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
         host.means.device_share = self.device_share(&awaited);
         let _running = self.runs_compaction(cf, job, compaction, &host.events.progress);

@@ -327,8 +327,9 @@ impl DbInner {
     /// Whether there is space enough for a try.
     fn has_room(&self, needs: u64) -> bool {
         // A file system that cannot say is tried.
-        let free = |path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
-        free(&self.path) && free(self.front.dir())
+        let free = |path: &std::path::Path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
+        let tables = self.other_table_dirs(&self.state.lock());
+        free(&self.path) && free(self.front.dir()) && tables.iter().all(|dir| free(dir))
     }
 }
 

@@ -55,6 +55,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         reason: CompactionReason::ManualCompaction,
         output_level: to,
         output_run,
+        output_path: 0,
         grandparents: Vec::new(),
         bottommost: !version.reserves_last_level && older_runs(version, &inputs, to, output_run).is_empty(),
         version: Arc::clone(version),

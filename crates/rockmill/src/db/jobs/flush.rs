@@ -221,8 +221,10 @@ impl DbInner {
         let named = durable.is_ok();
         let done = durable.and_then(|()| self.commit_flush(pick, &mut built, leave_wals));
         if let Err(e) = &done {
-            let written: Vec<u64> = built.iter().filter_map(|b| b.entry.as_ref()).map(|f| f.number).collect();
-            self.remove_outputs(&written, Some(e).filter(|_| named));
+            for (part, b) in pick.parts.iter().zip(&built) {
+                let written = b.entry.as_ref().map(FileEntry::own_file);
+                self.remove_outputs(&part.cf, written.as_slice(), Some(e).filter(|_| named));
+            }
         }
         done?;
         for (part, b) in pick.parts.iter().zip(&built) {
@@ -230,7 +232,7 @@ impl DbInner {
                 && !b.committed
             {
                 // Its column family was dropped before the commit. (After it, the last reader's end deletes the table.)
-                self.remove_outputs(&[entry.number], None);
+                self.remove_outputs(&part.cf, &[entry.own_file()], None);
             }
             self.flush_ended(&part.cf, &b.event, b.entry.as_ref(), &b.stats, b.table.as_ref(), pick.deferred);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::compaction::Compaction;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{ManualPick, ManualStep, ManualWalk, StepKind};
 use crate::db::catalog::column_family::CfData;
@@ -186,6 +187,13 @@ impl Db {
             && cf.cmp.compare_user(s, e).is_gt()
         {
             return Err(Error::invalid_argument("compact_range: the end comes before the start"));
+        }
+        let paths = cf.options.load().cf_paths.len().max(1);
+        if options.target_path_id as usize >= paths {
+            return Err(Error::invalid_argument(format!(
+                "compact_range: target_path_id is {}, and the column family has {paths} paths",
+                options.target_path_id
+            )));
         }
         if options.change_level {
             if cf.options.load().compaction_style == CompactionStyle::Fifo {
@@ -385,7 +393,7 @@ impl DbInner {
                 step.file_number_limit = next_file;
             }
             drop(now);
-            self.compact_level(cf, &step, start, end, options)?;
+            self.compact_level(cf, &step, start, end, options, Some(options.target_path_id))?;
             if step.kind != StepKind::ExtraRuns {
                 ended_in = Some(step.output_level);
             }
@@ -399,15 +407,16 @@ impl DbInner {
     /// Merges the extra runs of all levels into their base runs.
     pub fn merge_extra_runs(self: &Arc<Self>, cf: &Arc<CfData>) -> Result<()> {
         let options = CompactOptions::default();
-        self.compact_level(cf, &ManualStep::extra_runs(), None, None, &options)
+        self.compact_level(cf, &ManualStep::extra_runs(), None, None, &options, None)
     }
 
     /// Rewrites the tables of several files, of all levels, as tables of one.
     pub fn make_tables_whole(self: &Arc<Self>, cf: &Arc<CfData>) -> Result<()> {
-        self.compact_level(cf, &ManualStep::whole_tables(), None, None, &CompactOptions::default())
+        self.compact_level(cf, &ManualStep::whole_tables(), None, None, &CompactOptions::default(), None)
     }
 
-    /// Does one step of the walk, in as many jobs as the size limit asks for.
+    /// Does one step of the walk, in as many jobs as the size limit asks for. Tables go to `path`; without one to that
+    /// which the options choose.
     fn compact_level(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -415,7 +424,12 @@ impl DbInner {
         start: Option<&[u8]>,
         end: Option<&[u8]>,
         options: &CompactOptions,
+        path: Option<u32>,
     ) -> Result<()> {
+        let place = |c: &mut Compaction| match path {
+            Some(path) => c.write_to_path(path),
+            None => c.choose_path(&cf.options.load()),
+        };
         let mut from = start.map(<[u8]>::to_vec);
         let mut patience = Patience::new(self);
         loop {
@@ -428,7 +442,8 @@ impl DbInner {
                     let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
                     match step.pick(&c.version, &cf.options.load(), &c.jobs.running, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
-                        ManualPick::First(compaction) => {
+                        ManualPick::First(mut compaction) => {
+                            place(&mut compaction);
                             match step.kind {
                                 // These run out.
                                 StepKind::ExtraRuns | StepKind::WholeTables => patience.renew(&mut state),
@@ -439,6 +454,7 @@ impl DbInner {
                         }
                         ManualPick::Pick(mut compaction, next) => {
                             patience.renew(&mut state);
+                            place(&mut compaction);
                             compaction.subcompactions_max = match options.max_subcompactions {
                                 0 => self.live().max_subcompactions.max(1) as usize,
                                 n => n as usize,

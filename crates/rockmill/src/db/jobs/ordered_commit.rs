@@ -29,7 +29,7 @@ use crate::event_listener::{BackgroundErrorReason, CompactionReason};
 use crate::panics::guarded;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::FileMeta;
+use crate::version::{FileMeta, TableFile};
 
 /// A job's end, for a caller who waits for it.
 type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
@@ -64,7 +64,7 @@ impl Pending {
     fn new(db: &DbInner, cf: &Arc<CfData>, edit: VersionEdit, done: Done) -> Self {
         let c = &done.compaction;
         let files = done.output.files.iter().filter(|_| c.output_level > 0 && c.output_run > 0);
-        let tables = tables(db, files);
+        let tables = tables(db, cf, files);
         Self { cf: Arc::clone(cf), jobs: vec![done], edit, tables }
     }
 
@@ -102,8 +102,8 @@ impl Pending {
         self.jobs.iter().map(|job| &*job.compaction)
     }
 
-    fn table_numbers(&self) -> Vec<u64> {
-        self.jobs.iter().flat_map(|j| &j.output.files).map(|f| f.number).collect()
+    fn table_files(&self) -> Vec<TableFile> {
+        self.jobs.iter().flat_map(|j| &j.output.files).map(FileEntry::own_file).collect()
     }
 }
 
@@ -115,9 +115,9 @@ struct IntraDfOutput {
     files: Vec<FileEntry>,
 }
 
-fn tables<'e>(db: &DbInner, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
+fn tables<'e>(db: &DbInner, cf: &CfData, files: impl IntoIterator<Item = &'e FileEntry>) -> Vec<Arc<FileMeta>> {
     let table = |f: &FileEntry| {
-        let table = FileMeta::new(f.clone(), Arc::clone(db.files.purge()));
+        let table = FileMeta::new(f.clone(), Arc::clone(&cf.purge));
         table.set_open(db.files.open_new_table(f.number));
         Arc::new(table)
     };
@@ -178,7 +178,7 @@ impl DbInner {
                 }
                 drop(state);
                 unknown.map(|pending| {
-                    self.remove_outputs(&pending.table_numbers(), None);
+                    self.remove_outputs(cf, &pending.table_files(), None);
                     let what = "a finished compaction is not among those that may commit; its output was removed";
                     let e = Error::new(ErrorKind::Corruption, what);
                     if caller.is_some() {
@@ -223,7 +223,7 @@ impl DbInner {
                 (Some(queue), Ok((edit, output))) => {
                     let whole = IntraDfOutput {
                         cf: Arc::clone(cf),
-                        tables: tables(self, &output.files),
+                        tables: tables(self, cf, &output.files),
                         new_files: edit.new_files,
                         files: output.files.clone(),
                     };
@@ -231,7 +231,7 @@ impl DbInner {
                         Ok(()) => Ok(output),
                         Err(whole) => {
                             dropped = true;
-                            undone.extend(whole.files.iter().map(|f| f.number));
+                            undone.extend(whole.files.iter().map(FileEntry::own_file));
                             Err(not_wanted())
                         }
                     }
@@ -242,7 +242,7 @@ impl DbInner {
                     Err(if dropped { not_wanted() } else { e })
                 }
                 (None, done) => done.and_then(|(_, output)| {
-                    undone.extend(output.files.iter().map(|f| f.number));
+                    undone.extend(output.files.iter().map(FileEntry::own_file));
                     Err(not_wanted())
                 }),
             };
@@ -251,7 +251,7 @@ impl DbInner {
             }
             done
         };
-        self.remove_outputs(&undone, None);
+        self.remove_outputs(cf, &undone, None);
         // The last one that reads them deletes them.
         for table in &replaced {
             self.files.forget_new_table(table.number());
@@ -280,7 +280,7 @@ impl DbInner {
             match step {
                 None => return,
                 Some(Step::Drop(_, p)) => {
-                    self.remove_outputs(&p.table_numbers(), None);
+                    self.remove_outputs(&p.cf, &p.table_files(), None);
                     for j in p.jobs {
                         self.ended(&p.cf, &j.compaction, j.job, j.caller.as_ref(), Err(not_wanted()), true);
                     }
@@ -294,7 +294,7 @@ impl DbInner {
         let (cf, edit) = (Arc::clone(&p.cf), std::mem::take(&mut p.edit));
         let (number, named) = (ticket.number(), AtomicBool::new(false));
         let mut ticket = Some(ticket);
-        let written = p.table_numbers();
+        let written = p.table_files();
         let cleaned = p.jobs.iter().any(|j| j.compaction.reason == CompactionReason::BottommostFiles);
         let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
@@ -303,7 +303,7 @@ impl DbInner {
                 let Some(c) = cfs.get_mut(&cf.id) else { return };
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
                 let outputs = c.version.levels.get(output_level).into_iter().flatten();
-                for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.number())) {
+                for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.own_file())) {
                     f.rewrite_useless.store(true, Ordering::Release);
                 }
                 for compaction in p.jobs.iter().map(|j| &j.compaction) {
@@ -328,7 +328,7 @@ impl DbInner {
             self.free_inputs(&mut state, &cf, number, p.compactions());
         }
         if done.is_err() && !named.into_inner() {
-            self.remove_outputs(&written, None);
+            self.remove_outputs(&cf, &written, None);
         }
         for Done { compaction, job, output, caller } in p.jobs {
             let done = done.as_ref().map(|()| output).map_err(Error::clone);

@@ -52,7 +52,7 @@ impl DbInner {
         let mut host = self.job_host(&cf, &family, 0, reason);
         if let Some(mut entry) = flush::build_l0(&runs, &family, &mut host, reason)?.into_table() {
             entry.epoch_number = epoch;
-            let mut builder = VersionBuilder::new(base, Arc::clone(self.files.purge()));
+            let mut builder = VersionBuilder::new(base, Arc::clone(&cf.purge));
             builder.apply(&add_files(0, [entry]))?;
             let version = Arc::new(builder.build()?);
             let mut state = self.state.lock();

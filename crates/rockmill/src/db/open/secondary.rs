@@ -31,6 +31,7 @@ use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::super_version::SuperVersion;
+use crate::db::catalog::table_paths::purge_of;
 use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
 use crate::db::open::wal_owner;
 use crate::db::{CfState, Db, DbInner};
@@ -269,7 +270,8 @@ impl Secondary {
                 };
                 Ok((InternalKeyComparator::new(cmp), levels))
             };
-            let recovered = recover_manifest(fs, &db.path, db.files.purge(), &mut order)?;
+            let purge = |name: &str| purge_of(db.files.purge(), self.wanted.get(name), &db.opts, &db.path);
+            let recovered = recover_manifest(fs, &db.path, &purge, &mut order)?;
             self.replace(recovered);
             return Ok(());
         }
@@ -281,13 +283,13 @@ impl Secondary {
         })?;
         // Until all are applied, some column families are ahead of others.
         self.reload = true;
-        self.apply(db, edits).map_err(|e| e.context(path.display()))?;
+        self.apply(edits).map_err(|e| e.context(path.display()))?;
         self.reload = false;
         self.manifest.1 = end;
         Ok(())
     }
 
-    fn apply(&mut self, db: &DbInner, edits: Vec<VersionEdit>) -> Result<()> {
+    fn apply(&mut self, edits: Vec<VersionEdit>) -> Result<()> {
         let mut builders: BTreeMap<u32, VersionBuilder> = BTreeMap::new();
         for edit in edits {
             let id = edit.column_family;
@@ -300,7 +302,7 @@ impl Secondary {
             let Some(cf) = self.cfs.get(&id) else { continue };
             self.front.raise_log_number(id, edit.log_number.unwrap_or(0));
             if !edit.new_files.is_empty() || !edit.deleted_files.is_empty() {
-                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(db.files.purge()));
+                let fresh = || VersionBuilder::new(Arc::clone(&cf.version), Arc::clone(&cf.data.purge));
                 builders.entry(id).or_insert_with(fresh).apply(&edit)?;
             }
         }

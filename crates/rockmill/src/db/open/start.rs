@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -23,6 +23,7 @@ use crate::compaction::engine::kernel::InUse;
 use crate::db::catalog::Catalog;
 use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::families::check_new_name;
+use crate::db::catalog::table_paths::{self, TablesThere, names_in, other_dirs, purge_of};
 use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
 use crate::db::jobs::{Jobs, threads};
@@ -31,7 +32,7 @@ use crate::db::open::secondary::Following;
 use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
-use crate::db::{CfState, Db, DbInner, State};
+use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::{Front, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
@@ -133,6 +134,8 @@ impl Db {
             false => None,
         };
         wal_owner::check(&**fs, path, &wal_dir)?;
+        let other_dirs = other_dirs([&options.cf], &options.db, path);
+        other_dirs.iter().try_for_each(|dir| table_paths::check(&**fs, dir, path))?;
         let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
         // Cut short, this leaves a database or none, and never one that lacks files.
         let current = path.join(filename::CURRENT);
@@ -148,6 +151,7 @@ impl Db {
                 fs.remove(&file).map_err(|e| Error::io(format_args!("cannot remove {}", file.display()), &e))?;
             }
         }
+        table_paths::destroy(&**fs, &other_dirs)?;
         destroy_wals(&**fs, path, &wal_dir)?;
         wal_owner::release(&**fs, path, &wal_dir);
         if let Some(lock) = wal_lock {
@@ -278,16 +282,21 @@ fn open_files(
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
     let mut names = list(path)?;
+    let other_dirs = other_dirs(wanted.values(), db_options, path);
+    if !read_only {
+        table_paths::prepare(&**fs, &other_dirs, path)?;
+    }
+    let mut tables = TablesThere::default();
+    tables.add(path, &names);
+    for dir in &other_dirs {
+        tables.add(dir, &names_in(&**fs, dir)?);
+    }
     if recovered.is_some() {
-        db.check_files(&names)?;
+        db.check_files(&tables)?;
     }
     // A number is used once, even if a crash kept the MANIFEST from saying so: what an orphan is may have a second name
     // outside of the database (an ingested file), and must not be written over.
-    for name in &names {
-        if let Some(FileType::Table(n)) = filename::parse(name) {
-            db.files.numbers().pass(n);
-        }
-    }
+    tables.numbers().for_each(|n| db.files.numbers().pass(n));
     db.pass_options_files(&names);
     if !read_only {
         db.front.check_archive()?;
@@ -390,10 +399,8 @@ fn finish_open(
         let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
         let id = state.next_family_id();
-        state.cfs.insert(
-            id,
-            CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, (db.front.memory(), &db.opts)),
-        );
+        let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, Around::of(db));
+        state.cfs.insert(id, c);
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
@@ -451,7 +458,8 @@ pub(crate) fn recover(
         }
         Ok((InternalKeyComparator::new(Arc::clone(&o.comparator)), o.num_levels.max(1) as usize))
     };
-    let state = recover_manifest(&*options.fs, path, purge, &mut order)?;
+    let of_family = |name: &str| purge_of(purge, wanted.get(name), options, path);
+    let state = recover_manifest(&*options.fs, path, &of_family, &mut order)?;
     if !read_only {
         let unopened: Vec<&str> =
             state.column_families.iter().map(|c| &*c.name).filter(|n| !wanted.contains_key(*n)).collect();
@@ -490,8 +498,8 @@ pub(crate) fn assemble(
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        let mut state =
-            CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, (front.memory(), &options.db));
+        let around = Around { memory: front.memory(), db: &options.db, path, purge: &purge };
+        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, around);
         for (level, key) in cursors {
             state.jobs.set_cursor(*level as usize, key.clone());
         }
@@ -572,27 +580,26 @@ pub(crate) fn assemble(
 
 impl DbInner {
     /// Every file of the tables that the MANIFEST names must be there, with its size.
-    fn check_files(&self, names: &[String]) -> Result<()> {
-        let mut there = std::collections::HashSet::new();
-        for n in names {
-            if let Some(FileType::Table(number)) = filename::parse(n) {
-                there.insert(number);
-            }
-        }
+    fn check_files(&self, there: &TablesThere) -> Result<()> {
         let state = self.state.lock();
         for c in state.cfs.values() {
             for (level, files) in c.version.levels.iter().enumerate() {
                 for f in files.iter().flat_map(|table| table.files()) {
-                    let path = self.path.join(filename::table(f.number));
-                    if !there.contains(&f.number) {
+                    let dir = c.cf.dirs().of_file(f);
+                    let path = dir.join(filename::table(f.number));
+                    if !there.has(dir, f.number, &self.path) {
+                        let hint = match f.path_id as usize >= c.cf.dirs().all().len() {
+                            true => "; it is of another path: give all db_paths, or cf_paths, that there were",
+                            false => "",
+                        };
                         return Err(Error::corruption(format!(
-                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}",
+                            "{}: missing, and the MANIFEST names it in level {level} of column family {:?}{hint}",
                             path.display(),
                             c.cf.name
                         )));
                     }
                     if self.opts.paranoid_checks
-                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(f.number))
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(c.cf.dirs(), f))
                         && size != f.size
                     {
                         return Err(Error::corruption(format!(
@@ -612,10 +619,11 @@ impl DbInner {
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
         let manifest = self.catalog.lock_manifest().as_ref().map_or(0, ManifestWriter::number);
-        let (wals, live): (Vec<u64>, std::collections::HashSet<u64>) = {
+        let (wals, live, dirs): (Vec<u64>, HashSet<u64>, Vec<PathBuf>) = {
             let state = self.state.lock();
             let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));
-            (state.logs.lengths(None).map(|(number, _)| number).collect(), files.map(|f| f.number).collect())
+            let wals = state.logs.lengths(None).map(|(number, _)| number).collect();
+            (wals, files.map(|f| f.number).collect(), self.other_table_dirs(&state))
         };
         for name in names {
             let orphan = match filename::parse(&name) {
@@ -627,6 +635,14 @@ impl DbInner {
             };
             if orphan {
                 let _ = self.opts.fs.remove(&self.path.join(&name)); // tried again at the next open
+            }
+        }
+        // In the other directories of tables, as RocksDB, tables alone.
+        for dir in dirs {
+            for name in names_in(&*self.opts.fs, &dir).unwrap_or_default() {
+                if matches!(filename::parse(&name), Some(FileType::Table(n)) if !live.contains(&n)) {
+                    let _ = self.opts.fs.remove(&dir.join(&name));
+                }
             }
         }
         self.front.remove_orphans(&wals);

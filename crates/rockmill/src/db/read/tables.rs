@@ -20,7 +20,7 @@ use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, OpenFile, Table, TableOpenOptions};
-use crate::version::{self, FileMeta, TableFile, TableNumbers, TableSource, Version};
+use crate::version::{self, FileMeta, TableDirs, TableFile, TableNumbers, TableSource, Version};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
@@ -123,6 +123,8 @@ impl TableCache {
 
 /// What the tables of one column family are opened with.
 pub(crate) struct TableSettings {
+    /// Where they are.
+    dirs: TableDirs,
     cmp: InternalKeyComparator,
     cache: Option<Arc<BlockCache>>,
     prefix_extractor: Option<SliceTransform>,
@@ -181,12 +183,13 @@ impl DbInner {
         options.table.block_cache.clone().or_else(|| self.tables.default_cache.clone())
     }
 
-    pub fn table_path(&self, number: u64) -> PathBuf {
-        version::table_path(&*self.opts.fs, &self.path, number)
+    /// Where a file of a table of a column family is.
+    pub fn table_path(&self, dirs: &TableDirs, file: TableFile) -> PathBuf {
+        version::table_path(&*self.opts.fs, dirs, file)
     }
 
     fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<Table>> {
-        let own = TableFile { number: file.number(), size: file.own_size() };
+        let own = file.own_file();
         let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
         let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
         let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
@@ -204,7 +207,7 @@ impl DbInner {
         }
         let table = Table::with_pieces(own, &pieces, settings.charged)?;
         if let Some(operator) = &settings.operator {
-            operator.check(&table).map_err(|e| e.context(self.table_path(file.number()).display()))?;
+            operator.check(&table).map_err(|e| e.context(table.path().display()))?;
         }
         Ok(table)
     }
@@ -219,7 +222,7 @@ impl DbInner {
         caching: MetaCaching,
         direct: bool,
     ) -> Result<Arc<Table>> {
-        let OpenFile { path, file } = version::open_file(&*self.opts.fs, &self.path, file, direct)?;
+        let OpenFile { path, file } = version::open_file(&*self.opts.fs, &settings.dirs, file, direct)?;
         if !self.opts.advise_random_on_open {
             file.advise(AccessPattern::Normal);
         }
@@ -243,6 +246,7 @@ impl DbInner {
         let pin = caching.pin && caching.in_cache && !on_demand;
         let caching = MetaCaching { pin, in_cache: caching.in_cache || on_demand, on_demand, ..caching };
         TableSettings {
+            dirs: cf.dirs().clone(),
             cmp: cf.cmp.clone(),
             cache: self.cache_for(&options),
             prefix_extractor: options.prefix_extractor.clone(),
@@ -320,7 +324,7 @@ impl DbInner {
                 if !self.may_open_more(files_of(entry)) {
                     break;
                 }
-                let file = FileMeta::new(entry.clone(), Arc::clone(self.files.purge()));
+                let file = FileMeta::new(entry.clone(), Arc::clone(&cf.purge));
                 let table = self.open_counted(&file, &settings)?;
                 self.files.set_new_table_open(entry.number, (table, file.cache_id.get().copied()));
             }

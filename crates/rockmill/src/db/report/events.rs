@@ -22,7 +22,7 @@ use crate::pacing::write_control::StallReason;
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::{Level, Version};
+use crate::version::{Level, TableFile, Version};
 
 type Call = Box<dyn Fn(&dyn EventListener) + Send>;
 
@@ -172,7 +172,7 @@ impl DbInner {
         let mut info = self.flush_info(cf, flush);
         if let Some(e) = entry {
             info.file_number = e.number;
-            info.file_path = self.table_path(e.number);
+            info.file_path = self.table_path(cf.dirs(), e.own_file());
             (info.smallest_seqno, info.largest_seqno) = (e.smallest_seqno, e.largest_seqno);
             info.table_properties = table.cloned();
         }
@@ -225,7 +225,7 @@ impl DbInner {
             num_l0_files: compaction.version.levels.first().map_or(0, Level::len),
             base_input_level: compaction.start_level(),
             output_level: compaction.output_level,
-            input_files: inputs().map(|(_, f)| self.table_path(f.number())).collect(),
+            input_files: inputs().map(|(_, f)| self.table_path(cf.dirs(), f.own_file())).collect(),
             input_file_infos: inputs()
                 .map(|(level, f)| CompactionFileInfo { level, file_number: f.number() })
                 .collect(),
@@ -279,18 +279,18 @@ impl DbInner {
         }
         let mut info = self.compaction_info(cf, compaction, job);
         info.status = done.as_ref().map(drop).map_err(Error::clone);
-        let numbers: Vec<u64> = if moved {
-            compaction.input_files().map(|f| f.number()).collect()
+        let files: Vec<TableFile> = if moved {
+            compaction.input_files().map(|f| f.own_file()).collect()
         } else {
-            output.files.iter().map(|f| f.number).collect()
+            output.files.iter().map(FileEntry::own_file).collect()
         };
         let level = compaction.output_level;
-        info.output_files = numbers.iter().map(|&n| self.table_path(n)).collect();
-        info.output_file_infos = numbers.iter().map(|&file_number| CompactionFileInfo { level, file_number }).collect();
+        info.output_files = files.iter().map(|&file| self.table_path(cf.dirs(), file)).collect();
+        info.output_file_infos = files.iter().map(|f| CompactionFileInfo { level, file_number: f.number }).collect();
         let s = &mut info.stats;
         (s.elapsed_micros, s.cpu_micros) = (stats.wall_micros, stats.cpu_micros);
         (s.num_input_records, s.num_output_records) = (stats.input_records, stats.output_records);
-        (s.num_output_files, s.total_output_bytes) = (numbers.len(), stats.output_bytes);
+        (s.num_output_files, s.total_output_bytes) = (files.len(), stats.output_bytes);
         (s.num_records_replaced, s.num_expired_deletion_records) = (stats.dropped.hidden, stats.dropped.obsolete);
         self.notify(|l| l.on_compaction_completed(&info));
     }

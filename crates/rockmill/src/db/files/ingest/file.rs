@@ -40,8 +40,8 @@ pub(crate) struct ExternalFile {
     pub level: usize,
     /// Sequence number of its entries, likewise.
     pub sequence: SequenceNumber,
-    /// Something may stand under its name in the database.
-    pub inside: bool,
+    /// Its name in the database, once something may stand under it.
+    pub inside: Option<PathBuf>,
 }
 
 impl ExternalFile {
@@ -84,7 +84,8 @@ impl ExternalFile {
     /// Reads what must be known of a file, and refuses what cannot be ingested. Nothing is changed.
     pub fn inspect(db: &DbInner, cf: &CfData, path: &Path, options: &IngestExternalFileOptions) -> Result<Self> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        if path.parent() == Some(&*db.path) && matches!(filename::parse(name), Some(FileType::Table(_))) {
+        let is_own = |dir: &Path| dir == db.path || cf.dirs().all().iter().any(|own| own == dir);
+        if path.parent().is_some_and(is_own) && matches!(filename::parse(name), Some(FileType::Table(_))) {
             return Err(Error::invalid_argument(format!(
                 "{}: is among the database's own files; ingest from another directory",
                 path.display()
@@ -133,11 +134,11 @@ impl ExternalFile {
         })
     }
 
-    /// Brings the file into the database's directory, under its number, durable but for its name.
-    pub fn bring_in(&mut self, db: &DbInner, options: &IngestExternalFileOptions) -> Result<()> {
+    /// Brings the file into a directory of tables, under its number, durable but for its name.
+    pub fn bring_in(&mut self, db: &DbInner, dir: &Path, options: &IngestExternalFileOptions) -> Result<()> {
         let fs = &db.opts.fs;
-        let to = db.path.join(filename::table(self.number));
-        self.inside = true; // whatever happens from here on, it is looked for
+        let to = dir.join(filename::table(self.number));
+        self.inside = Some(to.clone()); // whatever happens from here on, it is looked for
         if options.move_files || options.link_files {
             let linked = fs.hard_link(&self.path, &to).and_then(|()| match fs.entry(&to)? {
                 Some(Entry { kind: EntryKind::File, ours: true }) => Ok(()),
@@ -166,8 +167,8 @@ impl ExternalFile {
 
     /// Removes the file from the database's directory again.
     pub fn take_out(&self, db: &DbInner) {
-        if self.inside {
-            let _ = db.opts.fs.remove(&db.path.join(filename::table(self.number))); // an orphan goes at the next open
+        if let Some(inside) = &self.inside {
+            let _ = db.opts.fs.remove(inside); // an orphan goes at the next open
         }
     }
 }

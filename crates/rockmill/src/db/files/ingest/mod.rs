@@ -23,7 +23,6 @@ use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::edit::{FileEntry, VersionEdit};
-use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::Change;
@@ -197,7 +196,7 @@ impl DbInner {
                 let info = ExternalFileIngestionInfo {
                     cf_name: family.cf.name.clone(),
                     external_file_path: file.path.clone(),
-                    internal_file_path: self.path.join(filename::table(file.number)),
+                    internal_file_path: file.inside.clone().unwrap_or_default(),
                     global_seqno: file.sequence,
                     table_properties: file.properties.clone(),
                 };
@@ -216,20 +215,26 @@ impl DbInner {
 
     /// Step 1.
     fn bring_in(&self, families: &mut [Family<'_>]) -> Result<()> {
-        families.iter_mut().try_for_each(|f| self.bring_in_files(&mut f.files, f.options))
+        families.iter_mut().try_for_each(|f| self.bring_in_files(&mut f.files, f.cf.dirs().of(0), f.options))
     }
 
-    /// Gives files numbers and brings them into the directory; durable, names included, when it returns.
-    pub(crate) fn bring_in_files(&self, files: &mut [ExternalFile], options: &IngestExternalFileOptions) -> Result<()> {
+    /// Gives files numbers and brings them into the directory, their column family's first path; durable, names
+    /// included, when it returns.
+    pub(crate) fn bring_in_files(
+        &self,
+        files: &mut [ExternalFile],
+        dir: &Path,
+        options: &IngestExternalFileOptions,
+    ) -> Result<()> {
         files.iter_mut().for_each(|f| f.number = self.new_file_number());
         if options.move_files || options.link_files {
             // The numbers are not used again after a crash: what is written under one would change the file outside,
             // too.
             self.append_to_manifest(&mut self.catalog.lock_manifest(), &mut [VersionEdit::default()])?;
         }
-        files.iter_mut().try_for_each(|f| f.bring_in(self, options))?;
-        let synced = self.opts.fs.sync_dir(&self.path);
-        synced.map_err(|e| Error::io(format_args!("cannot sync {}", self.path.display()), &e))
+        files.iter_mut().try_for_each(|f| f.bring_in(self, dir, options))?;
+        let synced = self.opts.fs.sync_dir(dir);
+        synced.map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))
     }
 
     /// Steps 2 to 4.

@@ -34,6 +34,8 @@
 
 mod hints;
 mod logs;
+mod lost;
+mod paths;
 mod place;
 mod replaced;
 mod scan;
@@ -51,11 +53,11 @@ use rockmill_io::{FileLock, FileSystem};
 use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
 use crate::compaction::spec::JobFamily;
-use crate::compaction::{JobEvents, JobMeans, LocalHost};
+use crate::compaction::{JobEvents, JobHost, JobMeans, LocalHost};
 use crate::db::open::start::{lock_error, new_db_id};
 use crate::db::open::wal_owner;
 use crate::db::{Db, new_session_id};
-use crate::env::{LINE_FILE_BYTES_MAX, beneath, for_database};
+use crate::env::{LINE_FILE_BYTES_MAX, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::wal_dir_of;
 use crate::iter::InternalIterator;
@@ -65,10 +67,11 @@ use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NA
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::TableReadOptions;
-use crate::version::{FileMeta, ManifestWriter, PurgeQueue, Version, VersionBuilder};
+use crate::version::{FileMeta, ManifestWriter, PurgeQueue, TableDirs, Version, VersionBuilder};
 
 use crate::db::files::repair::hints::Hints;
 use crate::db::files::repair::logs::Target;
+use crate::db::files::repair::paths::Places;
 use crate::db::files::repair::scan::{Found, Scanned, Tables};
 
 /// Directory for what is not part of the database any more.
@@ -201,6 +204,8 @@ struct Directory {
     tables: Vec<(u64, PathBuf)>,
     wals: Vec<(u64, PathBuf)>,
     manifests: Vec<u64>,
+    /// Paths beside its own directory.
+    dirs: Vec<PathBuf>,
     largest_number: u64,
 }
 
@@ -217,6 +222,7 @@ struct Repair<'a> {
     replaced: BTreeSet<u64>,
     listed: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
+    places: Places,
     /// Rings for the tables that are written, one after another.
     engines: Arc<crate::compaction::SharedEngines>,
     db_id: String,
@@ -237,7 +243,9 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
     let mut report = RepairReport::default();
     let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
-    let dir = list(&*fs, path, &wal_dir)?;
+    let families: Vec<_> = how.families.iter().map(|d| &d.options.cf).collect();
+    let elsewhere = paths::tables_elsewhere(&*fs, options, &families, path)?;
+    let dir = list(&*fs, path, &wal_dir, elsewhere)?;
     if dir.tables.is_empty() && dir.wals.is_empty() && dir.manifests.is_empty() {
         return Err(Error::invalid_argument("it holds no tables, no WALs and no MANIFEST: nothing to repair"));
     }
@@ -267,6 +275,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         engines: Arc::default(),
         report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
         orders: BTreeMap::new(),
+        places: Places::default(),
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
         hints,
@@ -275,8 +284,8 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     let created = Arc::new(Mutex::new(Vec::new()));
     repair.run(dir, &wal_dir, &created).inspect_err(|_| {
         // Before the new MANIFEST counts nothing else was changed.
-        for number in created.lock().drain(..) {
-            let _ = repair_remove(options, path, number);
+        for new in created.lock().drain(..) {
+            let _ = options.db.fs.remove(&new);
         }
     })?;
     Ok(repair.report)
@@ -324,11 +333,7 @@ fn wal_directory(
     }
 }
 
-fn repair_remove(options: &Options, path: &Path, number: u64) -> std::io::Result<()> {
-    options.db.fs.remove(&path.join(filename::table(number)))
-}
-
-fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Directory> {
+fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, elsewhere: Vec<(PathBuf, Vec<String>)>) -> Result<Directory> {
     let names = |dir: &Path| match fs.list_dir(dir) {
         Ok(names) => Ok(names),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -359,13 +364,23 @@ fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Directory> {
             out.wals.push((n, wal_dir.join(name)));
         }
     }
+    for (dir, names) in elsewhere {
+        for name in names {
+            if let Some(FileType::Table(n)) = filename::parse(&name) {
+                note(n);
+                out.tables.push((n, dir.join(name)));
+            }
+        }
+        out.dirs.push(dir);
+    }
     out.tables.sort();
     out.wals.sort();
     Ok(out)
 }
 
 impl Repair<'_> {
-    fn run(&mut self, dir: Directory, wal_dir: &Path, created: &Arc<Mutex<Vec<u64>>>) -> Result<()> {
+    fn run(&mut self, dir: Directory, wal_dir: &Path, created: &Arc<Mutex<Vec<PathBuf>>>) -> Result<()> {
+        self.places = Places::new(&dir);
         let mut found = Vec::new();
         // These go where the tables go that they are part of.
         let pieces = self.hints.pieces();
@@ -440,7 +455,7 @@ impl Repair<'_> {
         let mut lost: BTreeSet<PathBuf> = tables.map(|(_, path)| path).collect();
         lost.extend(dir.manifests.iter().map(|n| self.path.join(filename::manifest(*n))));
         lost.extend(dir.wals.into_iter().map(|(_, path)| path));
-        self.archive(&lost, wal_dir)
+        self.archive(&lost, wal_dir, &dir.dirs)
     }
 
     fn new_file_number(&self) -> u64 {
@@ -617,7 +632,7 @@ impl Repair<'_> {
                 }
             };
             let cmp = if f.comparator().is_some() { &family.cmp } else { &bytewise };
-            match scan::scan(&*self.fs, f, cmp, hint, progress) {
+            match scan::scan(&*self.fs, f, cmp, hint, (&self.places, &self.dirs_of(family)), progress) {
                 Ok(scanned) => out.entry(id).or_default().push(scanned),
                 Err(e) => self.damaged_table(f.number, &f.path, e)?,
             }
@@ -674,7 +689,7 @@ impl Repair<'_> {
         mut own: Vec<Scanned>,
         from_logs: Vec<FileEntry>,
         found: &[Found],
-        created: &Arc<Mutex<Vec<u64>>>,
+        created: &Arc<Mutex<Vec<PathBuf>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
         let hinted = self.hints.families.get(&family.id).cloned().unwrap_or_default();
         let mut later: Vec<FileEntry> = Vec::new();
@@ -712,7 +727,9 @@ impl Repair<'_> {
             };
             number_epochs(&mut placed);
         }
-        for (_, e) in &placed {
+        let dirs = self.dirs_of(family);
+        for (_, e) in &mut placed {
+            self.places.set(e, &dirs)?;
             self.report.bytes += e.table_size();
             self.report.last_sequence = self.report.last_sequence.max(e.largest_seqno);
             match entries_of.get(&e.number) {
@@ -720,15 +737,15 @@ impl Repair<'_> {
                     self.report.tables_kept += 1;
                     self.report.entries += entries;
                 }
-                None => self.report.entries += self.count_entries(e.number)?,
+                None => self.report.entries += self.count_entries(e, &dirs)?,
             }
         }
         Ok(placed)
     }
 
-    fn count_entries(&self, number: u64) -> Result<u64> {
-        let path = self.path.join(filename::table(number));
-        Ok(Found::read(&*self.fs, number, &path)?.properties.num_entries)
+    fn count_entries(&self, table: &FileEntry, dirs: &TableDirs) -> Result<u64> {
+        let path = dirs.of(table.path_id).join(filename::table(table.number));
+        Ok(Found::read(&*self.fs, table.number, &path)?.properties.num_entries)
     }
 
     /// All tables of a column family as one sorted run of the last level; those from `own_tables` on come from logs.
@@ -739,7 +756,7 @@ impl Repair<'_> {
         own_tables: usize,
         last_level: usize,
         found: &[Found],
-        created: &Arc<Mutex<Vec<u64>>>,
+        created: &Arc<Mutex<Vec<PathBuf>>>,
     ) -> Result<Vec<(u32, FileEntry)>> {
         let host = self.host(family, created);
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
@@ -764,7 +781,7 @@ impl Repair<'_> {
                 // One that was made of WALs a moment ago.
                 false => {
                     self.report.tables_written -= 1;
-                    let _ = repair_remove(self.options, self.path, entry.number);
+                    let _ = self.fs.remove(&host.output_path(entry.number));
                 }
             }
         }
@@ -784,25 +801,27 @@ impl Repair<'_> {
         }
     }
 
-    fn host(&self, family: &Family, created: &Arc<Mutex<Vec<u64>>>) -> LocalHost {
+    fn host(&self, family: &Family, created: &Arc<Mutex<Vec<PathBuf>>>) -> LocalHost {
         let (next, created) = (Arc::clone(&self.next_file), Arc::clone(created));
-        let tables = Tables { fs: Arc::clone(&self.fs), dir: self.path.to_owned(), cmp: family.cmp.clone() };
+        let dirs = self.dirs_of(family);
+        let dir = dirs.of(0).to_owned();
+        let tables = Tables { fs: Arc::clone(&self.fs), dirs, cmp: family.cmp.clone() };
         let objects = JobObjects::of(&family.options, &family.cmp);
         let (fs, clock) = (Arc::clone(&self.fs), Arc::clone(&self.options.db.clock));
         let means = JobMeans::new(objects, self.options.db.clone(), fs, clock);
         LocalHost {
             means: JobMeans { engines: Arc::clone(&self.engines), ..means },
-            dir: self.path.to_owned(),
+            dir: dir.clone(),
             inputs: Arc::default(),
             tables: Arc::new(tables),
             sealed: None,
             new_file_number: Arc::new(move || {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                created.lock().push(number);
+                created.lock().push(dir.join(filename::table(number)));
                 Ok(number)
             }),
             cancelled: Arc::default(),
-            events: JobEvents { cf_name: family.name.clone(), ..JobEvents::default() },
+            events: JobEvents { db_name: self.path.to_owned(), cf_name: family.name.clone(), ..JobEvents::default() },
         }
     }
 
@@ -827,43 +846,6 @@ impl Repair<'_> {
         builder.build()?;
         Ok([head, files])
     }
-
-    /// Moves files to `lost` in their directory.
-    fn archive(&mut self, files: &BTreeSet<PathBuf>, wal_dir: &Path) -> Result<()> {
-        for dir in BTreeSet::from([self.path, wal_dir]) {
-            let mut here = files.iter().filter(|f| f.parent() == Some(dir)).peekable();
-            if here.peek().is_none() {
-                continue;
-            }
-            let lost = dir.join(LOST);
-            // A link of that name would lead what is moved out of the directory.
-            let fs = &*beneath(&*self.fs, dir)?;
-            fs.create_dir(&lost, false).map_err(|e| Error::io(format_args!("cannot create {}", lost.display()), &e))?;
-            for from in here {
-                let to = free_name(fs, &lost, &name_of(from))?;
-                fs.rename(from, &to).map_err(|e| Error::io(format_args!("cannot move {}", from.display()), &e))?;
-            }
-            for dir in [&*lost, dir] {
-                fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
-            }
-            if self.report.lost.is_none() {
-                self.report.lost = Some(lost);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A name in `lost` that takes no other file's place: an earlier repair may have moved one of that name.
-fn free_name(fs: &dyn FileSystem, lost: &Path, name: &str) -> Result<PathBuf> {
-    let mut to = lost.join(name);
-    for n in 1u32.. {
-        if !fs.exists(&to).map_err(|e| Error::io(to.display(), &e))? {
-            break;
-        }
-        to = lost.join(format!("{name}.{n}"));
-    }
-    Ok(to)
 }
 
 /// Epoch numbers that rise from the deepest level up, and in L0 from the oldest table on.

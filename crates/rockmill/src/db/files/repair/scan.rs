@@ -10,9 +10,10 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 use rockmill_io::FileSystem;
 
 use crate::compaction::internal_unique_id;
+use crate::db::files::repair::paths::Places;
 use crate::error::{Error, Result};
-use crate::table::{ReplacedTables, Table, told_by_own_file};
-use crate::version::{FileMeta, TableSource, open_table};
+use crate::table::{PieceUse, ReplacedTables, Table, told_by_own_file};
+use crate::version::{FileMeta, TableDirs, TableSource, open_table};
 
 /// Bytes read at a time.
 const READAHEAD_BYTES: usize = 1 << 20;
@@ -35,8 +36,7 @@ impl Found {
         let file = fs.open_random(path, false).map_err(|e| Error::io(path.display(), &e))?;
         let size = file.size();
         let own = told_by_own_file(file, path)?;
-        let pieces =
-            own.pieces.into_iter().map(|p| TablePiece { number: p.number, size: p.size, live: p.live }).collect();
+        let pieces = own.pieces.iter().map(piece_of).collect();
         let path = path.to_owned();
         Ok(Self { number, path, size, properties: own.properties, pieces, replaced: own.replaced })
     }
@@ -57,14 +57,19 @@ impl Found {
 /// Opens tables where they are, whatever a MANIFEST says of them.
 pub(super) struct Tables {
     pub fs: Arc<dyn FileSystem>,
-    pub dir: PathBuf,
+    pub dirs: TableDirs,
     pub cmp: InternalKeyComparator,
 }
 
 impl TableSource for Tables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        open_table(&*self.fs, &self.dir, &file.entry, &self.cmp, Some(file.entry.largest_seqno))
+        open_table(&*self.fs, &self.dirs, &file.entry, &self.cmp, Some(file.entry.largest_seqno))
     }
+}
+
+/// Where it is, others say.
+fn piece_of(p: &PieceUse) -> TablePiece {
+    TablePiece { number: p.number, size: p.size, live: p.live, path_id: 0 }
 }
 
 /// The further files of a table: what the MANIFEST said of it, or what it says itself.
@@ -86,12 +91,13 @@ pub(super) fn scan(
     found: &Found,
     cmp: &InternalKeyComparator,
     hint: Option<&FileEntry>,
+    (places, dirs): (&Places, &TableDirs),
     mut progress: impl FnMut(u64),
 ) -> Result<Scanned> {
     let pieces = pieces_of(found, hint);
-    let entry = FileEntry { number: found.number, size: found.size, pieces, ..FileEntry::default() };
-    let dir = found.path.parent().unwrap_or(Path::new("."));
-    let table = open_table(fs, dir, &entry, cmp, hint.map(|h| h.largest_seqno))?;
+    let mut entry = FileEntry { number: found.number, size: found.size, pieces, ..FileEntry::default() };
+    places.set(&mut entry, dirs)?;
+    let table = open_table(fs, dirs, &entry, cmp, hint.map(|h| h.largest_seqno))?;
     let mut range = Range { cmp, ends: None, seqs: None };
     let mut entries = 0u64;
     let (mut first, mut last) = (Vec::new(), Vec::new());

@@ -1,0 +1,63 @@
+//! In which of its paths a file is, whatever an old MANIFEST said: a repair goes by what it finds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rockmill_format::edit::FileEntry;
+use rockmill_io::FileSystem;
+
+use super::{Directory, Family, Repair};
+use crate::db::catalog::table_paths::{check, dirs_of, names_in, other_dirs};
+use crate::error::{Error, Result};
+use crate::options::{CfOptions, Options};
+use crate::version::TableDirs;
+
+/// Where tables were found, by number.
+#[derive(Debug, Default)]
+pub(super) struct Places(BTreeMap<u64, PathBuf>);
+
+impl Places {
+    pub fn new(dir: &Directory) -> Self {
+        let parent = |path: &Path| path.parent().unwrap_or(Path::new(".")).to_owned();
+        Self(dir.tables.iter().map(|(number, path)| (*number, parent(path))).collect())
+    }
+
+    /// Gives a table's files the ids of the paths that they are in. New tables, which were not found, are in the first.
+    ///
+    /// # Errors
+    /// A file in a directory that is none of the column family's.
+    pub fn set(&self, entry: &mut FileEntry, dirs: &TableDirs) -> Result<()> {
+        let id_of = |number: u64, id: &mut u32| {
+            let Some(found) = self.0.get(&number) else { return Ok(()) };
+            let at = dirs.all().iter().position(|dir| dir == found).ok_or_else(|| {
+                Error::corruption(format!("{}: none of the paths of its column family", found.display()))
+            })?;
+            *id = at as u32;
+            Ok(())
+        };
+        id_of(entry.number, &mut entry.path_id)?;
+        entry.pieces.iter_mut().try_for_each(|piece| id_of(piece.number, &mut piece.path_id))
+    }
+}
+
+impl Repair<'_> {
+    /// The directories of a column family's tables.
+    pub(super) fn dirs_of(&self, family: &Family) -> TableDirs {
+        dirs_of(&family.options, &self.options.db, self.path)
+    }
+}
+
+/// The tables in the paths beside the database's own directory.
+pub(super) fn tables_elsewhere(
+    fs: &dyn FileSystem,
+    options: &Options,
+    families: &[&CfOptions],
+    path: &Path,
+) -> Result<Vec<(PathBuf, Vec<String>)>> {
+    let dirs = other_dirs(families.iter().copied().chain([&options.cf]), &options.db, path);
+    let names = |dir: PathBuf| {
+        check(fs, &dir, path)?;
+        names_in(fs, &dir).map(|names| (dir, names))
+    };
+    dirs.into_iter().map(names).collect()
+}
