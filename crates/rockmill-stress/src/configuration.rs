@@ -440,7 +440,7 @@ pub const AXES: &[Axis] = &[
                 d.options.set_index_inline_size(8);
             }),
             is("short-logs", |d| {
-                d.options.set_fast_path("", 40 << 10);
+                d.options.set_fast_path("", 64 << 10);
                 d.options.set_max_index_size(16 << 10);
                 d.options.set_index_inline_size(0);
             }),

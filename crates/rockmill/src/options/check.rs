@@ -90,8 +90,12 @@ const DB_RANGES: &[Range] = &[
     range("writable_file_max_buffer_size", 0, BUFFER_MAX, Nearest, "each file that is written has such a buffer"),
     range("compaction_readahead_size", 0, BUFFER_MAX, Nearest, "each input of a compaction has such a buffer"),
     range("compaction_io_memory", 0, 64 << 30, Nearest, "each part of a compaction takes so much"),
+    range("max_index_size", WRITE_BUFFER_MIN, WRITE_BUFFER_MAX, Nearest, "it is between 4 KiB and 64 GiB"),
     range("keep_log_file_num", 1, ANY, Refused, "the present file is one"),
 ];
+
+/// Bytes of WALs with values at least.
+const FAST_CAPACITY_MIN: u64 = 64 << 10;
 
 /// The same for column families.
 const CF_RANGES: &[Range] = &[
@@ -233,6 +237,10 @@ pub(crate) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
     }
     if !o.fast_path.as_os_str().is_empty() {
         o.wal_dir.clone_from(&o.fast_path);
+    }
+    if o.keeps_values_in_logs() && o.fast_capacity < FAST_CAPACITY_MIN {
+        let why = "with less, each write would be a flush";
+        adjusted.set("", "fast_capacity", &mut o.fast_capacity, FAST_CAPACITY_MIN, why);
     }
     let mode = o.wal_recovery_mode;
     let why = match mode {
