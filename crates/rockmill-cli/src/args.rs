@@ -700,6 +700,9 @@ pub struct VerifyArgs {
     /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
     #[arg(long, alias = "db_paths", value_name = "PATHS")]
     pub db_paths: Option<String>,
+    /// Directories of the tables of the column families, instead of those
+    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    pub cf_paths: Option<String>,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT

@@ -31,6 +31,9 @@ pub struct RepairArgs {
     /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
     #[arg(long, alias = "db_paths", value_name = "PATHS")]
     pub db_paths: Option<String>,
+    /// Directories of the tables of the column families, instead of those
+    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    pub cf_paths: Option<String>,
 }
 
 /// `rockmill repair`
@@ -50,8 +53,10 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     });
     let started = Instant::now();
     let mut options = Options::default();
-    if let Some(paths) = &args.db_paths {
-        options = store::with_option(&options, "db_paths", paths)?;
+    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
+        if let Some(paths) = paths {
+            options = store::with_option(&options, name, paths)?;
+        }
     }
     let done = Db::repair_with(&options, &args.db, &how);
     bar.finish_and_clear();

@@ -421,6 +421,41 @@ fn readers_beside_a_writer_find_the_tables() {
     assert!(e.message().contains("missing"), "{e}");
 }
 
+/// Tables of a path that is not given would be taken for lost, and be deleted by the next open that has the path.
+#[test]
+fn a_repair_without_all_paths_is_refused_and_changes_nothing() {
+    let fs = MemFileSystem::new();
+    let (o, state) = filled(&fs, 11);
+    let mut forgot = in_memory(&fs);
+    for paths in [vec![], vec![at("/fast", 200 * KB)]] {
+        forgot.set_db_paths(&paths);
+        let e = Db::repair(&forgot, "/db").expect_err("a repair without all paths");
+        assert!(e.to_string().contains("paths"), "{e}");
+    }
+    assert_eq!(contents(&Db::open(&o, "/db").unwrap()), state);
+}
+
+/// The database's own directory among the paths, under another name.
+#[test]
+fn a_repair_knows_its_directory_by_another_name() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = |name: &str| home.path().join(name);
+    std::fs::create_dir(dir("db")).unwrap();
+    std::os::unix::fs::symlink(dir("db"), dir("alias")).unwrap();
+    let mut o = small();
+    o.set_level_compaction_dynamic_level_bytes(false);
+    o.set_db_paths(&[at(dir("alias"), 200 * KB), at(dir("slow"), 0)]);
+    let mut state = Map::new();
+    let db = Db::open(&o, dir("db")).unwrap();
+    fill(&db, &mut fastrand::Rng::with_seed(5), &mut state, 400 << 10);
+    drop(db);
+    for _ in 0..2 {
+        let report = Db::repair(&o, dir("db")).unwrap();
+        assert_eq!((report.tables_damaged, report.tables_missing.len()), (0, 0));
+        assert_eq!(contents(&Db::open(&o, dir("db")).unwrap()), state);
+    }
+}
+
 #[test]
 fn a_repair_finds_tables_in_every_path() {
     for (lost, seed) in [(true, 9), (false, 10)] {
@@ -648,7 +683,11 @@ fn rocksdb_puts_each_level_where_rockmill_does() {
                     Ok(())
                 })
                 .unwrap();
-                tables.into_values().collect::<BTreeSet<_>>()
+                let mut paths: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+                for (level, path) in tables.into_values() {
+                    paths.entry(level).or_default().insert(path);
+                }
+                paths
             };
             let theirs = by_level("theirs");
             let mut o = small();
@@ -660,7 +699,13 @@ fn rocksdb_puts_each_level_where_rockmill_does() {
                 db.wait_for_background_work().unwrap();
             }
             drop(db);
-            assert_eq!(by_level("ours"), theirs, "(level, path) with {sizes:?}");
+            // Which levels have tables at the end depends on when versions of RocksDB compact; not so where these are.
+            let ours = by_level("ours");
+            let both: Vec<u32> = ours.keys().copied().filter(|level| theirs.contains_key(level)).collect();
+            assert!(both.len() >= 3, "{ours:?} and {theirs:?} with {sizes:?}");
+            for level in both {
+                assert_eq!(ours[&level], theirs[&level], "paths of level {level} with {sizes:?}");
+            }
         }
     }
 }

@@ -165,6 +165,30 @@ fn unlogged_writes_wait_for_memory() {
     assert_eq!(db.get("key00000").expect("a get"), Some(vec![b'v'; 2000]));
 }
 
+/// Merged tables of range tombstones alone have next to nothing but these: they count for the flush as well, or writers
+/// would stop for memory with no flush due.
+#[test]
+fn range_deletions_alone_are_flushed_before_writers_stop() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(&options(&fs, 1 << 30), "/db").expect("open");
+    let cf = db.cf_handle("default").expect("a column family");
+    let (done, waits) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..40_000 {
+                db.delete_range_cf(&cf, format!("key{i:06}"), format!("key{i:06}x")).expect("a range");
+            }
+            done.send(()).expect("somebody waits");
+        });
+        let in_time = waits.recv_timeout(std::time::Duration::from_secs(120));
+        if in_time.is_err() {
+            db.cancel_all_background_work(false); // the writer gets an error, and the test ends
+        }
+        in_time.expect("writers wait for ever");
+    });
+    assert!(db.get("key000007").expect("a get").is_none());
+}
+
 /// The logs of what a snapshot, an iterator and a pinned view read may be deleted meanwhile.
 #[test]
 fn readers_keep_what_they_read() {

@@ -141,10 +141,13 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     if let Some(dir) = &args.wal_dir {
         options.set_wal_dir(dir);
     }
-    if let Some(paths) = &args.db_paths {
-        options = store::with_option(&options, "db_paths", paths)?;
+    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
+        if let Some(paths) = paths {
+            options = store::with_option(&options, name, paths)?;
+        }
     }
-    let dirs = TableDirs::new(options.db.db_paths.iter().map(DBPath::path), &args.db);
+    let paths = if options.cf.cf_paths.is_empty() { &options.db.db_paths } else { &options.cf.cf_paths };
+    let dirs = TableDirs::new(paths.iter().map(DBPath::path), &args.db);
     let mut report = Report::default();
     for _ in 0..LOOKS_MAX {
         report = Report::default();

@@ -109,9 +109,13 @@ impl RangeDels {
         Self { all, fragmented }
     }
 
+    /// As they are counted in a memtable.
+    fn filled_memory(&self) -> usize {
+        self.all.iter().map(|t| t.begin.len() + t.end.len() + size_of::<RangeTombstone>()).sum()
+    }
+
     fn memory_usage(&self) -> usize {
-        let bytes = |t: &RangeTombstone| t.begin.len() + t.end.len() + size_of::<RangeTombstone>();
-        self.all.iter().map(bytes).sum::<usize>() + self.fragmented.as_ref().map_or(0, |f| f.memory_usage())
+        self.filled_memory() + self.fragmented.as_ref().map_or(0, |f| f.memory_usage())
     }
 }
 
@@ -252,6 +256,17 @@ impl MergedMemTable {
     #[inline]
     pub fn range_tombstones(&self) -> Option<Arc<FragmentedRangeTombstones>> {
         self.range_dels.fragmented.clone()
+    }
+
+    /// Another merged table has taken its place: nobody is to wait for the memory that it has itself.
+    pub(crate) fn mark_superseded(&self) {
+        self.account.iter().for_each(MemoryAccount::flushed);
+    }
+
+    /// Bytes that were allocated for what was filled: of the entries, and of range tombstones.
+    fn filled_memory(&self) -> usize {
+        let lists = self.entries.lists().iter().map(|list| list.memory_usage()).sum::<usize>();
+        lists + self.range_dels.filled_memory()
     }
 
     /// Bytes that it has itself, without the memtables that it keeps alive.
@@ -484,7 +499,7 @@ impl SealedTable {
     pub(crate) fn filled_memory(&self) -> usize {
         match self {
             Self::Plain(t) => t.memory_usage(),
-            Self::Merged(t) => t.memory_usage() - t.own_memory_usage(),
+            Self::Merged(t) => t.filled_memory(),
         }
     }
 

@@ -136,11 +136,11 @@ impl IndexSchedule {
         };
         let (fewer, half) = (self.now.merge.saturating_sub(MERGE_STEP), self.now.flush_bytes / 2);
         let (merge, flush_bytes) = match short {
-            Short::Core => (self.now.merge + MERGE_STEP, half),
+            Short::Core => (self.now.merge.saturating_add(MERGE_STEP), half),
             Short::Device => (fewer, self.now.flush_bytes.saturating_mul(2)),
             Short::Nothing => (fewer, half),
         };
-        let most = self.given.merge + MERGE_STEPS * MERGE_STEP;
+        let most = self.given.merge.saturating_add(MERGE_STEPS * MERGE_STEP);
         let merge = if self.given.merge == 0 { 0 } else { merge.clamp(MERGE_MIN, most) };
         let given = self.given.flush_bytes;
         let flush_bytes = flush_bytes.clamp(given / FLUSH_BYTES_LESS, given.saturating_mul(FLUSH_BYTES_MORE));

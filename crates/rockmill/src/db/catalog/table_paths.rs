@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
-use crate::db::{DbInner, State};
+use crate::db::DbInner;
 use crate::env::create_dir_durably;
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, DBPath, DbOptions};
@@ -121,9 +121,9 @@ impl TablesThere {
 }
 
 impl DbInner {
-    /// The directories of tables beside the database's own.
-    pub fn other_table_dirs(&self, state: &State) -> Vec<PathBuf> {
-        let families: Vec<_> = state.cfs.values().map(|c| c.cf.options.load_full()).collect();
+    /// The directories of tables beside the database's own. The state lock must not be held: directories are looked at.
+    pub fn other_table_dirs(&self) -> Vec<PathBuf> {
+        let families: Vec<_> = self.state.lock().cfs.values().map(|c| c.cf.options.load_full()).collect();
         other_dirs(families.iter().map(|o| &**o), &self.opts, &self.path)
     }
 }

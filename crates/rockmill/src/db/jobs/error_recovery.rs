@@ -328,7 +328,7 @@ impl DbInner {
     fn has_room(&self, needs: u64) -> bool {
         // A file system that cannot say is tried.
         let free = |path: &std::path::Path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
-        let tables = self.other_table_dirs(&self.state.lock());
+        let tables = self.other_table_dirs();
         free(&self.path) && free(self.front.dir()) && tables.iter().all(|dir| free(dir))
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::InternalKeyComparator;
@@ -619,11 +619,12 @@ impl DbInner {
     fn remove_orphans(&self) {
         let Ok(names) = self.opts.fs.list_dir(&self.path) else { return };
         let manifest = self.catalog.lock_manifest().as_ref().map_or(0, ManifestWriter::number);
-        let (wals, live, dirs): (Vec<u64>, HashSet<u64>, Vec<PathBuf>) = {
+        let dirs = self.other_table_dirs();
+        let (wals, live): (Vec<u64>, HashSet<u64>) = {
             let state = self.state.lock();
             let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));
             let wals = state.logs.lengths(None).map(|(number, _)| number).collect();
-            (wals, files.map(|f| f.number).collect(), self.other_table_dirs(&state))
+            (wals, files.map(|f| f.number).collect())
         };
         for name in names {
             let orphan = match filename::parse(&name) {

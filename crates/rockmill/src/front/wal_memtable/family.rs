@@ -298,7 +298,12 @@ impl FamilyFront {
         let n = self.sealed.len();
         if self.index.is_some() {
             let enough = || self.filled_memory() >= self.schedule.get().now().flush_bytes;
-            return n > 0 && (self.flush_requested || without_merging || enough());
+            // Long before writers stop for them, whatever they consist of.
+            let many = || {
+                let FullMemtables { full, most } = self.full_memtables(options);
+                full >= most / 2
+            };
+            return n > 0 && (self.flush_requested || without_merging || enough() || many());
         }
         let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
         n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)
@@ -442,6 +447,11 @@ impl FamilyFront {
         let Some(place) = self.place_of(merge) else { return false };
         let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
         let table = merged.into_table();
+        for replaced in self.sealed.range(place.clone()) {
+            if let SealedTable::Merged(replaced) = &replaced.table {
+                replaced.mark_superseded();
+            }
+        }
         self.sealed.drain(place.start + 1..place.end);
         self.sealed[place.start] = Sealed { table, log, tier };
         true

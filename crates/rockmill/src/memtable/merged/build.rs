@@ -231,8 +231,9 @@ fn merge(
     };
     table.account = plan.manager.map(|manager| {
         let account = manager.account();
-        account.charge(table.own_memory_usage());
+        // First, so that it never counts as memory of a memtable that is being filled.
         account.immutable();
+        account.charge(table.own_memory_usage());
         account
     });
     Ok((table, left_out))

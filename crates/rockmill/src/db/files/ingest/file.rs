@@ -84,7 +84,7 @@ impl ExternalFile {
     /// Reads what must be known of a file, and refuses what cannot be ingested. Nothing is changed.
     pub fn inspect(db: &DbInner, cf: &CfData, path: &Path, options: &IngestExternalFileOptions) -> Result<Self> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        let is_own = |dir: &Path| dir == db.path || cf.dirs().all().iter().any(|own| own == dir);
+        let is_own = |dir: &Path| dir == db.path || db.other_table_dirs().iter().any(|own| own == dir);
         if path.parent().is_some_and(is_own) && matches!(filename::parse(name), Some(FileType::Table(_))) {
             return Err(Error::invalid_argument(format!(
                 "{}: is among the database's own files; ingest from another directory",

@@ -243,13 +243,15 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
     let mut report = RepairReport::default();
     let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
-    let families: Vec<_> = how.families.iter().map(|d| &d.options.cf).collect();
+    let described = how.families.iter().map(|d| &d.options.cf);
+    let families: Vec<_> = described.chain(how.unknown.as_ref().map(|o| &o.cf)).collect();
     let elsewhere = paths::tables_elsewhere(&*fs, options, &families, path)?;
     let dir = list(&*fs, path, &wal_dir, elsewhere)?;
     if dir.tables.is_empty() && dir.wals.is_empty() && dir.manifests.is_empty() {
         return Err(Error::invalid_argument("it holds no tables, no WALs and no MANIFEST: nothing to repair"));
     }
     let hints = Hints::read(&*fs, path, &dir.manifests)?;
+    paths::check_all_are_given(&hints, &dir, options, &families)?;
     if let (Some(damage), Some((wals, why))) = (&hints.damage, &report.wals_not_read) {
         // Which of its WALs are in tables nothing says then.
         return Err(Error::invalid_argument(format!(
@@ -729,7 +731,7 @@ impl Repair<'_> {
         }
         let dirs = self.dirs_of(family);
         for (_, e) in &mut placed {
-            self.places.set(e, &dirs)?;
+            self.places.set(&*self.fs, e, &dirs)?;
             self.report.bytes += e.table_size();
             self.report.last_sequence = self.report.last_sequence.max(e.largest_seqno);
             match entries_of.get(&e.number) {

@@ -96,7 +96,7 @@ pub(super) fn scan(
 ) -> Result<Scanned> {
     let pieces = pieces_of(found, hint);
     let mut entry = FileEntry { number: found.number, size: found.size, pieces, ..FileEntry::default() };
-    places.set(&mut entry, dirs)?;
+    places.set(fs, &mut entry, dirs)?;
     let table = open_table(fs, dirs, &entry, cmp, hint.map(|h| h.largest_seqno))?;
     let mut range = Range { cmp, ends: None, seqs: None };
     let mut entries = 0u64;
