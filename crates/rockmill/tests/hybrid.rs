@@ -113,7 +113,8 @@ fn what_was_written_is_read_and_recovered() {
             }
         }
         check(&db, &model, &format!("seed {seed}"));
-        assert!(logs(&fs) <= (2 << 20) + (300 << 10), "{} bytes of logs", logs(&fs));
+        // What is needed is bounded by the capacity; what a flush has just made obsolete may still be there.
+        assert!(logs(&fs) <= 4 << 20, "{} bytes of logs", logs(&fs));
     }
 }
 
