@@ -490,7 +490,7 @@ impl FamilyFront {
     pub fn full_memtables(&self, options: &CfOptions) -> FullMemtables {
         match &self.index {
             Some(index) => FullMemtables {
-                full: (self.sealed_stats().memory / index.size.max(1) as u64) as usize,
+                full: self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() / index.size.max(1),
                 most: 1 + index.memory_max() / index.size.max(1),
             },
             None => FullMemtables { full: self.sealed.len(), most: options.max_write_buffer_number.max(1) as usize },
