@@ -1,6 +1,8 @@
 //! The command line, in the syntax of gflags, which db_bench uses: `--name=value`, `-name=value`, `--name value`; for
 //! switches also `--name` and `--noname`. Dashes in names may stand for underscores.
 
+use std::path::{Path, PathBuf};
+
 use rockmill_io::DeviceModel;
 
 use crate::error::{Error, Result};
@@ -330,6 +332,10 @@ flags! {
     "The same for both together (not in db_bench)." device_total: Size = Size(0);
     "Microseconds of each read and sync of the slowed device, beside the bytes (not in db_bench)."
         device_latency_us: u64 = 0;
+    "Directory on a faster device. Rockmill: its logs, which keep the values of the newest data (fast_capacity above 0). \
+     Others, and Rockmill with a fast_capacity of 0: wal_dir is there, and db_paths puts L0 and L1 there (not in \
+     db_bench)." fast_path: String = String::new();
+    "Bytes of logs in fast_path at most, such as 1G (Rockmill alone)." fast_capacity: Size = Size(0);
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }
@@ -419,6 +425,12 @@ impl Flags {
             return bad("--piece_limit must be 1 to 1024, --garbage_percent at most 1000");
         }
         self.check_ycsb()?;
+        if self.fast_path.is_empty() && self.fast_capacity.0 > 0 {
+            return bad("--fast_capacity wants a --fast_path");
+        }
+        if !self.fast_path.is_empty() && self.num_multi_db > 1 {
+            return bad("--fast_path is one database's: --num_multi_db=1");
+        }
         if self.sync && self.disable_wal {
             return bad("--sync asks for a durable WAL and --disable_wal for none");
         }
@@ -436,6 +448,19 @@ impl Flags {
             total_bytes_per_second: self.device_total.0,
             latency: std::time::Duration::from_micros(self.device_latency_us),
             queue_depth: self.device_queue,
+        }
+    }
+
+    /// Where tables are: L0 and L1 on the faster device, the others in `dir`; empty where all are in `dir`. A level is
+    /// in the first path while the sizes of it and of all above it fit, and L0 counts as large as L1, so that twice the
+    /// base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
+    pub(crate) fn table_paths(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
+        match self.fast_path.is_empty() {
+            true => vec![],
+            false => vec![
+                (Path::new(&self.fast_path).join("tables"), 2 * self.max_bytes_for_level_base),
+                (dir.to_owned(), u64::MAX),
+            ],
         }
     }
 

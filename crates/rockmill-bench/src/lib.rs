@@ -25,6 +25,7 @@ mod kernel;
 mod machine;
 mod measure;
 mod mixgraph;
+mod nutanix;
 mod outcome;
 mod page;
 mod pairs;
@@ -36,6 +37,7 @@ mod runner;
 mod settings;
 mod store;
 mod timeline;
+mod usage;
 mod workload;
 mod ycsb;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::kernel::{self, SyscallCounters};
@@ -83,27 +83,47 @@ pub struct DeviceBytes {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
+    /// Milliseconds that it had something to do.
+    pub busy_millis: u64,
+}
+
+/// The kernel's folder of the block device that holds `path`, or its nearest folder that is there; `None` where it is
+/// none.
+pub(crate) fn device_entry(path: &Path) -> Option<PathBuf> {
+    let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    let (major, minor) = device_numbers(fs::metadata(there).ok()?.dev());
+    Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))).filter(|entry| entry.exists())
 }
 
 impl DeviceBytes {
     /// The counts of the device that holds `path`, or its nearest folder that is there; `None` where it is no block
     /// device or the machine hides it.
     pub fn now(path: &Path) -> Option<Self> {
-        let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
-        let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-        let device = fs::metadata(there).ok()?.dev();
-        let (major, minor) = device_numbers(device);
-        Self::parse(&fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
+        Self::parse(&fs::read_to_string(device_entry(path)?.join("stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<u64> = stat.split_whitespace().map_while(|f| f.parse().ok()).collect();
-        Some(Self { read: fields.get(2)? * SECTOR_BYTES, written: fields.get(6)? * SECTOR_BYTES })
+        Some(Self {
+            read: fields.get(2)? * SECTOR_BYTES,
+            written: fields.get(6)? * SECTOR_BYTES,
+            busy_millis: *fields.get(9)?,
+        })
     }
 
     /// What was transferred since `before`.
     pub fn since(&self, before: &Self) -> Self {
-        Self { read: self.read.saturating_sub(before.read), written: self.written.saturating_sub(before.written) }
+        Self {
+            read: self.read.saturating_sub(before.read),
+            written: self.written.saturating_sub(before.written),
+            busy_millis: self.busy_millis.saturating_sub(before.busy_millis),
+        }
+    }
+
+    /// What it did for itself: `other` lies on it, and all that `other` did went through it.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        Self { busy_millis: self.busy_millis, ..self.since(other) }
     }
 }
 
@@ -240,7 +260,7 @@ mod tests {
     #[test]
     fn a_devices_line_is_read_by_its_fields() {
         let d = DeviceBytes::parse(" 10 2 100 7 20 3 200 9 0 1 1\n");
-        assert_eq!(d, Some(DeviceBytes { read: 51_200, written: 102_400 }));
+        assert_eq!(d, Some(DeviceBytes { read: 51_200, written: 102_400, busy_millis: 1 }));
         assert_eq!(DeviceBytes::parse("garbage"), None);
         assert_eq!(device_numbers(0xfe00), (254, 0));
     }

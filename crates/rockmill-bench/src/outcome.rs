@@ -16,6 +16,7 @@ use crate::record::Recorder;
 use crate::settings;
 use crate::store::{OpKind, Stalls};
 use crate::timeline::{Sample, Timeline};
+use crate::usage;
 use crate::workload::Workload;
 
 pub(crate) const MIB: f64 = (1 << 20) as f64;
@@ -131,6 +132,7 @@ fn sample_json(s: &Sample) -> Value {
         "held_back_by": s.reason,
         "level_bytes": s.levels,
         "running_jobs": s.jobs,
+        "use": usage::sample_json(&s.used),
     })
 }
 
@@ -208,6 +210,8 @@ pub struct Outcome {
     pub stalls: StallTotals,
     /// Throughput, stalls and levels over time.
     pub timeline: Timeline,
+    /// How long it took to open the database, where this benchmark did: recovery of its logs, if there were any.
+    pub opened: Option<Duration>,
     /// Of `stats`.
     pub stats: Option<String>,
     /// Of `device`.
@@ -304,6 +308,7 @@ impl Outcome {
             parts: None,
             stalls: StallTotals::default(),
             timeline: Timeline::default(),
+            opened: None,
             stats: None,
             device: None,
         }
@@ -428,6 +433,7 @@ impl Outcome {
         if let Some(parts) = self.parts.as_ref().and_then(parts_text) {
             text += &format!("  engines: {parts}\n");
         }
+        text += &usage::text(&self.timeline);
         let s = &self.stalls;
         if s.micros() > 0 {
             let list = |all: &[(String, u64)], unit: &str| {
@@ -491,6 +497,10 @@ impl Outcome {
         });
         // Flushes, then compactions by the level that they began at, from L0.
         v["mean_running_jobs"] = self.timeline.mean_jobs().into();
+        v["use"] = usage::to_json(&self.timeline);
+        if let Some(took) = self.opened {
+            v["opened_in_seconds"] = seconds(took).into();
+        }
         if let Some(d) = &self.cost.device {
             v["whole_device"] = json!({ "read_bytes": d.read, "written_bytes": d.written });
         }
@@ -507,6 +517,7 @@ impl Outcome {
                 let mut numbers: Map<String, Value> =
                     latency_numbers(h).into_iter().map(|(n, x)| (n.to_owned(), x.into())).collect();
                 numbers.insert("count".to_owned(), h.len().into());
+                numbers.insert("p90".to_owned(), (h.value_at_quantile(0.9) as f64 / 1e3).into());
                 (kind.name().to_owned(), numbers.into())
             })
             .collect();

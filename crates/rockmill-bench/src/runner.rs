@@ -25,6 +25,7 @@ use crate::record::{Done, Progress, Recorder};
 use crate::settings;
 use crate::store::{OpKind, Store};
 use crate::timeline::{Live, Timeline};
+use crate::usage::Places;
 use crate::workload::{Pace, Shared, Thread, Workload};
 
 /// Runs what `flags.benchmarks` names on every side and prints each result to `out` as soon as it is there.
@@ -247,13 +248,17 @@ impl SideRun<'_> {
             // What the run before left to be written or discarded is not part of this one.
             kernel::sync_disks();
         }
+        let mut opened = None;
         if self.store.is_none() {
+            let start = Instant::now();
             self.store = Some(self.side.open(self.counters.is_none())?);
+            opened = Some(start.elapsed());
         }
         let Some(store) = self.store.as_deref() else {
             return Err(Error::Run("the database is not open".to_owned()));
         };
         let mut outcome = self.outcome(workload);
+        outcome.opened = opened;
         let stalls_before = store.stalls()?;
         let parts_before = store.engine_parts();
         outcome.peak_is_of_phase = measure::reset_peak_memory();
@@ -320,6 +325,7 @@ fn live<'a>(workload: Workload, f: &Flags, store: &'a dyn Store, title: &str) ->
         total_ops: if workload.is_threaded() { ops(workload) } else { 0 },
         seconds: if workload.is_threaded() { f.duration } else { 0 },
         store,
+        places: Places::new(f),
         sample_every: Duration::from_millis(f.sample_ms),
         show: Live::is_shown(f.quiet),
     }

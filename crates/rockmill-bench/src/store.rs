@@ -59,6 +59,11 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
+    /// Numbers that the store tells by name, to be drawn over time.
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// The store's own statistics, as text.
     fn stats(&self) -> Result<String>;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::record::Progress;
 use crate::store::{Stalls, Store};
+use crate::usage::{Begun, Places, Use};
 
 /// Levels change slowly and cost more to ask for.
 const BETWEEN_LEVELS: Duration = Duration::from_millis(900);
@@ -15,7 +16,7 @@ const BETWEEN_LEVELS: Duration = Duration::from_millis(900);
 const BETWEEN_LINES: Duration = Duration::from_millis(250);
 
 /// One look at a running benchmark.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
     /// Seconds since the measured part began.
     pub seconds: f64,
@@ -31,6 +32,8 @@ pub struct Sample {
     pub levels: Option<Vec<u64>>,
     /// Jobs that run: flushes, then compactions by the level that they begin at; empty where the store does not say.
     pub jobs: Vec<u64>,
+    /// What process and devices used.
+    pub used: Use,
 }
 
 /// The samples of a benchmark, from its beginning to its end.
@@ -110,6 +113,7 @@ pub(crate) struct Live<'a> {
     /// Seconds that it will take; 0 if the operations decide.
     pub seconds: u64,
     pub store: &'a dyn Store,
+    pub places: Places,
     pub sample_every: Duration,
     /// Print the line.
     pub show: bool,
@@ -129,6 +133,7 @@ impl Live<'_> {
             thread::park_timeout(Duration::from_millis(1));
         }
         let start = Instant::now();
+        let used_before = Begun::now(&self.places);
         let mut out = Timeline::default();
         let (mut levels_at, mut line_at) = (None::<Instant>, start);
         for tick in 1.. {
@@ -148,6 +153,7 @@ impl Live<'_> {
                 reason: stalls.reason,
                 levels: levels_due.then(|| self.store.levels().unwrap_or_default()),
                 jobs: self.store.running_jobs(),
+                used: used_before.since(&self.places, levels_due, self.store.numbers()),
             };
             if levels_due {
                 levels_at = Some(Instant::now());
@@ -208,7 +214,7 @@ mod tests {
 
     fn sample(seconds: f64, ops: u64, stall_micros: u64, reason: &str) -> Sample {
         let reason = reason.to_owned();
-        Sample { seconds, ops, background_ops: 0, stall_micros, reason, levels: None, jobs: vec![] }
+        Sample { seconds, ops, stall_micros, reason, ..Sample::default() }
     }
 
     #[test]

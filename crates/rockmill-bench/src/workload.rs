@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::flags::{Flags, distance};
 use crate::generate::{KeyGenerator, ValueGenerator};
 use crate::mixgraph::MixGraph;
+use crate::nutanix::Nutanix;
 use crate::random::Mersenne64;
 use crate::record::{Done, Progress, Recorder};
 use crate::store::{OpKind, Session};
@@ -53,6 +54,7 @@ workloads! {
     UpdateRandom "updaterandom" "get a random key, then put it"
     MergeRandom "mergerandom" "merge operands into random keys (wants --merge_operator)"
     MixGraph "mixgraph" "gets, puts and seeks as in Facebook's social graph (mix_*, key_dist_*, value_*, iter_*)"
+    Nutanix "nutanix" "57 % updates, 41 % gets, 2 % scans of minscanlength to maxscanlength entries (not in db_bench)"
     YcsbLoad "ycsb-load" "YCSB: insert every record into a fresh database"
     YcsbA "ycsb-a" "YCSB A: 50 % reads, 50 % updates, zipfian"
     YcsbB "ycsb-b" "YCSB B: 95 % reads, 5 % updates, zipfian"
@@ -129,7 +131,7 @@ impl Workload {
         match self {
             Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom | Self::Overwrite => f.writes(),
             Self::DeleteRandom => f.deletes(),
-            Self::ReadRandomWriteRandom | Self::UpdateRandom | Self::MergeRandom => f.read_writes(),
+            Self::ReadRandomWriteRandom | Self::UpdateRandom | Self::MergeRandom | Self::Nutanix => f.read_writes(),
             Self::YcsbLoad => share(f.records()),
             w if w.is_ycsb() => share(f.operations()),
             _ => f.reads(),
@@ -162,6 +164,7 @@ impl Workload {
             Self::UpdateRandom => Box::new(db_bench::UpdateRandom),
             Self::MergeRandom => Box::new(db_bench::MergeRandom),
             Self::MixGraph => Box::new(MixGraph::new(f)),
+            Self::Nutanix => Box::new(Nutanix::new(f)),
             w if w.is_ycsb() => Box::new(Ycsb::new(w, f, t.index)),
             _ => return Err(Error::Run(format!("{} is not run by threads", self.name()))),
         })

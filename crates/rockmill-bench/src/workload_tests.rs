@@ -209,6 +209,18 @@ fn ycsb_mixes_operations_as_its_workloads_say() {
 }
 
 #[test]
+fn nutanix_mixes_operations_as_its_name_says() {
+    let store = NoteTaker::default();
+    let f = Flags { reads: 20_000, minscanlength: 2, maxscanlength: 9, ..flags(1, 2) };
+    let (record, ..) = run_threads(Workload::Nutanix, &f, &store, 5, "test").expect("it runs");
+    let share = |kind| (100.0 * record.of_kind(kind) as f64 / record.ops as f64).round() as u64;
+    let all = [OpKind::Write, OpKind::Read, OpKind::Scan].map(share);
+    assert!(all.iter().zip([57, 41, 2]).all(|(share, wanted)| share.abs_diff(wanted) <= 1), "{all:?}");
+    let mean = record.scanned as f64 / record.of_kind(OpKind::Scan) as f64;
+    assert!((5.0..6.0).contains(&mean), "{mean}");
+}
+
+#[test]
 fn ycsb_loads_every_record_once_whatever_the_threads() {
     let (one, three) = (flags(1, 1), flags(1, 3));
     let keys = |f: &Flags| {

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -53,6 +54,10 @@ symbols! {
     options_create: fn() -> Obj;
     options_destroy: fn(Obj);
     options_enable_statistics: fn(Obj);
+    options_set_wal_dir: fn(Obj, *const c_char);
+    options_set_db_paths: fn(Obj, *const Obj, usize);
+    dbpath_create: fn(*const c_char, u64) -> Obj;
+    dbpath_destroy: fn(Obj);
     get_options_from_string: fn(Obj, *const c_char, Obj, ErrOut);
     open_column_families: fn(Obj, *const c_char, c_int, *const *const c_char, *const Obj, *mut Obj, ErrOut) -> Obj;
     column_family_handle_destroy: fn(Obj);
@@ -216,6 +221,34 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 pub struct DbOptions {
     pub(crate) library: Arc<Library>,
     pub(crate) raw: Obj,
+}
+
+impl DbOptions {
+    /// Puts WALs into a directory of their own.
+    pub fn set_wal_dir(&self, dir: &Path) -> Result<(), String> {
+        let dir = c_string(dir.as_os_str().as_bytes())?;
+        // SAFETY: the options are live and the path ends in a zero byte; the library copies it.
+        unsafe { (self.library.symbols.options_set_wal_dir)(self.raw, dir.as_ptr()) };
+        Ok(())
+    }
+
+    /// The directories of tables, with the bytes that each is meant to take.
+    pub fn set_db_paths(&self, paths: &[(PathBuf, u64)]) -> Result<(), String> {
+        let s = &self.library.symbols;
+        let names =
+            paths.iter().map(|(path, _)| c_string(path.as_os_str().as_bytes())).collect::<Result<Vec<_>, _>>()?;
+        // SAFETY: each path ends in a zero byte and is copied; the results belong to us.
+        let made =
+            |(name, (_, bytes)): (&CString, &(PathBuf, u64))| unsafe { (s.dbpath_create)(name.as_ptr(), *bytes) };
+        let made: Vec<Obj> = names.iter().zip(paths).map(made).collect();
+        // SAFETY: options and paths are live and there are so many of them; the library copies them. Each path was made
+        // above and is destroyed once.
+        unsafe {
+            (s.options_set_db_paths)(self.raw, made.as_ptr(), made.len());
+            made.iter().for_each(|path| (s.dbpath_destroy)(*path));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for DbOptions {

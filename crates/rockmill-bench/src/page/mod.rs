@@ -3,6 +3,7 @@
 mod compact;
 mod sections;
 mod svg;
+mod usage;
 
 use std::fmt::Write;
 

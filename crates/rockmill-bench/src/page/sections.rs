@@ -184,7 +184,7 @@ fn table(report: &Report) -> String {
 }
 
 /// The outcome of the repetition with the median rate.
-fn middle(report: &Report, position: usize, side: usize) -> Option<&Outcome> {
+pub(super) fn middle(report: &Report, position: usize, side: usize) -> Option<&Outcome> {
     let mut all: Vec<&Outcome> = report.outcomes.iter().filter(|o| o.position == position && o.side == side).collect();
     all.sort_by(|a, b| a.ops_per_second().total_cmp(&b.ops_per_second()));
     all.get(all.len().saturating_sub(1) / 2).copied()
@@ -201,6 +201,7 @@ pub(super) fn benchmark(report: &Report, position: usize, example: &Outcome) -> 
     }
     charts.extend((0..report.sides.len()).filter_map(|side| levels(report, position, side)));
     charts.extend((0..report.sides.len()).filter_map(|side| running_jobs(report, position, side)));
+    charts.extend(super::usage::charts(report, position));
     charts.push(elapsed(report, position, example));
     charts.push(costs(report, position, !example.workload.is_threaded()));
     let charts: String = charts.iter().filter(|c| !c.is_empty()).map(|c| format!("<div>{c}</div>\n")).collect();

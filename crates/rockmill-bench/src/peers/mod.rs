@@ -66,6 +66,10 @@ pub(crate) fn sides(flags: &Flags) -> Result<Vec<Side>> {
         }
         // One side has the directory to itself, as in db_bench.
         side.dir = if alone { PathBuf::from(&flags.db) } else { Path::new(&flags.db).join(&side.label) };
+        if !side.flags.fast_path.is_empty() && !alone {
+            let own = Path::new(&side.flags.fast_path).join(&side.label);
+            side.flags.fast_path = own.to_string_lossy().into_owned();
+        }
         out.push(side);
     }
     Ok(out)
@@ -133,6 +137,17 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
         }
         flags.hash_range = false;
         flags.table_format = Flags::default().table_format;
+    }
+    match kind {
+        Kind::Rockmill => {}
+        // It has no index tables: what is on its faster device are the WALs, L0 and L1.
+        Kind::RocksDb(_) => flags.fast_capacity.0 = 0,
+        #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+        _ if !flags.fast_path.is_empty() => {
+            return Err(Error::Usage(format!("--fast_path: {label} has one directory")));
+        }
+        #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
+        _ => {}
     }
     if let Kind::RocksDb(library) = &kind {
         notes.push(format!("library {}", library.path().display()));
@@ -245,6 +260,11 @@ impl Side {
         if !self.flags.use_existing_db {
             place::make(&self.dir)?;
             self.wal_dir().map_or(Ok(()), |dir| place::make(&dir))?;
+            for (dir, _) in self.flags.table_paths(&self.dir).iter().take(1) {
+                // RocksDB makes no more than the last folder of a path.
+                std::fs::create_dir_all(dir)
+                    .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))?;
+            }
         }
         let dirs = self.databases();
         // RocksDB makes no more than the last folder of a path.
@@ -289,6 +309,9 @@ impl Side {
 
     /// Where the options put WALs, if not into the database's directory.
     pub fn wal_dir(&self) -> Option<PathBuf> {
+        if !self.flags.fast_path.is_empty() {
+            return Some(PathBuf::from(&self.flags.fast_path));
+        }
         let dir_of = |option: &'_ str| {
             let option = option.trim();
             option.strip_prefix("wal_dir=").or_else(|| option.strip_prefix("fast_path=")).map(str::to_owned)
@@ -304,8 +327,8 @@ impl Side {
             place::remove_wals(&dir)?;
         }
         self.databases().iter().filter(|dir| dir.exists()).try_for_each(|dir| match &self.kind {
-            Kind::Rockmill => RockmillStore::destroy(dir),
-            Kind::RocksDb(library) => library.destroy(dir),
+            Kind::Rockmill => RockmillStore::destroy(&self.flags, dir),
+            Kind::RocksDb(library) => library.destroy(&self.flags, dir),
             #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
             _ => remove_peer_files(dir),
         })

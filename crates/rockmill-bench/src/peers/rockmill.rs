@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rockmill::internals::carry_options;
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, Db, EngineParts, Env, MergeEngine,
-    Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions, probe_kernel_engine, properties,
+    BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, DBPath, Db, EngineParts, Env,
+    MergeEngine, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions, probe_kernel_engine, properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
 
@@ -22,7 +22,19 @@ pub(crate) struct RockmillStore {
     write: WriteOptions,
     read: ReadOptions,
     counting: Option<CountingFileSystem>,
+    /// Values are in logs on a faster device.
+    index_tables: bool,
 }
+
+/// Properties of index tables, as far as the store has them.
+const INDEX_TABLE_NUMBERS: [&str; 6] = [
+    "rockmill.index-merge-trigger",
+    "rockmill.data-flush-trigger-size",
+    "rockmill.index-merge-queue",
+    "rockmill.data-flush-queue-size",
+    "rockmill.num-running-index-merges",
+    "rocksdb.cur-size-all-mem-tables",
+];
 
 /// The engine of this name.
 pub(crate) fn engine(name: &str) -> Result<MergeEngine> {
@@ -64,6 +76,19 @@ pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
     Ok(o)
 }
 
+/// Puts on the faster device what the flags say.
+fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
+    if flags.fast_capacity.0 > 0 {
+        options.set_fast_path(&flags.fast_path, flags.fast_capacity.0);
+    } else if !flags.fast_path.is_empty() {
+        options.set_wal_dir(&flags.fast_path);
+        let paths = flags.table_paths(dir);
+        let paths = paths.iter().map(|(path, bytes)| DBPath::new(path, *bytes));
+        options.set_db_paths(&paths.collect::<std::result::Result<Vec<_>, _>>()?);
+    }
+    Ok(())
+}
+
 /// Leaves names of objects that a database has and the benchmark does not in the OPTIONS file that opening writes.
 fn keep_names(options: &mut Options, path: &Path) {
     if let Ok(stored) = OptionsLoader::new().load_latest(path) {
@@ -75,6 +100,7 @@ impl RockmillStore {
     /// Opens the database at `path`. With `count`, calls of the I/O layer are counted.
     pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
         let mut options = options(flags, options_text)?;
+        set_paths(&mut options, flags, path)?;
         if flags.use_existing_db {
             keep_names(&mut options, path);
         }
@@ -102,12 +128,14 @@ impl RockmillStore {
         let mut read = ReadOptions::default();
         read.set_verify_checksums(flags.verify_checksum);
         read.set_async_io(flags.async_io);
-        Ok(Self { db, families, write, read, counting })
+        Ok(Self { db, families, write, read, counting, index_tables: flags.fast_capacity.0 > 0 })
     }
 
     /// Deletes the database at `path`, if there is one.
-    pub fn destroy(path: &Path) -> Result<()> {
-        Ok(Db::destroy(&Options::default(), path)?)
+    pub fn destroy(flags: &Flags, path: &Path) -> Result<()> {
+        let mut options = Options::default();
+        set_paths(&mut options, flags, path)?;
+        Ok(Db::destroy(&options, path)?)
     }
 
     fn number(&self, property: &str) -> Result<u64> {
@@ -184,6 +212,11 @@ impl Store for RockmillStore {
             counts[place] += 1;
         }
         counts
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let of = |name: &&'static str| Some((*name, self.db.property_int_value(*name).ok()??));
+        if self.index_tables { INDEX_TABLE_NUMBERS.iter().filter_map(of).collect() } else { vec![] }
     }
 
     fn stats(&self) -> Result<String> {

@@ -33,10 +33,20 @@ impl RocksDbLibrary {
     }
 
     /// Deletes the database at `path`.
-    pub fn destroy(&self, path: &Path) -> Result<()> {
+    pub fn destroy(&self, flags: &Flags, path: &Path) -> Result<()> {
         let options = self.library.options("create_if_missing=true", false).map_err(Error::Run)?;
+        set_paths(&options, flags, path).map_err(Error::Run)?;
         self.library.destroy(&options, path).map_err(Error::Run)
     }
+}
+
+/// Puts on the faster device what the flags say.
+fn set_paths(options: &ffi::DbOptions, flags: &Flags, dir: &Path) -> std::result::Result<(), String> {
+    if flags.fast_path.is_empty() {
+        return Ok(());
+    }
+    options.set_wal_dir(Path::new(&flags.fast_path))?;
+    options.set_db_paths(&flags.table_paths(dir))
 }
 
 fn missing(why: &str) -> Error {
@@ -71,6 +81,7 @@ impl RocksDbStore {
     pub fn open(library: &RocksDbLibrary, flags: &Flags, options_text: &str, path: &Path) -> Result<Self> {
         let at = |e: String| Error::Run(format!("RocksDB, {}: {e}", path.display()));
         let options = library.library.options(options_text, flags.statistics).map_err(at)?;
+        set_paths(&options, flags, path).map_err(at)?;
         let names = family_names(flags);
         let db = ffi::Db::open(&options, path, &names, flags.sync, flags.disable_wal, flags.verify_checksum);
         let db = db.map_err(at)?;
