@@ -6,9 +6,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-V1, V2 = "/sys/fs/cgroup/blkio", "/sys/fs/cgroup"
+V1, V1_MEMORY, V2 = "/sys/fs/cgroup/blkio", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 
 
 def fail(message):
@@ -30,32 +31,42 @@ def device_of(directory):
 
 
 class Throttle:
-    """A control group that slows devices for the processes in it.
+    """A control group that slows devices for the processes in it, and bounds their memory, the page cache's part in it.
 
     `limits` has for each device (`major:minor`) a dict of `rbps`, `wbps`, `riops`, `wiops`, as io.max calls them.
+    `memory` is in bytes; 0: any.
     """
 
-    def __init__(self, limits):
+    def __init__(self, limits, memory=0):
         name = f"rockmill-slow-{os.getpid()}"
-        writes = []
+        writes, self.paths = [], []
         if os.path.exists(os.path.join(V1, "blkio.throttle.write_bps_device")):
-            self.path = os.path.join(V1, name)
+            self.paths = [os.path.join(V1, name)]
             names = {"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops": "write_iops"}
             for device, of in limits.items():
-                writes += [(f"blkio.throttle.{names[key]}_device", f"{device} {n}") for key, n in of.items()]
+                writes += [(f"{V1}/{name}/blkio.throttle.{names[key]}_device", f"{device} {n}") for key, n in of.items()]
+            if memory:
+                self.paths.append(os.path.join(V1_MEMORY, name))
+                writes.append((f"{V1_MEMORY}/{name}/memory.limit_in_bytes", str(memory)))
         elif os.path.exists(os.path.join(V2, "cgroup.controllers")):
             with open(os.path.join(V2, "cgroup.subtree_control"), encoding="ascii") as f:
-                if "io" not in f.read().split():
-                    fail(f"the controller io is off: echo +io > {V2}/cgroup.subtree_control")
-            self.path = os.path.join(V2, name)
+                there = f.read().split()
+            for wanted in ["io", "memory"] if memory else ["io"]:
+                if wanted not in there:
+                    fail(f"the controller {wanted} is off: echo +{wanted} > {V2}/cgroup.subtree_control")
+            self.paths = [os.path.join(V2, name)]
             for device, of in limits.items():
-                writes.append(("io.max", " ".join([device, *(f"{key}={n}" for key, n in of.items())])))
+                limit = " ".join([device, *(f"{key}={n}" for key, n in of.items())])
+                writes.append((f"{V2}/{name}/io.max", limit))
+            if memory:
+                writes.append((f"{V2}/{name}/memory.max", str(memory)))
         else:
             fail(f"there is no control group that slows devices: neither {V1} (v1) nor io.max (v2)")
         try:
-            os.mkdir(self.path)
+            for path in self.paths:
+                os.mkdir(path)
             for file, value in writes:
-                with open(os.path.join(self.path, file), "w", encoding="ascii") as f:
+                with open(file, "w", encoding="ascii") as f:
                     f.write(value)
         except OSError as e:
             self.close()
@@ -63,15 +74,21 @@ class Throttle:
 
     def enter(self):
         """Moves this process into the group; for a child, between fork and exec."""
-        with open(os.path.join(self.path, "cgroup.procs"), "w", encoding="ascii") as f:
-            f.write(str(os.getpid()))
+        for path in self.paths:
+            with open(os.path.join(path, "cgroup.procs"), "w", encoding="ascii") as f:
+                f.write(str(os.getpid()))
 
     def close(self):
-        """Removes the group, which must be empty."""
-        try:
-            os.rmdir(self.path)
-        except OSError:
-            pass
+        """Removes the group. What was killed in it may still be on its way out."""
+        for path in self.paths:
+            for _ in range(50):
+                try:
+                    os.rmdir(path)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.1)
 
 
 def program(given):
