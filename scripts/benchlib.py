@@ -1,4 +1,4 @@
-"""What the scripts that run `rockmill bench` share: slowed devices, turns, results that survive an interrupt, tables."""
+"""What the scripts that run `rockmill bench` share: slowed devices, turns, results that last, tables."""
 
 import json
 import os
@@ -44,7 +44,8 @@ class Throttle:
             self.paths = [os.path.join(V1, name)]
             names = {"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops": "write_iops"}
             for device, of in limits.items():
-                writes += [(f"{V1}/{name}/blkio.throttle.{names[key]}_device", f"{device} {n}") for key, n in of.items()]
+                for key, n in of.items():
+                    writes.append((f"{V1}/{name}/blkio.throttle.{names[key]}_device", f"{device} {n}"))
             if memory:
                 self.paths.append(os.path.join(V1_MEMORY, name))
                 writes.append((f"{V1_MEMORY}/{name}/memory.limit_in_bytes", str(memory)))

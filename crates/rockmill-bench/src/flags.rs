@@ -332,9 +332,8 @@ flags! {
     "The same for both together (not in db_bench)." device_total: Size = Size(0);
     "Microseconds of each read and sync of the slowed device, beside the bytes (not in db_bench)."
         device_latency_us: u64 = 0;
-    "Directory on a faster device. Rockmill: its logs, which keep the values of the newest data (fast_capacity above 0). \
-     Others, and Rockmill with a fast_capacity of 0: wal_dir is there, and db_paths puts L0 and L1 there (not in \
-     db_bench)." fast_path: String = String::new();
+    "Directory on a faster device. Rockmill: its logs, which keep the values of the newest data (fast_capacity above \
+     0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)." fast_path: String = String::new();
     "Bytes of logs in fast_path at most, such as 1G (Rockmill alone)." fast_capacity: Size = Size(0);
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
