@@ -66,6 +66,69 @@ fn jobs_that_run_are_sampled_by_level_and_drawn() {
     assert!(report.to_html().contains("Jobs that run: rockmill"));
 }
 
+/// Names of files with this ending, in a folder that may not be there.
+fn files(dir: &Path, ending: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
+    let names = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(ending)).collect()
+}
+
+/// Levels of 64 KiB, and what is filled has 4 MB: most of it is in L2 and deeper.
+const SMALL: &str = "--num=40000 --value_size=100 --write_buffer_size=65536 --target_file_size_base=65536 \
+    --max_bytes_for_level_base=262144 --level_compaction_dynamic_level_bytes=0 --compression_type=none --sample_ms=10";
+
+#[test]
+fn a_faster_device_has_the_logs_and_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, fast) = (dir.path().join("db"), dir.path().join("fast"));
+    let line = format!(
+        "{SMALL} --fast_path={} --fast_capacity=1M --options_string=max_index_size=16384 \
+         --benchmarks=fillrandom,nutanix --reads=2000",
+        fast.display()
+    );
+    let (report, _) = run_line(&db, &line);
+    assert!(!files(&fast, ".log").is_empty() && files(&db, ".log").is_empty());
+    assert!(!files(&db, ".sst").is_empty() && files(&fast.join("tables"), ".sst").is_empty());
+    let json = report.to_json();
+    let used = &json["results"][0]["use"];
+    let most = used["fast_log_bytes_max"].as_u64().unwrap();
+    assert!(most > 0 && most < 2 << 20, "{most}");
+    assert!(used["cpu_cores"]["mean"].as_f64().is_some_and(|cores| cores > 0.0), "{used}");
+    let samples = json["results"][0]["samples"].as_array().unwrap();
+    assert!(samples.iter().any(|s| s["use"]["numbers"]["rocksdb.cur-size-all-mem-tables"].as_u64() > Some(0)));
+    assert!(json["results"][0]["opened_in_seconds"].is_number() && json["results"][1]["opened_in_seconds"].is_null());
+    assert_eq!((report.outcomes[1].record.ops, report.outcomes[1].workload), (2000, Workload::Nutanix));
+    // Another run empties what this one made.
+    run_line(&db, &line.replace("fillrandom,nutanix", "fillseq").replace("--num=40000", "--num=10"));
+    assert_eq!((files(&fast, ".log").len(), files(&db, ".sst").len()), (1, 0));
+}
+
+#[test]
+fn without_index_tables_a_faster_device_has_the_upper_levels() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, fast) = (dir.path().join("db"), dir.path().join("fast"));
+    let line = format!("{SMALL} --fast_path={} --benchmarks=fillrandom,waitforcompaction", fast.display());
+    let check = |db: &Path, fast: &Path, report: &Report| {
+        let tables = |dir: &Path| files(dir, ".sst").iter().map(|f| dir.join(f).metadata().unwrap().len()).sum::<u64>();
+        let levels = report.outcomes[1].timeline.samples.last().unwrap().levels.clone().unwrap();
+        let (upper, lower) = (levels[..2].iter().sum::<u64>(), levels[2..].iter().sum::<u64>());
+        assert!(lower > 0, "{levels:?}");
+        assert_eq!((tables(&fast.join("tables")), tables(db)), (upper, lower), "{levels:?}");
+        assert!(!files(fast, ".log").is_empty() && files(db, ".log").is_empty());
+    };
+    let (report, _) = run_line(&db, &line);
+    check(&db, &fast, &report);
+    // What is there goes before the next fill.
+    run_line(&db, &line.replace("--num=40000", "--num=10"));
+    assert_eq!(files(&fast.join("tables"), ".sst").len() + files(&db, ".sst").len(), 0);
+    let (db, fast) = (dir.path().join("peer"), dir.path().join("peer-fast"));
+    let line = format!("{SMALL} --fast_path={} --norockmill --peer=rocksdb --measure_space=no", fast.display());
+    let line = format!("{line} --measure_device=no --benchmarks=fillrandom,waitforcompaction");
+    if let Some((report, _)) = with_rocksdb(&db, &line) {
+        check(&db, &fast, &report);
+    }
+}
+
 #[test]
 fn threads_share_the_database_and_are_added_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,6 +169,13 @@ fn mistakes_are_found_before_any_work() {
         e
     };
     assert!(fails("--benchmarks=fillseq,nonsense").to_string().contains("nonsense"));
+    for (line, wanted) in
+        [("--fast_capacity=1G", "wants a --fast_path"), ("--fast_path=x --num_multi_db=2", "one database")]
+    {
+        let args = format!("--db=d {line}");
+        let e = Flags::parse(args.split_whitespace().map(str::to_owned)).expect_err(line).to_string();
+        assert!(e.contains(wanted), "{e}");
+    }
     assert!(fails("--benchmarks=fillseq --compression_type=rar").to_string().contains("rar"));
     let e = fails("--benchmarks=fillseq --num=1000000000000 --value_size=1000000").to_string();
     assert!(e.contains("MB free"), "{e}");

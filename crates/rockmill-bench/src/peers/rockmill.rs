@@ -82,8 +82,7 @@ fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
         options.set_fast_path(&flags.fast_path, flags.fast_capacity.0);
     } else if !flags.fast_path.is_empty() {
         options.set_wal_dir(&flags.fast_path);
-        let paths = flags.table_paths(dir);
-        let paths = paths.iter().map(|(path, bytes)| DBPath::new(path, *bytes));
+        let paths = flags.table_paths(dir).into_iter().map(|(path, bytes)| DBPath::new(path, bytes));
         options.set_db_paths(&paths.collect::<std::result::Result<Vec<_>, _>>()?);
     }
     Ok(())
