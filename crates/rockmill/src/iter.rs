@@ -4,10 +4,12 @@ pub mod get;
 pub mod level;
 pub mod merging;
 pub mod prefix_seek;
+pub mod seek_reads;
 
 use std::path::Path;
 
 use crate::error::Result;
+use crate::iter::seek_reads::SeekReads;
 
 /// Entries in internal-key order (RocksDB's `InternalIterator`).
 ///
@@ -24,6 +26,11 @@ pub trait InternalIterator: Send {
     fn seek(&mut self, target: &[u8]);
     /// To the last entry at or before `target`.
     fn seek_for_prev(&mut self, target: &[u8]);
+    /// [`Self::seek`], or `backward` [`Self::seek_for_prev`]. Where a block has to be read for it, it may be asked for
+    /// instead: then this is called again when it was read.
+    fn seek_together(&mut self, target: &[u8], backward: bool, _reads: &mut SeekReads) {
+        if backward { self.seek_for_prev(target) } else { self.seek(target) }
+    }
     /// Forward by one.
     fn next(&mut self);
     /// Back by one.

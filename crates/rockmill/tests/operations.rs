@@ -24,6 +24,8 @@ mod numbers;
 mod ordered_commit;
 #[path = "operations/pieces.rs"]
 mod pieces;
+#[path = "operations/seek_reads.rs"]
+mod seek_reads;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -142,6 +142,8 @@ impl World {
     fn options(&self) -> Options {
         let mut o = small(self.kind);
         o.set_file_system(Arc::new(self.fs.clone()));
+        // Past the page cache, seeks read blocks together.
+        o.set_use_direct_reads(self.values % 2 == 1);
         o
     }
 

@@ -1,12 +1,11 @@
 //! What a point lookup has found so far, as it goes from the newest place to the oldest.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
-use rockmill_io::RandomAccessFile;
 
 use crate::error::{Error, Result};
+pub(crate) use crate::iter::seek_reads::WantedBlock;
 use crate::merge_operator::{self, MergeOperator};
 use crate::table::CachedBlock;
 
@@ -112,16 +111,6 @@ pub(crate) struct Waiting {
     pub alone: bool,
     /// Where in the table it goes on, when it comes back.
     pub resume: Option<Resume>,
-}
-
-/// A block that somebody should read.
-#[derive(Debug, Clone)]
-pub(crate) struct WantedBlock {
-    pub file: Arc<dyn RandomAccessFile>,
-    pub path: PathBuf,
-    pub offset: u64,
-    /// With the trailer.
-    pub len: usize,
 }
 
 /// A place in a table.

@@ -10,6 +10,7 @@ use rockmill_format::{InternalKeyComparator, SliceTransform};
 use crate::error::Result;
 use crate::iter::InternalIterator;
 use crate::iter::prefix_seek::PrefixSeek;
+use crate::iter::seek_reads::SeekReads;
 use crate::table::TableReadOptions;
 use crate::version::{FileMeta, TableSource, Version, first_reaching};
 
@@ -182,9 +183,12 @@ impl LevelIterator {
         }
     }
 
-    /// The first file that does not end before `target`.
-    fn find(&self, target: &[u8]) -> usize {
-        first_reaching(&self.cmp, self.files.list(), target)
+    /// The file that a seek goes to: the first that does not end before `target`, unless filters leave it out.
+    #[inline]
+    fn find(&self, target: &[u8], backward: bool) -> Option<usize> {
+        let i = first_reaching(&self.cmp, self.files.list(), target);
+        let i = if backward { i.min(self.files.list().len().saturating_sub(1)) } else { i };
+        self.not_left_out(i, target, backward)
     }
 }
 
@@ -205,16 +209,27 @@ impl InternalIterator for LevelIterator {
     }
 
     fn seek(&mut self, target: &[u8]) {
-        let Some(i) = self.not_left_out(self.find(target), target, false) else { return self.leave_out() };
+        let Some(i) = self.find(target, false) else { return self.leave_out() };
         self.position(i, |iter| iter.seek(target));
         self.skip_forward();
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        let i = self.find(target).min(self.files.list().len().saturating_sub(1));
-        let Some(i) = self.not_left_out(i, target, true) else { return self.leave_out() };
+        let Some(i) = self.find(target, true) else { return self.leave_out() };
         self.position(i, |iter| iter.seek_for_prev(target));
         self.skip_backward();
+    }
+
+    fn seek_together(&mut self, target: &[u8], backward: bool, reads: &mut SeekReads) {
+        // Again in the file that asked: filters are asked once.
+        let file = if reads.is_asking() { self.find(target, backward) } else { Some(self.open) };
+        let Some(i) = file else { return self.leave_out() };
+        let asked = reads.asked();
+        self.position(i, |iter| iter.seek_together(target, backward, reads));
+        if reads.asked() > asked {
+            return;
+        }
+        if backward { self.skip_backward() } else { self.skip_forward() }
     }
 
     #[inline]

@@ -16,6 +16,7 @@ use rockmill_format::comparator::search_key;
 use rockmill_format::key::user_key;
 
 use crate::error::Result;
+use crate::iter::seek_reads::SeekReads;
 use crate::iter::{EmptyIterator, InternalIterator};
 use crate::perf_context::{self as perf, PerfMetric};
 
@@ -41,6 +42,8 @@ pub struct MergingIterator {
     current: Option<usize>,
     direction: Direction,
     status: Result<()>,
+    /// What the children's seeks read together.
+    reads: Option<Box<SeekReads>>,
 }
 
 impl MergingIterator {
@@ -53,20 +56,23 @@ impl MergingIterator {
             current: None,
             direction: Direction::Forward,
             status: Ok(()),
+            reads: None,
         }
     }
 
-    /// Merges `children`, newest first; a single one is returned as it is.
+    /// Merges `children`, newest first; a single one is returned as it is. With `reads`, several read the blocks that
+    /// they seek to together.
     pub fn boxed(
         mut children: Vec<Box<dyn InternalIterator>>,
         cmp: InternalKeyComparator,
+        reads: Option<SeekReads>,
     ) -> Box<dyn InternalIterator> {
         match (children.pop(), children.is_empty()) {
             (None, _) => Box::new(EmptyIterator::new()),
             (Some(only), true) => only,
             (Some(last), false) => {
                 children.push(last);
-                Box::new(Self::new(children, cmp))
+                Box::new(Self { reads: reads.map(Box::new), ..Self::new(children, cmp) })
             }
         }
     }
@@ -134,19 +140,74 @@ impl MergingIterator {
 
     /// Moves every child with `position` and starts over from where they are.
     fn start(&mut self, direction: Direction, mut position: impl FnMut(usize, &mut dyn InternalIterator)) {
+        self.begin(direction);
+        for i in 0..self.children.len() {
+            position(i, &mut *self.children[i].iter);
+            self.join(i);
+        }
+        self.finish();
+    }
+
+    fn begin(&mut self, direction: Direction) {
         self.status = Ok(());
         self.direction = direction;
         self.heap.clear();
-        for i in 0..self.children.len() {
-            position(i, &mut *self.children[i].iter);
-            if self.refresh(i) {
-                self.heap.push(i);
-            }
+    }
+
+    /// Child `i` has its place.
+    #[inline]
+    fn join(&mut self, i: usize) {
+        if self.refresh(i) {
+            self.heap.push(i);
         }
+    }
+
+    /// All children have theirs.
+    fn finish(&mut self) {
         for place in (0..self.heap.len() / 2).rev() {
             self.sift_down(place);
         }
         self.current = self.pop();
+    }
+
+    fn seek_in(&mut self, direction: Direction, target: &[u8]) {
+        let backward = direction == Direction::Reverse;
+        if let Some(mut reads) = self.reads.take() {
+            self.seek_reading(direction, target, &mut reads);
+            self.reads = Some(reads);
+            return;
+        }
+        self.start(direction, |_, iter| {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            if backward { iter.seek_for_prev(target) } else { iter.seek(target) }
+        });
+    }
+
+    /// The same where the children's blocks are read together.
+    fn seek_reading(&mut self, direction: Direction, target: &[u8], reads: &mut SeekReads) {
+        let backward = direction == Direction::Reverse;
+        self.begin(direction);
+        reads.begin();
+        let mut waiting = Vec::new();
+        for i in 0..self.children.len() {
+            perf::count(PerfMetric::SeekChildSeekCount, 1);
+            let asked = reads.asked();
+            self.children[i].iter.seek_together(target, backward, reads);
+            if reads.asked() > asked {
+                waiting.push(i);
+            } else {
+                self.join(i);
+            }
+        }
+        if !waiting.is_empty() {
+            reads.read();
+            for i in waiting {
+                self.children[i].iter.seek_together(target, backward, reads);
+                self.join(i);
+            }
+            reads.end();
+        }
+        self.finish();
     }
 
     /// Turns round on the present entry: the other children go to its neighbours in the new direction, and the
@@ -209,17 +270,11 @@ impl InternalIterator for MergingIterator {
     }
 
     fn seek(&mut self, target: &[u8]) {
-        self.start(Direction::Forward, |_, iter| {
-            perf::count(PerfMetric::SeekChildSeekCount, 1);
-            iter.seek(target);
-        });
+        self.seek_in(Direction::Forward, target);
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        self.start(Direction::Reverse, |_, iter| {
-            perf::count(PerfMetric::SeekChildSeekCount, 1);
-            iter.seek_for_prev(target);
-        });
+        self.seek_in(Direction::Reverse, target);
     }
 
     #[inline]

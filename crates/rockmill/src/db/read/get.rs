@@ -65,8 +65,9 @@ setters! {
     /// Bytes that iterators read ahead; 0 (the default) grows with sequential use.
     set_readahead_size(bytes: usize) readahead;
     /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
-    /// through io_uring, while they go through those before; off by default. Where there is no io_uring it changes
-    /// nothing.
+    /// through io_uring, while they go through those before; off by default. A seek reads the blocks that it needs from
+    /// several sorted runs at once, which past the page cache it does without this option, too. Where there is no
+    /// io_uring it changes nothing.
     set_async_io(async_io: bool) async_io;
     /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
     set_cache_only(cache_only: bool) cache_only;

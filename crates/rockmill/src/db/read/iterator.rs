@@ -98,6 +98,7 @@ impl DbInner {
         let ro = options.table();
         let (lower, upper, filter) = bounds(options, &cf.cmp);
         let prefix = PrefixScan::new(tables.prefix_extractor(), options, upper.as_ref(), cf.cmp.is_bytewise());
+        let reads = self.seek_reads(&tables, options);
         let tables: Arc<dyn TableSource> = tables;
         let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
@@ -117,7 +118,7 @@ impl DbInner {
         }
         let view = RangeView::new(&current, cf.cmp.clone(), seq, tables);
         DbRawIterator {
-            iter: MergingIterator::boxed(children, cf.cmp.clone()),
+            iter: MergingIterator::boxed(children, cf.cmp.clone(), reads),
             view,
             cmp: cf.cmp.clone(),
             seq,

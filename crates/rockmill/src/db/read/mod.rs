@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `get.rs`, `multi_get.rs` | lookups of one key, of many |
 //! | `iterator.rs`, `prefix_scan.rs`, `iterator_counts.rs` | iterators of users, over those of `crate::iter` |
+//! | `seek_reads.rs` | the blocks that the runs of a seek need, read together |
 //! | `range_view.rs` | which range tombstone hides a key |
 //! | `snapshot.rs` | snapshots, and what their end makes due |
 //! | `tables.rs` | the table cache |
@@ -14,5 +15,6 @@ pub(crate) mod iterator_counts;
 pub(crate) mod multi_get;
 pub(crate) mod prefix_scan;
 pub(crate) mod range_view;
+pub(crate) mod seek_reads;
 pub(crate) mod snapshot;
 pub(crate) mod tables;

@@ -149,6 +149,11 @@ impl CfTables {
         Self { db: Arc::clone(db), settings: db.tables_of(cf) }
     }
 
+    /// The database.
+    pub fn db(&self) -> &DbInner {
+        &self.db
+    }
+
     /// The column family's prefix extractor as it is now.
     pub fn prefix_extractor(&self) -> Option<&SliceTransform> {
         self.settings.prefix_extractor.as_ref()

@@ -11,8 +11,8 @@ use rockmill_format::footer::BlockHandle;
 use rockmill_format::key::InternalKey;
 
 use super::block_file::Stored;
-use super::iter::ScanFile;
 use super::reader::BlockBasedTable;
+use super::stream::ScanFile;
 use crate::error::{Error, Result};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Started};

@@ -30,6 +30,11 @@ pub(super) struct AsyncReads {
 }
 
 impl AsyncReads {
+    /// True while something is in flight.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Begins to read `len` bytes from `offset`, if that is worth it. At most `most` bytes will be asked for at once.
     pub fn begin(&mut self, blocks: &BlockFile, offset: u64, len: usize, most: usize) {
         self.pending = None;

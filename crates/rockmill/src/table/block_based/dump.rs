@@ -6,10 +6,11 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::properties::IndexType;
 
-use super::iter::{BlockStream, Source, StreamReads};
+use super::iter::Source;
 use super::names;
 use super::open::IndexShape;
 use super::reader::BlockBasedTable;
+use super::stream::{BlockStream, StreamReads};
 use super::verify::hex;
 use crate::error::{Error, Result};
 

@@ -1,10 +1,9 @@
 //! Iterators over one table: position in the index, then in a data block.
 //!
 //! The two kinds differ only in where blocks come from ([`Source`]): reads take them from the cache and read ahead when
-//! access is sequential; scans stream the file through one buffer, past the cache. Steps inside a block touch neither
-//! the source nor the index.
+//! access is sequential; scans stream the file through one buffer, past the cache (`stream.rs`). Steps inside a block
+//! touch neither the source nor the index.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,8 +19,7 @@ use super::meta::MetaHold;
 use super::reader::BlockBasedTable;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
-use crate::pacing::read_protection::DeviceShare;
-use crate::rate_limiter::Limit;
+use crate::iter::seek_reads::{SeekReads, WantedBlock};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::table::TableScan;
 use crate::table::cache::CachedBlock;
@@ -34,6 +32,16 @@ const NO_BLOCK: [u8; 4] = [0; 4];
 pub trait Source: Send {
     /// Makes block `at` of the index the current one.
     fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout>;
+    /// The same for a seek that may wait; `None` when the block was asked for.
+    fn load_together(
+        &mut self,
+        table: &BlockBasedTable,
+        index: &TableIndex,
+        at: usize,
+        _reads: &mut SeekReads,
+    ) -> Result<Option<BlockLayout>> {
+        self.load(table, index, at).map(Some)
+    }
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
     /// Whether the table's index may only come from the cache, and whether it is kept there.
@@ -126,19 +134,36 @@ impl<S: Source> TableIter<S> {
             return true;
         }
         self.loaded = false;
-        match self.source.load(&self.table, self.meta.index(&self.table), at) {
-            Ok(layout) => {
+        let layout = self.source.load(&self.table, self.meta.index(&self.table), at);
+        self.take(at, layout.map(Some))
+    }
+
+    /// The same for a seek that may wait; false, without an error, when the block was asked for.
+    fn load_together(&mut self, at: usize, reads: &mut SeekReads) -> bool {
+        if self.loaded && self.at == at {
+            return true;
+        }
+        self.loaded = false;
+        let layout = self.source.load_together(&self.table, self.meta.index(&self.table), at, reads);
+        self.take(at, layout)
+    }
+
+    /// Block `at` was loaded; true if it is there.
+    #[inline]
+    fn take(&mut self, at: usize, layout: Result<Option<BlockLayout>>) -> bool {
+        match layout {
+            Ok(Some(layout)) => {
                 self.cursor.reset(layout, self.table.data_kind());
                 self.at = at;
                 self.loaded = true;
-                true
             }
+            Ok(None) => self.invalidate(),
             Err(e) => {
                 self.invalidate();
                 self.error = Some(e);
-                false
             }
         }
+        self.loaded
     }
 
     /// Off any entry.
@@ -183,6 +208,24 @@ impl<S: Source> TableIter<S> {
     #[inline]
     fn end(&self) -> usize {
         self.index().len().min(self.source.end())
+    }
+
+    /// To the first entry at or after `target`, which is in block `at`, the current one, or behind it.
+    #[inline]
+    fn seek_in(&mut self, at: usize, target: &[u8]) {
+        let result = self.cursor.seek(self.source.data(), target, &self.table.cmp);
+        if self.check(result) && !self.cursor.valid() {
+            self.first_from(at + 1);
+        }
+    }
+
+    /// To the last entry at or before `target`, which is in block `at`, the current one, or in front of it.
+    #[inline]
+    fn seek_back_in(&mut self, at: usize, target: &[u8]) {
+        let result = self.cursor.seek_for_prev(self.source.data(), target, &self.table.cmp);
+        if self.check(result) && !self.cursor.valid() {
+            self.last_before(at);
+        }
     }
 
     /// To the first entry of block `at` or of the first later one that has any.
@@ -244,12 +287,8 @@ impl<S: Source> InternalIterator for TableIter<S> {
         if at >= self.end() {
             return self.invalidate();
         }
-        if !self.load(at) {
-            return;
-        }
-        let result = self.cursor.seek(self.source.data(), target, &self.table.cmp);
-        if self.check(result) && !self.cursor.valid() {
-            self.first_from(at + 1);
+        if self.load(at) {
+            self.seek_in(at, target);
         }
     }
 
@@ -261,13 +300,25 @@ impl<S: Source> InternalIterator for TableIter<S> {
         if at == self.index().len() {
             return self.last_before(at);
         }
-        if !self.load(at) {
+        if self.load(at) {
+            self.seek_back_in(at, target);
+        }
+    }
+
+    fn seek_together(&mut self, target: &[u8], backward: bool, reads: &mut SeekReads) {
+        if !self.begin() {
             return;
         }
-        let result = self.cursor.seek_for_prev(self.source.data(), target, &self.table.cmp);
-        if self.check(result) && !self.cursor.valid() {
-            self.last_before(at);
+        let at = self.index().seek(target, &self.table.cmp);
+        // Behind all blocks, the last one has the entry before.
+        let at = if backward { at.min(self.index().len().saturating_sub(1)) } else { at };
+        if at >= self.end() {
+            return self.invalidate();
         }
+        if !self.load_together(at, reads) {
+            return;
+        }
+        if backward { self.seek_back_in(at, target) } else { self.seek_in(at, target) }
     }
 
     #[inline]
@@ -316,22 +367,28 @@ impl<S: Source> InternalIterator for TableIter<S> {
 
 /// A part of the file in memory.
 #[derive(Default)]
-struct Window {
+pub(super) struct Window {
     offset: u64,
-    bytes: Vec<u8>,
-    bytes_read: u64,
+    pub bytes: Vec<u8>,
+    pub bytes_read: u64,
 }
 
 impl Window {
     /// The block's place in the window, trailer included, if it is all there.
-    fn find(&self, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
+    pub fn find(&self, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
         let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(len)?;
         (end <= self.bytes.len()).then_some(start..end)
     }
 
+    /// Replaces the window by bytes from `offset` that were read.
+    fn replace(&mut self, offset: u64, bytes: Vec<u8>) {
+        self.bytes_read += bytes.len() as u64;
+        (self.offset, self.bytes) = (offset, bytes);
+    }
+
     /// Replaces the window by `len` bytes from `offset`, keeping what it has of them.
-    fn fill(&mut self, table: &BlockBasedTable, offset: u64, len: usize, histogram: Histogram) -> Result<()> {
+    pub fn fill(&mut self, table: &BlockBasedTable, offset: u64, len: usize, histogram: Histogram) -> Result<()> {
         let window_end = self.offset + self.bytes.len() as u64;
         let mut have = 0;
         if (self.offset..window_end).contains(&offset) {
@@ -351,7 +408,7 @@ impl Window {
 }
 
 /// Where the current block's contents are.
-enum Current {
+pub(super) enum Current {
     None,
     /// In the cache, or read for it.
     Shared(Arc<CachedBlock>),
@@ -367,6 +424,14 @@ const TOLD_AHEAD_MIN: u64 = 64 << 10;
 /// Measured over 79 MB in no cache: 3.3 million steps a second with nothing announced, 4.7 with one window, 5.0 so.
 const TOLD_FAR_FROM: u64 = 192 << 10;
 const TOLD_FAR: u64 = 1 << 20;
+
+/// What a seek has asked for instead of reading a block.
+struct Asked {
+    /// As [`SeekReads`] knows it.
+    number: usize,
+    from: u64,
+    len: usize,
+}
 
 /// Blocks through the cache, for reads.
 pub struct Cached {
@@ -387,6 +452,7 @@ pub struct Cached {
     auto_readahead: usize,
     /// With `async_io`, the read behind the window.
     ahead: AsyncReads,
+    asked: Option<Asked>,
     /// What the kernel was last announced to read.
     announced: std::ops::Range<u64>,
 }
@@ -405,6 +471,7 @@ impl Cached {
             auto,
             auto_readahead: auto.initial,
             ahead: AsyncReads::default(),
+            asked: None,
             announced: 0..0,
         }
     }
@@ -514,18 +581,28 @@ impl Cached {
     }
 }
 
-impl Source for Cached {
-    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
-        let handle = index.handle(at);
+impl Cached {
+    /// Makes the block the current one that is wanted next, if the cache has it.
+    #[inline]
+    fn find(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Option<BlockLayout> {
         self.follow(handle);
-        if let Some((cache, id)) = &table.cache
-            && let Some(block) = cache.get(*id, handle.offset)
-        {
-            table.count_hit(&block);
-            let layout = block.layout();
-            self.current = Current::Shared(block);
-            return Ok(layout);
-        }
+        let (cache, id) = table.cache.as_ref()?;
+        let block = cache.get(*id, handle.offset)?;
+        table.count_hit(&block);
+        let layout = block.layout();
+        self.current = Current::Shared(block);
+        Some(layout)
+    }
+
+    /// Makes a block the current one that the cache does not have; `asked` was asked for, and what came of it.
+    fn load_missing(
+        &mut self,
+        table: &BlockBasedTable,
+        index: &TableIndex,
+        at: usize,
+        asked: Option<(Asked, Option<Vec<u8>>)>,
+    ) -> Result<BlockLayout> {
+        let handle = index.handle(at);
         if table.cache.is_some() {
             table.statistics().add(Ticker::BlockCacheDataMiss, 1);
         }
@@ -550,14 +627,25 @@ impl Source for Cached {
                 place
             }
             None => {
-                let (from, len) = self.read_range(table, index, at);
+                let ((from, len), arrived) = match asked {
+                    Some((asked, arrived)) => ((asked.from, asked.len), arrived.filter(|raw| raw.len() == asked.len)),
+                    None => (self.read_range(table, index, at), None),
+                };
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
                     // Straight into the cache's memory.
-                    let began = table.statistics().start_now();
-                    let block = Arc::new(table.blocks.read_data_block(handle, self.ro.verify_checksums)?);
-                    table.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
+                    let verify = self.ro.verify_checksums;
+                    let block = match arrived {
+                        Some(raw) => table.blocks.decode_data_block(handle, raw, verify)?,
+                        None => {
+                            let began = table.statistics().start_now();
+                            let block = table.blocks.read_data_block(handle, verify)?;
+                            table.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
+                            block
+                        }
+                    };
+                    let block = Arc::new(block);
                     table.count_add(&block);
                     cache.insert(*id, handle.offset, Arc::clone(&block))?;
                     let layout = block.layout();
@@ -565,7 +653,10 @@ impl Source for Cached {
                     return Ok(layout);
                 }
                 self.current = Current::None;
-                self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?;
+                match arrived {
+                    Some(raw) => self.window.replace(from, raw),
+                    None => self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?,
+                }
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
                 if len > block_len {
                     self.begin_ahead(table, index, at);
@@ -596,6 +687,44 @@ impl Source for Cached {
         };
         table.blocks.layout(handle, self.data())
     }
+}
+
+impl Source for Cached {
+    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
+        match self.find(table, index.handle(at)) {
+            Some(layout) => Ok(layout),
+            None => self.load_missing(table, index, at, None),
+        }
+    }
+
+    fn load_together(
+        &mut self,
+        table: &BlockBasedTable,
+        index: &TableIndex,
+        at: usize,
+        reads: &mut SeekReads,
+    ) -> Result<Option<BlockLayout>> {
+        let asked = self.asked.take();
+        if let Some(asked) = asked.filter(|_| !reads.is_asking()) {
+            let arrived = reads.take(asked.number);
+            return self.load_missing(table, index, at, Some((asked, arrived))).map(Some);
+        }
+        let handle = index.handle(at);
+        if let Some(layout) = self.find(table, handle) {
+            return Ok(Some(layout));
+        }
+        // What the page cache has is read as fast alone.
+        let waits = reads.is_asking() && !self.ro.cache_only && (table.blocks.file.is_direct() || self.ro.async_io);
+        let is_here = |len| self.window.find(handle, len).is_some() || self.ahead.is_pending();
+        if !waits || is_here(table.blocks.len_with_trailer(handle)?) {
+            return self.load_missing(table, index, at, None).map(Some);
+        }
+        let (from, len) = self.read_range(table, index, at);
+        let (file, path) = (Arc::clone(&table.blocks.file), table.blocks.path.clone());
+        let number = reads.ask(WantedBlock { file, path, offset: from, len });
+        self.asked = Some(Asked { number, from, len });
+        Ok(None)
+    }
 
     fn meta_from(&self) -> (bool, bool) {
         (self.ro.cache_only, self.ro.fill_cache)
@@ -607,190 +736,6 @@ impl Source for Cached {
             Current::Shared(block) => block.data(),
             Current::Window(start, end) => &self.window.bytes[*start..*end],
             Current::Scratch => &self.scratch,
-            Current::None => &[],
-        }
-    }
-}
-
-/// How blocks are read straight from a file.
-#[derive(Clone)]
-pub(crate) struct StreamReads {
-    /// Bytes of a read; 0: what is wanted, no more.
-    pub readahead: usize,
-    /// Checksums are compared.
-    pub verify: bool,
-    /// Is asked for every read.
-    pub limit: Option<Limit>,
-    /// Of a job that leaves the device to users' reads.
-    pub device_share: Option<Arc<DeviceShare>>,
-}
-
-/// What a scan of several files reads of one at once, at least: more would not be read in larger steps.
-const SHARE_MIN: usize = 64 << 10;
-
-impl StreamReads {
-    /// What each of so many files gets of it, that a scan goes through together.
-    #[must_use]
-    pub(crate) fn shared_by(&self, files: usize) -> Self {
-        let readahead = match self.readahead {
-            all if all == 0 || files < 2 => all,
-            all => (all / files).max(SHARE_MIN),
-        };
-        Self { readahead, ..self.clone() }
-    }
-
-    /// Reads that nobody holds back.
-    pub(crate) fn unpaced(readahead: usize, verify: bool) -> Self {
-        Self { readahead, verify, limit: None, device_share: None }
-    }
-}
-
-/// Blocks straight from the file in large reads, for scans and compactions.
-pub struct BlockStream {
-    window: Window,
-    current: Current,
-    scratch: Vec<u8>,
-    readahead: usize,
-    verify: bool,
-    /// Where the current block and its trailer are in the window.
-    stored: std::ops::Range<usize>,
-    /// Read-ahead stops here.
-    end: u64,
-    /// Steps end before this block.
-    end_block: usize,
-    limit: Option<Limit>,
-    device_share: Option<Arc<DeviceShare>>,
-}
-
-impl BlockStream {
-    /// Reads as `reads` says.
-    pub(crate) fn new(reads: &StreamReads) -> Self {
-        let StreamReads { readahead, verify, limit, device_share } = reads.clone();
-        Self {
-            window: Window::default(),
-            current: Current::None,
-            scratch: Vec::new(),
-            readahead,
-            verify,
-            stored: 0..0,
-            end: 0,
-            end_block: usize::MAX,
-            limit,
-            device_share,
-        }
-    }
-
-    /// Of the blocks of `file`.
-    pub(crate) fn of_file(reads: &StreamReads, file: &ScanFile) -> Self {
-        Self { end: file.bytes_end, end_block: file.blocks.end, ..Self::new(reads) }
-    }
-
-    /// Another file from now on, of which nothing is read ahead from `end` on.
-    pub(crate) fn begin_file(&mut self, end: u64) {
-        self.current = Current::None;
-        self.window.bytes.clear();
-        self.end = end;
-    }
-
-    /// The current block and its trailer, as they stand in the file; nothing for what was put into [`Self::scratch`].
-    pub(crate) fn stored(&self) -> &[u8] {
-        self.window.bytes.get(self.stored.clone()).unwrap_or(&[])
-    }
-
-    /// Where the block is in the window, trailer included; reads a window from there on if it is not in this one.
-    fn place(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<std::ops::Range<usize>> {
-        let block_len = table.blocks.len_with_trailer(handle)?;
-        self.current = Current::None;
-        match self.window.find(handle, block_len) {
-            Some(place) => Ok(place),
-            None => {
-                let rest = usize::try_from(self.end.saturating_sub(handle.offset)).unwrap_or(usize::MAX);
-                let readahead = self.device_share.as_ref().map_or(self.readahead, |job| job.piece(self.readahead));
-                let len = block_len.max(readahead.min(rest));
-                if let Some(limit) = &self.limit {
-                    limit.request(len as u64);
-                }
-                if let Some(job) = &self.device_share {
-                    job.pass(len as u64);
-                }
-                let began = table.statistics().start_now();
-                self.window.fill(table, handle.offset, len, Histogram::FileReadCompactionMicros)?;
-                table.statistics().stop_now(Histogram::ReadBlockCompactionMicros, began);
-                Ok(0..block_len)
-            }
-        }
-    }
-
-    /// A block as it is stored, with its trailer. The current block is gone.
-    pub(crate) fn raw(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<&[u8]> {
-        let place = self.place(table, handle)?;
-        Ok(&self.window.bytes[place])
-    }
-
-    /// What is put here is the current block.
-    pub(crate) fn scratch(&mut self) -> &mut Vec<u8> {
-        self.current = Current::Scratch;
-        &mut self.scratch
-    }
-
-    /// Makes block `handle` the current one.
-    pub(crate) fn load_block(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<BlockLayout> {
-        let place = self.place(table, handle)?;
-        self.stored = place.clone();
-        let raw = &self.window.bytes[place.clone()];
-        let dictionary = table.blocks.dictionary.as_ref();
-        self.current = match table.blocks.decode(handle, raw, self.verify, dictionary, &mut self.scratch)? {
-            Stored::Plain => Current::Window(place.start, place.start + handle.size as usize),
-            Stored::Decompressed => Current::Scratch,
-        };
-        table.blocks.layout(handle, self.data())
-    }
-}
-
-/// One file of a table, as a scan goes through it.
-#[derive(Debug, Clone)]
-pub(crate) struct ScanFile {
-    pub table: BlockAccess,
-    /// Numbers of the data blocks that may have what is scanned.
-    pub blocks: Range<usize>,
-    /// Where the last of them ends, trailer included.
-    pub bytes_end: u64,
-}
-
-impl ScanFile {
-    /// All of a file.
-    pub(in crate::table) fn whole(table: BlockAccess) -> Self {
-        let bytes_end = table.data_end();
-        Self { table, blocks: 0..usize::MAX, bytes_end }
-    }
-}
-
-impl StreamSource for BlockStream {
-    fn bytes_read(&self) -> u64 {
-        self.window.bytes_read
-    }
-}
-
-impl Source for BlockStream {
-    #[inline]
-    fn end(&self) -> usize {
-        self.end_block
-    }
-
-    fn load(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> Result<BlockLayout> {
-        self.load_block(table, index.handle(at))
-    }
-
-    fn meta_from(&self) -> (bool, bool) {
-        (false, false)
-    }
-
-    #[inline]
-    fn data(&self) -> &[u8] {
-        match &self.current {
-            Current::Window(start, end) => &self.window.bytes[*start..*end],
-            Current::Scratch => &self.scratch,
-            Current::Shared(block) => block.data(),
             Current::None => &[],
         }
     }

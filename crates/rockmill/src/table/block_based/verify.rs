@@ -9,10 +9,11 @@ use rockmill_format::properties::IndexType;
 use super::block_file::Stored;
 use super::filter::Filter;
 use super::index::TableIndex;
-use super::iter::{BlockStream, Source, StreamReads};
+use super::iter::Source;
 use super::names;
 use super::open::IndexShape;
 use super::reader::BlockBasedTable;
+use super::stream::{BlockStream, StreamReads};
 use crate::error::{Error, Result};
 
 /// Bytes read at once.

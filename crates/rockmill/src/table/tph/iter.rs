@@ -15,6 +15,7 @@ use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ValueType};
 use super::builder::Origin;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::iter::seek_reads::SeekReads;
 use crate::table::block_based::{Source, StreamSource, TableIter};
 use crate::table::{Leaves, TableScan};
 
@@ -27,6 +28,8 @@ struct File<S> {
     bounds: Option<(Vec<u8>, Vec<u8>)>,
     /// The iterator stands on an entry within them.
     valid: bool,
+    /// It has asked for a block, and seeks again.
+    waits: bool,
 }
 
 impl<S: Source> File<S> {
@@ -39,17 +42,24 @@ impl<S: Source> File<S> {
             });
     }
 
-    /// To the first entry at or behind `target`, or, with `backward`, the last at or before it.
-    fn seek(&mut self, target: &[u8], backward: bool, cmp: &InternalKeyComparator) {
+    /// To the first entry at or behind `target`, or, with `backward`, the last at or before it. With `reads`, it may
+    /// ask for a block first.
+    fn seek(&mut self, target: &[u8], backward: bool, cmp: &InternalKeyComparator, reads: Option<&mut SeekReads>) {
         let edge = self.bounds.as_ref().and_then(|(first, last)| match backward {
             false => Some(around(first).0).filter(|first| cmp.compare(target, first.as_bytes()).is_lt()),
             true => Some(around(last).1).filter(|last| cmp.compare(target, last.as_bytes()).is_gt()),
         });
         let target = edge.as_ref().map_or(target, |edge| edge.as_bytes());
-        if backward {
-            self.iter.seek_for_prev(target)
-        } else {
-            self.iter.seek(target)
+        match reads {
+            // It has its place.
+            Some(reads) if !reads.is_asking() && !self.waits => return,
+            Some(reads) => {
+                let asked = reads.asked();
+                self.iter.seek_together(target, backward, reads);
+                self.waits = reads.asked() > asked;
+            }
+            None if backward => self.iter.seek_for_prev(target),
+            None => self.iter.seek(target),
         }
         self.note(cmp);
     }
@@ -89,7 +99,7 @@ fn bit(file: usize) -> u64 {
 
 impl<S: Source> TphIter<S> {
     pub fn new(files: Files<S>, cmp: InternalKeyComparator) -> Self {
-        let files = files.into_iter().map(|(iter, bounds)| File { iter, bounds, valid: false }).collect();
+        let files = files.into_iter().map(|(iter, bounds)| File { iter, bounds, valid: false, waits: false }).collect();
         Self { files, cmp, current: None, nearest: None, backward: false, error: None }
     }
 
@@ -196,17 +206,37 @@ impl<S: Source> TphIter<S> {
     }
 
     /// All files to their first entry at or behind `target`; with `backward`, to their last at or before it.
-    fn seek_all(&mut self, target: &[u8], backward: bool) -> bool {
+    fn seek_all(&mut self, target: &[u8], backward: bool, mut reads: Option<&mut SeekReads>) -> bool {
         self.error = None;
         self.current = None;
         self.backward = backward;
-        (0..self.files.len()).all(|file| self.seek_file(file, target))
+        (0..self.files.len()).all(|file| self.seek_file(file, target, reads.as_deref_mut()))
     }
 
-    fn seek_file(&mut self, file: usize, target: &[u8]) -> bool {
+    fn seek_file(&mut self, file: usize, target: &[u8], reads: Option<&mut SeekReads>) -> bool {
         let at = &mut self.files[file];
-        at.seek(target, self.backward, &self.cmp);
+        at.seek(target, self.backward, &self.cmp, reads);
         at.valid || at.iter.valid() || !self.failed(file)
+    }
+
+    /// To the first entry at or behind `target`; with `backward`, to the last at or before it.
+    fn seek_to(&mut self, target: &[u8], backward: bool, mut reads: Option<&mut SeekReads>) {
+        // From the user key's first entry on, as that decides which file has it.
+        let (first, last) = around(key::user_key(target));
+        let edge = if backward { last } else { first };
+        let asked = reads.as_ref().map_or(0, |reads| reads.asked());
+        let went_well = self.seek_all(edge.as_bytes(), backward, reads.as_deref_mut());
+        if !went_well || reads.is_some_and(|reads| reads.asked() > asked) {
+            return;
+        }
+        self.settle(unwanted);
+        if let Some(current) = self.current {
+            let order = self.cmp.compare(self.files[current].iter.key(), target);
+            let passed_over = if backward { order.is_gt() } else { order.is_lt() };
+            if passed_over && self.seek_file(current, target, None) {
+                self.settle(unwanted);
+            }
+        }
     }
 
     /// All files to their first entry; with `backward`, to their last.
@@ -228,7 +258,7 @@ impl<S: Source> TphIter<S> {
         let (first, last) = around(&user_key);
         let edge = if self.backward { &first } else { &last };
         for file in (0..self.files.len()).filter(|&file| file != current) {
-            if !self.seek_file(file, edge.as_bytes()) {
+            if !self.seek_file(file, edge.as_bytes(), None) {
                 return false;
             }
             while self.files[file].valid && self.cmp.compare_user(self.user_key(file), &user_key).is_eq() {
@@ -271,32 +301,15 @@ impl<S: Source> InternalIterator for TphIter<S> {
     }
 
     fn seek(&mut self, target: &[u8]) {
-        let user = key::user_key(target);
-        // From the user key's first entry on, as that decides which file has it.
-        if !self.seek_all(around(user).0.as_bytes(), false) {
-            return;
-        }
-        self.settle(unwanted);
-        if let Some(current) = self.current
-            && self.cmp.compare(self.files[current].iter.key(), target).is_lt()
-            && self.seek_file(current, target)
-        {
-            self.settle(unwanted);
-        }
+        self.seek_to(target, false, None);
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        let user = key::user_key(target);
-        if !self.seek_all(around(user).1.as_bytes(), true) {
-            return;
-        }
-        self.settle(unwanted);
-        if let Some(current) = self.current
-            && self.cmp.compare(self.files[current].iter.key(), target).is_gt()
-            && self.seek_file(current, target)
-        {
-            self.settle(unwanted);
-        }
+        self.seek_to(target, true, None);
+    }
+
+    fn seek_together(&mut self, target: &[u8], backward: bool, reads: &mut SeekReads) {
+        self.seek_to(target, backward, Some(reads));
     }
 
     #[inline]
@@ -419,7 +432,7 @@ impl<S: StreamSource> InternalIterator for PieceScan<S> {
             self.iter.error = None;
             self.iter.files[0].iter.seek(target);
             self.take_single();
-        } else if self.iter.seek_all(target, false) {
+        } else if self.iter.seek_all(target, false, None) {
             self.settle();
         }
     }
