@@ -42,7 +42,7 @@ pub(crate) struct FamilyFront {
     active_log: u64,
     /// Oldest first.
     sealed: VecDeque<Sealed>,
-    /// Of memtables that are flushed, and that readers may still hold.
+    /// Of memtables that are flushed, or whose entries a merged one has, and that readers may still hold.
     flushed: Vec<HeldMemory>,
     /// Logs below this hold nothing for the column family; in the MANIFEST.
     log_number: u64,
@@ -447,11 +447,8 @@ impl FamilyFront {
         let Some(place) = self.place_of(merge) else { return false };
         let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
         let table = merged.into_table();
-        for replaced in self.sealed.range(place.clone()) {
-            if let SealedTable::Merged(replaced) = &replaced.table {
-                replaced.mark_superseded();
-            }
-        }
+        self.flushed.retain(|held| held.bytes().is_some());
+        self.flushed.extend(self.sealed.range(place.clone()).map(|s| s.table.superseded()));
         self.sealed.drain(place.start + 1..place.end);
         self.sealed[place.start] = Sealed { table, log, tier };
         true
@@ -538,7 +535,7 @@ impl FamilyFront {
         self.active_stats().memory + self.sealed_stats().memory
     }
 
-    /// Bytes of memtables that are in tables, and that readers still hold.
+    /// Bytes of memtables that are in tables, or superseded by a merged one, and that readers still hold.
     pub fn flushed_memory(&self) -> u64 {
         self.flushed.iter().filter_map(HeldMemory::bytes).sum()
     }
@@ -646,6 +643,40 @@ mod tests {
         drop(runs);
         assert!(front.flushed_memory() > 0, "a reader has it");
         drop(reader);
+        assert_eq!(front.flushed_memory(), 0);
+    }
+
+    /// What a merged table has itself is held by readers when another has taken its place.
+    #[test]
+    fn superseded_tables_are_counted_while_readers_have_them() {
+        let (options, memory, mut front) = index_tables();
+        let options =
+            CfOptions { memtable_prefix_bloom_size_ratio: 0.01, memtable_whole_key_filtering: true, ..options };
+        front.active = memory.memtable(1, &front.cmp, &options);
+        let merge_all = |front: &mut FamilyFront| {
+            while let Some(merge) = front.take_merge() {
+                assert!(front.merged(&merge, build(&merge, &options, &memory)));
+                front.merge_ended(false);
+            }
+        };
+        (1..=2).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        let plain = front.view();
+        merge_all(&mut front);
+        let filters = front.flushed_memory();
+        assert!((1..front.memory_usage()).contains(&filters), "{filters} bytes of two filters");
+        let own = match &front.sealed[0].table {
+            SealedTable::Plain(_) => panic!("they were merged"),
+            SealedTable::Merged(t) => t.own_memory_usage() as u64,
+        };
+        let merged = front.view();
+        (3..=4).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        merge_all(&mut front);
+        assert_eq!((front.sealed.len(), front.sealed[0].table.count()), (1, 4));
+        // Both views have the third, which was being filled.
+        assert_eq!(front.flushed_memory(), filters + filters / 2 + own);
+        drop(merged);
+        assert_eq!(front.flushed_memory(), filters + filters / 2);
+        drop(plain);
         assert_eq!(front.flushed_memory(), 0);
     }
 
