@@ -460,14 +460,32 @@ impl FamilyFront {
     }
 
     /// Decides again when index tables are merged and flushed; gives what has changed.
-    pub fn reschedule(&self, now: Seconds) -> Option<ScheduleChange> {
-        self.index?;
-        let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
-        let queues = IndexQueues { merge, flush_bytes: self.filled_memory() };
-        let mut schedule = self.schedule.get();
+    pub fn reschedule(&self, logs: LogsNow, now: Seconds) -> Option<ScheduleChange> {
+        let (mut schedule, queues) = self.schedule(logs)?;
         let change = schedule.decide(queues, now);
         self.schedule.set(schedule);
         change
+    }
+
+    /// When index tables are merged and flushed, and what waits; `None` of memtables with values. `logs`: what all
+    /// logs hold.
+    pub fn schedule(&self, logs: LogsNow) -> Option<(IndexSchedule, IndexQueues)> {
+        let index = self.index.as_ref()?;
+        let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
+        let queues = IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs) };
+        Some((self.schedule.get(), queues))
+    }
+
+    /// The part that is left of what bounds the memory of full index tables, or of the logs.
+    fn room(&self, index: &IndexTables, logs: LogsNow) -> f64 {
+        let full = self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() + self.active.memory_usage();
+        let memory = 1.0 - full as f64 / index.memory_max().max(1) as f64;
+        memory.min(logs.room() as f64 / logs.capacity.max(1) as f64)
+    }
+
+    /// How many times what the options say levels may hold.
+    pub fn level_factor(&self) -> u64 {
+        self.schedule.get().level_factor()
     }
 
     /// True as long as a memtable up to number `id` is in no table; with `tell`, until listeners have been told of its
@@ -501,6 +519,7 @@ impl FamilyFront {
         written: u64,
         without_merging: bool,
         logs: LogsNow,
+        now: Seconds,
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
         let size = memtable_size(self.index.as_ref(), options);
         let waiting: u64 = self.sealed.iter().map(|s| s.table.data_size()).sum();
@@ -510,6 +529,10 @@ impl FamilyFront {
             pace: &self.pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
             room: move |more| self.fill.room(filled(&self.active, size), written, more).min(logs.room() as f64),
+            pressure: match &self.index {
+                None => 1.0,
+                Some(index) => self.schedule.get().pressure(self.room(index, logs), now),
+            },
         }
     }
 
@@ -736,6 +759,6 @@ mod tests {
         let (options, memory) = (CfOptions::default(), FrontMemory::default());
         let mut front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
         (1..=9).for_each(|seq| fill(&mut front, &options, &memory, seq));
-        assert!(front.take_merge().is_none() && front.reschedule(0.0).is_none());
+        assert!(front.take_merge().is_none() && front.reschedule(LogsNow::UNBOUNDED, 0.0).is_none());
     }
 }
