@@ -288,6 +288,7 @@ impl Engine<'_> {
             pace: &self.pace,
             due: OneFlush { since: self.now, bytes: 0.0 },
             room: |more| more as f64 * memtable + (memtable - self.filled).max(0.0),
+            pressure: 1.0,
         };
         pace(std::iter::once(now), self.now, false).rate
     }

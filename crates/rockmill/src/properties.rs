@@ -72,6 +72,26 @@ pub const TPH_INDEX_MEMORY: &str = "rockmill.tph-index-memory";
 /// for each.
 pub const TPH_KEYS: &str = "rockmill.tph-keys";
 
+/// Number, Rockmill's own: so many full index tables of a tier in a row become one now (`index_merge_trigger_num`, as
+/// the queues have moved it); 0: none are merged. This one and the next five are 0 without a `fast_capacity`.
+pub const INDEX_MERGE_TRIGGER: &str = "rockmill.index-merge-trigger";
+
+/// Number, Rockmill's own: memory of full index tables at which they are flushed now (`data_flush_trigger_size`, as the
+/// queues have moved it).
+pub const DATA_FLUSH_TRIGGER_SIZE: &str = "rockmill.data-flush-trigger-size";
+
+/// Number, Rockmill's own: so many times what the options say levels may hold now: 1, 2 or 4.
+pub const LEVEL_CAPACITY_FACTOR: &str = "rockmill.level-capacity-factor";
+
+/// Number, Rockmill's own: full index tables of one tier in a row, the most.
+pub const INDEX_MERGE_QUEUE: &str = "rockmill.index-merge-queue";
+
+/// Number, Rockmill's own: memory of full index tables that wait for a flush.
+pub const DATA_FLUSH_QUEUE_SIZE: &str = "rockmill.data-flush-queue-size";
+
+/// Number, Rockmill's own: how often the triggers of index tables changed. `rocksdb.stats` has the reasons.
+pub const INDEX_SCHEDULE_CHANGES: &str = "rockmill.index-schedule-changes";
+
 /// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
 /// microseconds.
 pub const LONGEST_STALL_MICROS: &str = "rockmill.longest-stall-micros";

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use rockmill::{ColumnFamilyDescriptor, Db, IteratorMode, Options, WriteBatch, WriteOptions};
-use rockmill_io::{FileSystem, MemFileSystem};
+use rockmill::event_listener::FlushJobInfo;
+use rockmill::{
+    ColumnFamilyDescriptor, Db, EventListener, IteratorMode, Options, WriteBatch, WriteOptions, properties,
+};
+use rockmill_io::{Clock, FileSystem, ManualClock, MemFileSystem};
 
 fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     let mut o = Options::default();
@@ -477,4 +480,100 @@ fn index_merges_can_be_turned_off() {
     }
     assert!(number(&db, "rocksdb.num-immutable-mem-table") > 5);
     assert_eq!(merges(&db), (0, 0));
+}
+
+/// What moves when index tables are merged and flushed is in properties, statistics and the info log, with its reason;
+/// and time alone moves it where nothing happens.
+#[test]
+fn changes_of_the_schedule_are_told_with_their_reason() {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+    let mut o = options(&fs, 1 << 30);
+    o.set_clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    let db = Db::open(&o, "/db").expect("open");
+    let all = |db: &Db| {
+        let names = [properties::INDEX_MERGE_TRIGGER, properties::DATA_FLUSH_TRIGGER_SIZE];
+        let more = [properties::LEVEL_CAPACITY_FACTOR, properties::INDEX_SCHEDULE_CHANGES];
+        (names.map(|name| number(db, name)), more.map(|name| number(db, name)))
+    };
+    assert_eq!(all(&db), ([2, 100 << 10], [1, 0]));
+    let queues = [properties::INDEX_MERGE_QUEUE, properties::DATA_FLUSH_QUEUE_SIZE];
+    assert_eq!(queues.map(|name| number(&db, name)), [0, 0]);
+    let line = || {
+        let stats = db.property_value("rocksdb.stats").expect("a property").expect("stats");
+        stats.lines().find(|l| l.starts_with("Index tables: ")).expect("a line").to_owned()
+    };
+    assert!(line().ends_with("changed 0 times (core 0, device 0, idle 0), last since the beginning"), "{}", line());
+    db.put("key", vec![b'v'; 100]).expect("a put");
+    clock.advance(std::time::Duration::from_secs(61));
+    wait_until("nothing is short", || number(&db, properties::INDEX_SCHEDULE_CHANGES) > 0);
+    assert_eq!(all(&db), ([2, 50 << 10], [1, 1]), "half of it is flushed together");
+    let idle = "changed 1 times (core 0, device 0, idle 1), last since both index merges and flushes keep up";
+    assert!(line().ends_with(idle), "{}", line());
+    assert_eq!(db.counters().index_schedule_changes, 1);
+    drop(db);
+    let log = String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+    let told = "[default] both index merges and flushes keep up: index tables are merged when 2 are full, and flushed \
+                with 51200 bytes of memory; levels may hold 1 times what the options say";
+    assert!(log.contains(told), "{log}");
+
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs));
+    assert_eq!(all(&Db::open(&o, "/without").expect("open without")), ([0, 0], [0, 0]));
+}
+
+/// A flush begins when the lock is free.
+struct HeldFlush(Arc<Mutex<()>>);
+
+impl EventListener for HeldFlush {
+    fn on_flush_begin(&self, _: &FlushJobInfo) {
+        drop(self.0.lock());
+    }
+}
+
+/// Levels may hold more while the device is short, and no more than the options say when it is not: then what is too
+/// much is compacted though nobody writes.
+#[test]
+fn levels_hold_more_while_flushes_do_not_keep_up() {
+    const BASE: u64 = 16 << 10;
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+    let flush = Arc::new(Mutex::new(()));
+    let mut o = options(&fs, 1 << 20);
+    o.add_event_listener(HeldFlush(Arc::clone(&flush)));
+    o.set_clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    o.set_index_merge_trigger_num(0);
+    o.set_level_compaction_dynamic_level_bytes(false);
+    o.set_max_bytes_for_level_base(BASE);
+    o.set_target_file_size_base(4 << 10);
+    o.set_compression_type(rockmill::CompressionType::None);
+    let db = Db::open(&o, "/db").expect("open");
+    let (factor, default) = (|| number(&db, properties::LEVEL_CAPACITY_FACTOR), db.cf_handle("default").expect("it"));
+    let level = |n: usize| db.level_stats(&default).swap_remove(n);
+    assert_eq!((factor(), level(1).target_bytes), (1, Some(BASE)));
+
+    let held = flush.lock().expect("the lock");
+    for i in 0..800 {
+        // Most of it is overwritten, so that what is flushed fits into L1 as it is now.
+        db.put(format!("key{:05}", i % 40), vec![i as u8; 1000]).expect("a put");
+    }
+    for times in [2, 4] {
+        clock.advance(std::time::Duration::from_secs(2));
+        wait_until("the logs are full", || factor() >= times);
+    }
+    drop(held);
+    db.flush().expect("a flush");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
+    db.wait_for_background_work().expect("all is done");
+    assert_eq!((factor(), level(1).target_bytes), (4, Some(4 * BASE)));
+    let bytes = level(1).bytes;
+    assert!((2 * BASE..4 * BASE).contains(&bytes), "L1 has {bytes} bytes");
+
+    for times in [2, 1] {
+        clock.advance(std::time::Duration::from_secs(61));
+        wait_until("nothing is short", || factor() <= times);
+    }
+    wait_until("L1 has what the options say", || level(1).bytes <= BASE && level(2).bytes > 0);
+    assert_eq!(level(1).target_bytes, Some(BASE));
 }

@@ -258,15 +258,10 @@ impl MergedMemTable {
         self.range_dels.fragmented.clone()
     }
 
-    /// Another merged table has taken its place: nobody is to wait for the memory that it has itself.
-    pub(crate) fn mark_superseded(&self) {
-        self.account.iter().for_each(MemoryAccount::flushed);
-    }
-
-    /// Bytes that were allocated for what was filled: of the entries, and of range tombstones.
+    /// Bytes that its inputs have, or had: its filter is about as large as theirs together.
     fn filled_memory(&self) -> usize {
         let lists = self.entries.lists().iter().map(|list| list.memory_usage()).sum::<usize>();
-        lists + self.range_dels.filled_memory()
+        lists + self.range_dels.filled_memory() + self.bloom.as_ref().map_or(0, Bloom::memory_usage)
     }
 
     /// Bytes that it has itself, without the memtables that it keeps alive.
@@ -420,6 +415,8 @@ pub(crate) struct HeldMemory(Held);
 
 enum Held {
     Plain(Weak<MemTable>),
+    /// What it has beside its list.
+    Beside(Weak<MemTable>),
     /// Of what several became: what it has itself, and each of their lists.
     Merged(Weak<MergedMemTable>),
     List(Weak<SkipList>),
@@ -430,6 +427,7 @@ impl HeldMemory {
     pub fn bytes(&self) -> Option<u64> {
         let bytes = match &self.0 {
             Held::Plain(t) => t.upgrade()?.memory_usage(),
+            Held::Beside(t) => t.upgrade()?.memory_beside_list(),
             Held::Merged(t) => t.upgrade()?.own_memory_usage(),
             Held::List(list) => list.upgrade()?.memory_usage(),
         };
@@ -472,6 +470,18 @@ impl SealedTable {
                 lists.chain([HeldMemory(Held::Merged(Arc::downgrade(t)))]).collect()
             }
         }
+    }
+
+    /// A merged table has taken its place and keeps its lists. Gives what goes with its last reader: nobody is to wait
+    /// for that.
+    pub(crate) fn superseded(&self) -> HeldMemory {
+        HeldMemory(match self {
+            Self::Plain(t) => Held::Beside(Arc::downgrade(t)),
+            Self::Merged(t) => {
+                t.account.iter().for_each(MemoryAccount::flushed);
+                Held::Merged(Arc::downgrade(t))
+            }
+        })
     }
 
     /// Of index tables: where the values are.

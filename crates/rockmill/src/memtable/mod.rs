@@ -285,9 +285,15 @@ impl MemTable {
     /// Bytes allocated.
     #[inline]
     pub fn memory_usage(&self) -> usize {
+        self.list.memory_usage() + self.memory_beside_list()
+    }
+
+    /// Bytes of range tombstones and of the filter: they go with the memtable, while a merged one keeps the list.
+    #[inline]
+    fn memory_beside_list(&self) -> usize {
         let range_dels =
             if self.num_range_dels.load(Ordering::Relaxed) == 0 { 0 } else { self.range_dels.lock().bytes };
-        self.list.memory_usage() + range_dels + self.bloom.as_ref().map_or(0, Bloom::memory_usage)
+        range_dels + self.bloom.as_ref().map_or(0, Bloom::memory_usage)
     }
 
     fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
@@ -322,6 +328,16 @@ impl MemTable {
     /// Smallest sequence number added, `u64::MAX` when empty.
     pub fn first_sequence(&self) -> SequenceNumber {
         self.first_sequence.load(Ordering::Relaxed)
+    }
+}
+
+/// The list, which has the account of all of it, may stay for a merged memtable.
+impl Drop for MemTable {
+    fn drop(&mut self) {
+        let bytes = self.memory_beside_list();
+        if let Some(account) = self.list.account().filter(|_| bytes > 0) {
+            account.freed(bytes);
+        }
     }
 }
 

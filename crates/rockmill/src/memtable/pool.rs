@@ -160,7 +160,7 @@ impl MemoryPool {
     pub fn clear(&self) {
         let pieces = std::mem::take(&mut *self.free.lock());
         if let Some(account) = &self.account {
-            account.give_back(pieces.len() * PIECE);
+            account.freed(pieces.len() * PIECE);
         }
     }
 }

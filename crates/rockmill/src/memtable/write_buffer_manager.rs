@@ -245,7 +245,13 @@ impl MemoryAccount {
         }
     }
 
-    /// Takes back a charge, of memory that is another account's now or was freed.
+    /// Takes back a charge of memory that was freed.
+    pub fn freed(&self, bytes: usize) {
+        self.give_back(bytes);
+        self.manager.wake();
+    }
+
+    /// Takes back a charge of memory that is another account's now.
     pub fn give_back(&self, bytes: usize) {
         // As in `charge`.
         self.charged.fetch_sub(bytes, Ordering::Relaxed);
@@ -355,6 +361,28 @@ mod tests {
         });
         m.set_allow_stall(false);
         assert!(!m.should_stall());
+    }
+
+    #[test]
+    fn a_wait_ends_with_memory_that_is_freed() {
+        let m = WriteBufferManager::new_write_buffer_manager(100, true);
+        let a = m.account();
+        a.charge(200);
+        a.immutable();
+        let woken = crate::sync::thread::scope(|s| {
+            let waiting = s.spawn(|| {
+                let began = std::time::Instant::now();
+                while m.should_stall() {
+                    m.wait(Duration::from_secs(60), || false);
+                }
+                began.elapsed()
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            a.freed(150);
+            waiting.join().expect("the waiter")
+        });
+        assert!(woken < Duration::from_secs(50), "only the limit of the wait ended it");
+        assert_eq!(m.get_usage(), 50);
     }
 
     #[test]

@@ -176,6 +176,8 @@ pub struct MemtablesNow<'a, R> {
     pub due: OneFlush,
     /// Bytes that writers can write until the memtable that is filled is full, and so many more are.
     pub room: R,
+    /// How much of the pace writers feel: 1 all of it, 0 nothing. Less than 1 only for index tables.
+    pub pressure: f64,
 }
 
 /// How fast writers may write at a moment, so that memtables are full when the flush in flight ends.
@@ -202,9 +204,9 @@ pub fn pace<'a, R: FnOnce(usize) -> f64>(
         return Pace::FREE;
     }
     let paces = families.map(|f| match f.memtables.most.checked_sub(f.memtables.full + 1) {
-        Some(more) if f.flushing => {
+        Some(more) if f.flushing && f.pressure > 0.0 => {
             let room = (f.room)(more);
-            Pace { rate: f.pace.rate(now, room, f.due), room }
+            Pace { rate: f.pace.rate(now, room, f.due) / (f.pressure * f.pressure), room }
         }
         // At the limit writers are stopped.
         _ => Pace::FREE,
@@ -300,6 +302,7 @@ mod tests {
             pace: &flush,
             due: OneFlush { since: 10.0, bytes: 1e6 },
             room: move |more: usize| room * (more + 1) as f64,
+            pressure: 1.0,
         };
         assert_eq!(pace([of(1, false, 1.0)].into_iter(), 10.0, false), Pace::FREE, "no flush");
         assert_eq!(pace([of(2, true, 1.0)].into_iter(), 10.0, false), Pace::FREE, "writers are stopped");
@@ -309,6 +312,9 @@ mod tests {
         assert_eq!(slowest, Pace { rate: flush.rate(10.0, 2e6, of(0, true, 0.0).due), room: 2e6 });
         assert!(pace(all(), 20.0, false).rate < slowest.rate, "it is late");
         assert_eq!(pace([of(0, true, 2e6)].into_iter(), 10.0, false).room, 4e6, "one more may be full");
+        let felt = |pressure| pace([MemtablesNow { pressure, ..of(1, true, 2e6) }].into_iter(), 10.0, false);
+        assert_eq!((felt(0.0), felt(1.0)), (Pace::FREE, slowest), "nothing, and all of it");
+        assert_eq!(felt(0.5), Pace { rate: slowest.rate * 4.0, room: 2e6 });
     }
 
     #[test]

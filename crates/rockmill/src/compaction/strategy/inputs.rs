@@ -111,7 +111,7 @@ pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usiz
 impl<'a> Picker<'a> {
     pub fn new(version: &'a Arc<Version>, options: &'a CfOptions, running: &'a RunningCompactions) -> Self {
         let sums = running.sums(version);
-        let scores = scores_of(version, options, &sums);
+        let scores = scores_of(version, options, &sums, running.level_factor());
         Self { version, options, scores, sums, running, moment: Moment::default() }
     }
 

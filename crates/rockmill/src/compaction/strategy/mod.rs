@@ -95,6 +95,8 @@ pub struct RunningCompactions {
     round_robin: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
     flush_bound: bool,
+    /// Levels may hold so many times what the options say; 0 is 1.
+    level_factor: u64,
     /// The tree as it was at the last pick: a memo. What is picked does not depend on it; debug builds compare it with
     /// what it stands for. In a `RefCell`, since parts of it are computed only when a strategy asks for them: a `&mut`
     /// would have to go through every function of every strategy, and the few that look something up would be hard
@@ -209,7 +211,7 @@ impl RunningCompactions {
     /// The scores of a version, as [`level_scores`](score::level_scores) computes them. What they are made of is kept:
     /// tables are looked at that were not there the last time.
     pub fn level_scores(&self, version: &Arc<Version>, options: &CfOptions) -> LevelScores {
-        score::scores_of(version, options, &self.sums(version))
+        score::scores_of(version, options, &self.sums(version), self.level_factor())
     }
 
     /// Places of a level's base run, those first whose tables overlap least below for their bytes. Marked ones, and old
@@ -342,6 +344,16 @@ impl RunningCompactions {
     /// True when few bytes matter more than many jobs.
     pub fn is_flush_bound(&self) -> bool {
         self.flush_bound
+    }
+
+    /// Says how many times what the options say levels may hold. Scores are to be computed anew.
+    pub fn set_level_factor(&mut self, times: u64) {
+        self.level_factor = times;
+    }
+
+    /// As it was set.
+    pub fn level_factor(&self) -> u64 {
+        self.level_factor.max(1)
     }
 
     /// Threads for jobs, as they were set; 0: not known.

@@ -62,14 +62,18 @@ impl LevelScores {
 /// Computes the scores of a version. Where they are needed again and again,
 /// [`RunningCompactions::level_scores`](super::RunningCompactions::level_scores) is quicker.
 pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
-    scores_of(version, options, &LevelSums::of(version))
+    scores_of(version, options, &LevelSums::of(version), 1)
 }
 
-/// The scores of a version whose levels come to these sums.
-pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> LevelScores {
+/// The scores of a version whose levels come to these sums, where levels may hold `times` what the options say. Which
+/// level L0 goes to, and which levels are to be emptied, does not depend on it: a level that became unnecessary would
+/// have to be rewritten just when there is no time for it.
+pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSums], times: u64) -> LevelScores {
     let usable = version.usable_levels();
     let sizes: Vec<u64> = sums.iter().take(usable).map(LevelSums::bytes).collect();
     let mut base = base_bytes(&sizes, options);
+    base.targets.iter_mut().for_each(|target| *target = target.saturating_mul(times));
+    base.l0_bytes = base.l0_bytes.saturating_mul(times);
     base.targets.resize(version.levels.len(), u64::MAX);
     let l0_files = version.levels.first().map_or(0, Level::len);
     let (mut scores, pending_bytes, mut runs) = match options.compaction_style {
@@ -200,6 +204,8 @@ fn grow(bytes: u64, factor: f64) -> u64 {
 
 struct Base {
     level: usize,
+    /// Bytes at which L0 is compacted, however few files it has.
+    l0_bytes: u64,
     lowest_unnecessary: Option<usize>,
     targets: Vec<u64>,
 }
@@ -208,14 +214,16 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     let levels = sizes.len();
     let factor = options.max_bytes_for_level_multiplier;
     let factor = if factor > 0.0 { factor } else { 1.0 };
-    let base_max = options.max_bytes_for_level_base.max(1);
+    let l0_bytes = options.max_bytes_for_level_base;
+    let base_max = l0_bytes.max(1);
     if !options.dynamic_levels() {
         let mut targets = vec![base_max; levels];
         for i in 2..levels {
             let more = options.max_bytes_for_level_multiplier_additional.get(i - 1).copied().unwrap_or(1);
             targets[i] = grow(grow(targets[i - 1], factor), f64::from(more.max(0))).max(1);
         }
-        return Base { level: 1.min(levels.saturating_sub(1)), lowest_unnecessary: None, targets };
+        let level = 1.min(levels.saturating_sub(1));
+        return Base { level, l0_bytes, lowest_unnecessary: None, targets };
     }
 
     let mut targets = vec![u64::MAX; levels];
@@ -223,7 +231,7 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
     let largest = sizes.iter().skip(1).copied().max().unwrap_or(0);
     let Some(first_full) = first_full else {
         // Nothing below L0: it compacts straight into the last level.
-        return Base { level: levels.saturating_sub(1), lowest_unnecessary: None, targets };
+        return Base { level: levels.saturating_sub(1), l0_bytes, lowest_unnecessary: None, targets };
     };
     let base_min = (base_max as f64 / factor) as u64;
 
@@ -254,7 +262,7 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
         // Never below the base size: an hourglass-shaped tree would favour deeper levels over a full L0.
         *target = size.max(base_max);
     }
-    Base { level, lowest_unnecessary, targets }
+    Base { level, l0_bytes, lowest_unnecessary, targets }
 }
 
 /// A file's size with what its tombstones will free added, so that they sink sooner.
@@ -276,7 +284,7 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
             let runs = of_level.tables() - of_level.busy();
             let mut score = runs as f64 / f64::from(options.level0_file_num_compaction_trigger.max(1));
             if dynamic {
-                if free >= options.max_bytes_for_level_base {
+                if free >= base.l0_bytes {
                     score = score.max(1.01);
                 }
                 let base_target = base.targets.get(base.level).copied().unwrap_or(u64::MAX);
@@ -288,7 +296,7 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
                     score *= SCORE_SCALE;
                 }
             } else {
-                score = score.max(free as f64 / options.max_bytes_for_level_base.max(1) as f64);
+                score = score.max(free as f64 / base.l0_bytes.max(1) as f64);
             }
             scores[0] = score;
             continue;
@@ -321,7 +329,7 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
 fn debt_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> u64 {
     let Some(&l0_bytes) = sizes.first() else { return 0 };
     let l0_due = version.levels[0].len() as i64 >= i64::from(options.level0_file_num_compaction_trigger)
-        || l0_bytes >= options.max_bytes_for_level_base;
+        || l0_bytes >= base.l0_bytes;
     let mut debt = if l0_due { l0_bytes } else { 0 };
     let mut incoming = debt;
     for level in base.level.max(1)..sizes.len().saturating_sub(1) {
@@ -412,6 +420,48 @@ mod tests {
         assert!(s.scores[0] >= 10.1, "{s:?}");
         let s = level_scores(&TreeSpec::new(7).file(0, "a", "z", 300 * MB).build(), &options(false));
         assert_eq!(s.scores[0], 3.0);
+    }
+
+    fn scores_times(t: TreeSpec, dynamic: bool, times: u64) -> LevelScores {
+        let v = t.build();
+        scores_of(&v, &options(dynamic), &LevelSums::of(&v), times)
+    }
+
+    #[test]
+    fn levels_that_may_hold_more_have_lower_scores_and_less_debt() {
+        let tree = || {
+            TreeSpec::new(7).file(0, "a", "z", 150 * MB).file(4, "a", "b", 150 * MB).file(5, "a", "b", 900 * MB).file(
+                6,
+                "a",
+                "b",
+                5000 * MB,
+            )
+        };
+        for dynamic in [false, true] {
+            let [once, twice] = [1, 2].map(|times| scores_times(tree(), dynamic, times));
+            assert_eq!((once.base_level, twice.base_level), (if dynamic { 4 } else { 1 }, once.base_level));
+            assert_eq!(once.lowest_unnecessary_level, twice.lowest_unnecessary_level);
+            for (level, (a, b)) in once.targets.iter().zip(&twice.targets).enumerate() {
+                assert_eq!(*b, a.saturating_mul(2), "level {level}");
+            }
+            assert!(once.scores[0] >= 1.0 && twice.scores[0] < 1.0, "L0 has fewer bytes than 200 MB: {twice:?}");
+            assert!(once.pending_bytes > twice.pending_bytes, "{dynamic}");
+        }
+        let (once, twice) = (scores_times(tree(), true, 1), scores_times(tree(), true, 2));
+        assert!(once.scores[4] >= 1.0 && once.scores[5] >= 1.0, "{once:?}");
+        assert!(twice.scores[4] < 1.0 && twice.scores[5] < 1.0, "{twice:?}");
+    }
+
+    /// With a base of 400 MB instead of 100 MB, L4 with its 20 MB would have to be emptied.
+    #[test]
+    fn no_level_is_emptied_since_levels_may_hold_more() {
+        let tree = || TreeSpec::new(7).file(4, "a", "b", 20 * MB).file(6, "a", "b", 2000 * MB);
+        let four = scores_times(tree(), true, 4);
+        assert_eq!((four.base_level, four.lowest_unnecessary_level), (4, None));
+        let v = tree().build();
+        let as_option = CfOptions { max_bytes_for_level_base: 400 * MB, ..options(true) };
+        assert_eq!(level_scores(&v, &as_option).lowest_unnecessary_level, Some(4), "what is avoided");
+        assert_eq!(scores_times(TreeSpec::new(7), true, 4), scores_times(TreeSpec::new(7), true, 1), "an empty tree");
     }
 
     #[test]

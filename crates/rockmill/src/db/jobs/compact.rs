@@ -55,6 +55,10 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
     if !may_pick(state) {
         return None;
     }
+    let oldest_snapshot = state.jobs.oldest_snapshot;
+    for c in state.cfs.values_mut().filter(|c| c.jobs.running.level_factor() != c.front.level_factor()) {
+        c.rescore(oldest_snapshot);
+    }
     // A job may have several threads: no more are to work than there are.
     let busy: usize = state.cfs.values().map(|c| c.jobs.running.busy_threads()).sum();
     if busy >= threads && state.cfs.values().any(|c| c.jobs.running.has_split_jobs()) {

@@ -189,6 +189,7 @@ impl CfState {
     /// Computes anew what is due, after the version, the options or the running jobs changed.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
         let (options, jobs) = (self.cf.options.load(), &mut self.jobs);
+        jobs.running.set_level_factor(self.front.level_factor());
         jobs.scores = jobs.running.level_scores(&self.version, &options);
         jobs.aging = aging(&self.version, &options, oldest_snapshot);
         (jobs.aging_blocked, jobs.nothing_found) = (false, false);

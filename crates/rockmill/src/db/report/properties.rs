@@ -9,6 +9,7 @@ use crate::db::report::approximate_sizes::estimate_live_data_size;
 use crate::db::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
 use crate::options::CompactionStyle;
+use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
 use crate::properties as names;
 use crate::sync::atomic::Ordering;
 use crate::version::{Level, Version, each_file};
@@ -201,6 +202,14 @@ impl DbInner {
             }
             "rockmill.stall-delayed-micros" => self.pacing.writers().delayed_micros.load(Ordering::Relaxed),
             names::SUSTAINED_WRITE_RATE => self.pacing.writers().sustained(),
+            names::INDEX_MERGE_TRIGGER
+            | names::DATA_FLUSH_TRIGGER_SIZE
+            | names::LEVEL_CAPACITY_FACTOR
+            | names::INDEX_MERGE_QUEUE
+            | names::DATA_FLUSH_QUEUE_SIZE
+            | names::INDEX_SCHEDULE_CHANGES => {
+                c.front.schedule(self.logs_now(state)).map_or(0, |s| of_schedule(s, name))
+            }
             names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),
             "rockmill.stall-stopped-micros" => self.pacing.writers().stopped_micros.load(Ordering::Relaxed),
             _ => return None,
@@ -227,6 +236,18 @@ impl DbInner {
         let raw: u64 = self.sampled_numbers(cf, &version).iter().map(|n| n.raw_bytes).sum();
         let stored: u64 = files.iter().filter(|f| f.numbers.get().is_some()).map(|f| f.size()).sum();
         if stored == 0 { -1.0 } else { raw as f64 / stored as f64 }
+    }
+}
+
+/// A number of the schedule of index tables, and of what waits.
+fn of_schedule((schedule, queues): (IndexSchedule, IndexQueues), name: &str) -> u64 {
+    match name {
+        names::INDEX_MERGE_TRIGGER => schedule.now().merge as u64,
+        names::DATA_FLUSH_TRIGGER_SIZE => schedule.now().flush_bytes,
+        names::LEVEL_CAPACITY_FACTOR => schedule.level_factor(),
+        names::INDEX_MERGE_QUEUE => queues.merge as u64,
+        names::DATA_FLUSH_QUEUE_SIZE => queues.flush_bytes,
+        _ => schedule.history().changes(),
     }
 }
 

@@ -9,6 +9,8 @@ use crate::db::report::events::LevelJobStats;
 use crate::db::report::properties::levels;
 use crate::db::report::stats::DbCounters;
 use crate::db::{CfState, DbInner};
+use crate::pacing::decide::LogsNow;
+use crate::pacing::index_tables::Short;
 use crate::sync::atomic::Ordering;
 use crate::version::Version;
 
@@ -70,8 +72,9 @@ impl DbInner {
     pub(crate) fn cf_stats_text(&self, id: u32, begin_interval: bool) -> Option<String> {
         let now = self.micros_up();
         let mut state = self.state.lock();
+        let logs = self.logs_now(&state);
         let c = state.cfs.get_mut(&id)?;
-        let text = cf_text(c, now);
+        let text = cf_text(c, logs, now);
         if begin_interval {
             c.job_stats.reported = (now, sum(c));
         }
@@ -157,7 +160,7 @@ fn sum(c: &CfState) -> LevelJobStats {
     sum
 }
 
-fn cf_text(c: &CfState, now: u64) -> String {
+fn cf_text(c: &CfState, logs: LogsNow, now: u64) -> String {
     let head = "Level    Files   Size     Score Read(GB)  Rn(GB) Rnp1(GB) Write(GB) WPreComp(GB) Wnew(GB) Moved(GB) \
                 W-Amp Rd(MB/s) Wr(MB/s) Comp(sec) CompMergeCPU(sec) Comp(cnt) Avg(sec) KeyIn KeyDrop Rblob(GB) \
                 Wblob(GB)";
@@ -205,6 +208,24 @@ fn cf_text(c: &CfState, now: u64) -> String {
         );
     }
     let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.jobs.scores().pending_bytes);
+    if let Some((schedule, queues)) = c.front.schedule(logs) {
+        let (now, history) = (schedule.now(), schedule.history());
+        let _ = writeln!(
+            s,
+            "Index tables: {} become one, flushed with {:.2} MB, levels hold {} times their options; waiting: {} in a \
+             row, {:.2} MB; changed {} times (core {}, device {}, idle {}), last since {}",
+            now.merge,
+            now.flush_bytes as f64 / MB,
+            schedule.level_factor(),
+            queues.merge,
+            queues.flush_bytes as f64 / MB,
+            history.changes(),
+            history.core,
+            history.device,
+            history.nothing,
+            history.last.map_or("the beginning", Short::name)
+        );
+    }
     let pieces = c.version.pieces().totals();
     if pieces.tables > 0 {
         let _ = writeln!(

@@ -22,20 +22,29 @@ impl DbInner {
         self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
     }
 
+    /// Where index tables rest, time alone changes when they are merged and flushed.
+    pub fn look_at_schedule(&self) {
+        if self.front.memory().index().is_some() {
+            self.reschedule(&self.state.lock());
+        }
+    }
+
     /// Decides again when index tables are merged and flushed.
     fn reschedule(&self, state: &State) {
         if self.front.memory().index().is_none() {
             return;
         }
-        let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
+        let (logs, now) = (self.logs_now(state), self.opts.clock.monotonic_nanos() as f64 * 1e-9);
         for c in state.cfs.values() {
-            let Some(change) = c.front.reschedule(now) else { continue };
+            let Some(change) = c.front.reschedule(logs, now) else { continue };
             let Triggers { merge, flush_bytes } = change.now;
             log_info!(
                 self.log,
-                "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of memory",
+                "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of \
+                 memory; levels may hold {} times what the options say",
                 c.cf.name,
-                change.short.name()
+                change.short.name(),
+                change.level_factor
             );
             count(&self.stats.index_schedule_changes, 1);
             self.work_available.notify_all();
@@ -87,8 +96,10 @@ impl DbInner {
     pub fn pace_at(&self, now: Seconds, written: u64) -> Pace {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
         let logs = self.logs_now(&state);
-        let families =
-            state.cfs.values().map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging, logs));
+        let families = state
+            .cfs
+            .values()
+            .map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging, logs, now));
         decide::pace(families, now, state.errors.worst().is_some())
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct FamilyFront {
     active_log: u64,
     /// Oldest first.
     sealed: VecDeque<Sealed>,
-    /// Of memtables that are flushed, and that readers may still hold.
+    /// Of memtables that are flushed, or whose entries a merged one has, and that readers may still hold.
     flushed: Vec<HeldMemory>,
     /// Logs below this hold nothing for the column family; in the MANIFEST.
     log_number: u64,
@@ -447,11 +447,8 @@ impl FamilyFront {
         let Some(place) = self.place_of(merge) else { return false };
         let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
         let table = merged.into_table();
-        for replaced in self.sealed.range(place.clone()) {
-            if let SealedTable::Merged(replaced) = &replaced.table {
-                replaced.mark_superseded();
-            }
-        }
+        self.flushed.retain(|held| held.bytes().is_some());
+        self.flushed.extend(self.sealed.range(place.clone()).map(|s| s.table.superseded()));
         self.sealed.drain(place.start + 1..place.end);
         self.sealed[place.start] = Sealed { table, log, tier };
         true
@@ -463,14 +460,32 @@ impl FamilyFront {
     }
 
     /// Decides again when index tables are merged and flushed; gives what has changed.
-    pub fn reschedule(&self, now: Seconds) -> Option<ScheduleChange> {
-        self.index?;
-        let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
-        let queues = IndexQueues { merge, flush_bytes: self.filled_memory() };
-        let mut schedule = self.schedule.get();
+    pub fn reschedule(&self, logs: LogsNow, now: Seconds) -> Option<ScheduleChange> {
+        let (mut schedule, queues) = self.schedule(logs)?;
         let change = schedule.decide(queues, now);
         self.schedule.set(schedule);
         change
+    }
+
+    /// When index tables are merged and flushed, and what waits; `None` of memtables with values. `logs`: what all
+    /// logs hold.
+    pub fn schedule(&self, logs: LogsNow) -> Option<(IndexSchedule, IndexQueues)> {
+        let index = self.index.as_ref()?;
+        let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
+        let queues = IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs) };
+        Some((self.schedule.get(), queues))
+    }
+
+    /// The part that is left of what bounds the memory of full index tables, or of the logs.
+    fn room(&self, index: &IndexTables, logs: LogsNow) -> f64 {
+        let full = self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() + self.active.memory_usage();
+        let memory = 1.0 - full as f64 / index.memory_max().max(1) as f64;
+        memory.min(logs.room() as f64 / logs.capacity.max(1) as f64)
+    }
+
+    /// How many times what the options say levels may hold.
+    pub fn level_factor(&self) -> u64 {
+        self.schedule.get().level_factor()
     }
 
     /// True as long as a memtable up to number `id` is in no table; with `tell`, until listeners have been told of its
@@ -504,6 +519,7 @@ impl FamilyFront {
         written: u64,
         without_merging: bool,
         logs: LogsNow,
+        now: Seconds,
     ) -> MemtablesNow<'_, impl FnOnce(usize) -> f64 + use<'_>> {
         let size = memtable_size(self.index.as_ref(), options);
         let waiting: u64 = self.sealed.iter().map(|s| s.table.data_size()).sum();
@@ -513,6 +529,10 @@ impl FamilyFront {
             pace: &self.pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
             room: move |more| self.fill.room(filled(&self.active, size), written, more).min(logs.room() as f64),
+            pressure: match &self.index {
+                None => 1.0,
+                Some(index) => self.schedule.get().pressure(self.room(index, logs), now),
+            },
         }
     }
 
@@ -538,7 +558,7 @@ impl FamilyFront {
         self.active_stats().memory + self.sealed_stats().memory
     }
 
-    /// Bytes of memtables that are in tables, and that readers still hold.
+    /// Bytes of memtables that are in tables, or superseded by a merged one, and that readers still hold.
     pub fn flushed_memory(&self) -> u64 {
         self.flushed.iter().filter_map(HeldMemory::bytes).sum()
     }
@@ -649,6 +669,40 @@ mod tests {
         assert_eq!(front.flushed_memory(), 0);
     }
 
+    /// What a merged table has itself is held by readers when another has taken its place.
+    #[test]
+    fn superseded_tables_are_counted_while_readers_have_them() {
+        let (options, memory, mut front) = index_tables();
+        let options =
+            CfOptions { memtable_prefix_bloom_size_ratio: 0.01, memtable_whole_key_filtering: true, ..options };
+        front.active = memory.memtable(1, &front.cmp, &options);
+        let merge_all = |front: &mut FamilyFront| {
+            while let Some(merge) = front.take_merge() {
+                assert!(front.merged(&merge, build(&merge, &options, &memory)));
+                front.merge_ended(false);
+            }
+        };
+        (1..=2).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        let plain = front.view();
+        merge_all(&mut front);
+        let filters = front.flushed_memory();
+        assert!((1..front.memory_usage()).contains(&filters), "{filters} bytes of two filters");
+        let own = match &front.sealed[0].table {
+            SealedTable::Plain(_) => panic!("they were merged"),
+            SealedTable::Merged(t) => t.own_memory_usage() as u64,
+        };
+        let merged = front.view();
+        (3..=4).for_each(|seq| fill(&mut front, &options, &memory, seq));
+        merge_all(&mut front);
+        assert_eq!((front.sealed.len(), front.sealed[0].table.count()), (1, 4));
+        // Both views have the third, which was being filled.
+        assert_eq!(front.flushed_memory(), filters + filters / 2 + own);
+        drop(merged);
+        assert_eq!(front.flushed_memory(), filters + filters / 2);
+        drop(plain);
+        assert_eq!(front.flushed_memory(), 0);
+    }
+
     #[test]
     fn a_merge_of_what_a_flush_took_is_thrown_away() {
         let (options, memory, mut front) = index_tables();
@@ -705,6 +759,6 @@ mod tests {
         let (options, memory) = (CfOptions::default(), FrontMemory::default());
         let mut front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
         (1..=9).for_each(|seq| fill(&mut front, &options, &memory, seq));
-        assert!(front.take_merge().is_none() && front.reschedule(0.0).is_none());
+        assert!(front.take_merge().is_none() && front.reschedule(LogsNow::UNBOUNDED, 0.0).is_none());
     }
 }

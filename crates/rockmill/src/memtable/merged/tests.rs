@@ -461,6 +461,37 @@ fn the_memory_is_the_inputs_and_its_own() {
     assert_eq!(manager.get_usage(), 0);
 }
 
+/// A merged memtable has tombstones and a filter of its own: those of its inputs go with their last reader.
+#[test]
+fn filters_and_tombstones_of_inputs_are_charged_until_their_readers_go() {
+    let cmp = InternalKeyComparator::default();
+    let manager = WriteBufferManager::new_write_buffer_manager(0, false);
+    let filter = MemTableFilter { bytes: 1 << 10, whole_keys: true, prefixes: None };
+    let table = |id: u64| {
+        let table = MemTable::charging(id, cmp.clone(), 4096, &filter, Some(&manager), None);
+        (0..10).for_each(|i| table.add(id * 100 + i, Value, format!("key{i}").as_bytes(), b"value"));
+        (10..40).for_each(|i| table.add(id * 100 + i, RangeDeletion, format!("a{i}").as_bytes(), &[b'b'; 100]));
+        table.mark_immutable();
+        SealedTable::Plain(Arc::new(table))
+    };
+    let inputs = [table(2), table(1)];
+    let of_inputs: usize = inputs.iter().map(SealedTable::memory_usage).sum();
+    let filter = MemTableFilter { bytes: 2 << 10, ..filter.clone() };
+    let plan = MergePlan { manager: Some(&manager), filter: &filter, ..plan(MAX_SEQUENCE, &[], 1) };
+    let (merged, _) = merge(&inputs, &plan, Sizes::USUAL);
+    assert_eq!(manager.get_usage(), of_inputs + merged.own_memory_usage());
+    assert_eq!(merged.filled_memory(), of_inputs, "no less is waiting for a flush");
+    let superseded = inputs.each_ref().map(SealedTable::superseded);
+    let left: u64 = superseded.iter().filter_map(HeldMemory::bytes).sum();
+    assert!(left > 2 * (1024 + 30 * 103), "{left} bytes of filters and tombstones");
+    drop(inputs);
+    assert!(superseded.iter().all(|held| held.bytes().is_none()));
+    assert_eq!(manager.get_usage(), merged.memory_usage());
+    assert_eq!(merged.memory_usage(), of_inputs - left as usize + merged.own_memory_usage());
+    drop(merged);
+    assert_eq!(manager.get_usage(), 0);
+}
+
 #[test]
 fn a_filter_leaves_lookups_and_seeks_out() {
     let cmp = InternalKeyComparator::default();
