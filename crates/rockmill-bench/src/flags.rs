@@ -451,9 +451,8 @@ impl Flags {
     }
 
     /// Where tables are without index tables: L0 and L1 on the faster device, the others in `dir`; empty where all are in
-    /// `dir`. A level is
-    /// in the first path while the sizes of it and of all above it fit, and L0 counts as large as L1, so that twice the
-    /// base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
+    /// `dir`. A level is in the first path while the sizes of it and of all above it fit, and L0 counts as large as L1,
+    /// so that twice the base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
     pub(crate) fn table_paths(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         match self.fast_path.is_empty() || self.fast_capacity.0 > 0 {
             true => vec![],
