@@ -11,9 +11,6 @@ mod disk;
 #[path = "schedules/explore.rs"]
 mod explore;
 #[cfg(rockmill_shuttle)]
-#[path = "schedules/hybrid.rs"]
-mod hybrid;
-#[cfg(rockmill_shuttle)]
 #[path = "schedules/index_merge.rs"]
 mod index_merge;
 #[cfg(miri)]

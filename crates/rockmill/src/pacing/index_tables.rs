@@ -8,7 +8,9 @@
 //! | data flush | how often full tables have [`Triggers::flush_bytes`] | over 3 | the device is short |
 //!
 //! The second is too long, too, where less than a quarter of the memory or of the logs is left: with large triggers or
-//! large values writers come to these bounds first. Tables that are being merged or flushed count. The paper's first queue has all tables that are too small for a
+//! large values writers come to these bounds first.
+//!
+//! Tables that are being merged or flushed count. The paper's first queue has all tables that are too small for a
 //! flush. With tiers, some of them wait for nothing: one of each tier may rest. So here it is the longest row, which is
 //! shorter than the trigger at rest, and as long while merges keep up.
 //!
@@ -30,8 +32,9 @@
 //! **Writers** are slowed only where both are short, and near the bounds ([`IndexSchedule::pressure`]): where one is
 //! short, the other takes more of the work. The pressure p is 1 where both queues were too long lately: what relieves
 //! the one fills the other, so that both would be too long in turn. Otherwise it rises from 0, where half of the memory
-//! or of the logs is left, to 1 at a quarter. Writers get what `flush_pace.rs` says, divided by p^2, as below a slowdown
-//! trigger (`write_control.rs`): the rate has no cliff, and neither memory nor logs are full before the flush ends.
+//! or of the logs is left, to 1 at a quarter. Writers get what `flush_pace.rs` says, divided by p^2, as below a
+//! slowdown trigger (`write_control.rs`): the rate has no cliff, and neither memory nor logs are full before the flush
+//! ends.
 //!
 //! A pure state machine in given times.
 
