@@ -86,7 +86,7 @@ impl Part {
         let buckets = Buckets { dense: (all * 3 / 10) as u32, sparse: (all - all * 3 / 10) as u32 };
         // Odd: behind XOR and the remainder by an even number, low bits differ where they did before, whatever the
         // pilot, and a bucket may have no pilot.
-        let places = Modulus::new((keys as f64 / setting.alpha) as u64 + 1 | 1);
+        let places = Modulus::new(((keys as f64 / setting.alpha) as u64 + 1) | 1);
         let (pilots, taken) = search(buckets, places, hashes);
         let (dense, sparse) = pilots.split_at(buckets.dense as usize);
         let mut next = 0;
