@@ -40,6 +40,8 @@ const MERGE_MIN: usize = 2;
 /// Parts and times of the option's bytes that are flushed together.
 const FLUSH_BYTES_LESS: u64 = 2;
 const FLUSH_BYTES_MORE: u64 = 4;
+/// So many flushes of full index tables may be due before writers stop.
+const FLUSHES_MAX: usize = 8;
 
 /// When something is done with full index tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,6 +50,13 @@ pub struct Triggers {
     pub merge: usize,
     /// Those with so much memory are flushed (the paper's `data_flush_trigger_size`, DFTS).
     pub flush_bytes: u64,
+}
+
+impl Triggers {
+    /// Bytes of memory of full tables, of `size` each, at which writers stop.
+    pub fn memory_max(self, size: usize) -> usize {
+        (self.flush_bytes as usize).max(size).saturating_mul(FLUSHES_MAX)
+    }
 }
 
 /// What waits.
