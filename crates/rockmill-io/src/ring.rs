@@ -4,13 +4,14 @@
 //!    io_uring, or plain calls behind the same interface where there is none ([`BatchProbe`] says why), or in memory.
 //! 2. [`BatchIo::read`] takes a [`ReadPlan`]: for each input run the spans that will be read, in order. Several of each
 //!    run are in flight ahead of the one in use; [`ReadStream::next`] gives them in order as [`Window`]s, borrowed from
-//!    the arena and given back by dropping them.
+//!    the arena and given back by dropping them. [`Pieces`] does that for scattered places, whose bytes are wanted in
+//!    another order.
 //! 3. [`BatchIo::create`] gives a [`BatchWriter`]: bytes are put in place in its buffers, which go to the file as large
 //!    writes, several in flight.
 //!
-//! Layers, from the top: `stream` and `writer` say what to transfer; `transfers` sees each transfer through to its end
-//! (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring, `call` by plain calls;
-//! `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
+//! Layers, from the top: `pieces` over `stream`, and `writer`, say what to transfer; `transfers` sees each transfer
+//! through to its end (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring,
+//! `call` by plain calls; `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
 //!
 //! A job that reads 256 KiB spans and writes 1 MiB at a time, per GB read and written: about 4,800 operations in 1,250
 //! system calls. Reads are submitted together, by the call that waits for some of those before; a write goes along.
@@ -48,6 +49,7 @@ mod arena;
 mod call;
 mod device;
 mod kernel;
+mod pieces;
 mod probe;
 pub mod program_slot;
 mod queue;
@@ -59,6 +61,7 @@ mod writer;
 pub use arena::Pages;
 pub use call::CallOrder;
 pub use device::DeviceFacts;
+pub use pieces::Pieces;
 pub use probe::BatchProbe;
 pub use program_slot::{CompletionPlaces, ProgramSlot};
 pub use shim::{Shim, ShimOp, Tamper};

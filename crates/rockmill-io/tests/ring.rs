@@ -6,6 +6,8 @@ mod faults;
 mod job;
 #[path = "ring/limits.rs"]
 mod limits;
+#[path = "ring/pieces.rs"]
+mod pieces;
 #[path = "ring/places.rs"]
 mod places;
 #[path = "ring/read.rs"]

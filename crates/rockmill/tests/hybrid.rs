@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use rockmill::event_listener::FlushJobInfo;
 use rockmill::{
-    ColumnFamilyDescriptor, Db, EventListener, IteratorMode, Options, WriteBatch, WriteOptions, properties,
+    ColumnFamilyDescriptor, Db, EventListener, IteratorMode, MergeEngine, Options, WriteBatch, WriteOptions, properties,
 };
-use rockmill_io::{Clock, FileSystem, ManualClock, MemFileSystem};
+use rockmill_io::ring::CallOrder;
+use rockmill_io::{Clock, FileSystem, ManualClock, MemFileSystem, OpKind};
 
 fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     let mut o = Options::default();
@@ -310,11 +311,159 @@ fn damage_in_a_log_is_an_error() {
     assert!(db.put("other", "x").is_err(), "writes go on after a failed flush");
 }
 
+/// The numbers of a line of `rocksdb.stats`.
+fn numbers(db: &Db, line: &str) -> Vec<u64> {
+    let stats = db.property_value("rocksdb.stats").expect("a property").expect("stats");
+    let line = stats.lines().find_map(|l| l.strip_prefix(line)).expect("a line");
+    line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// A flush reads values through a ring whose reads end in any order, through plain calls where there is none, and with
+/// every engine; its table is written through the ring or not.
+#[test]
+fn flushes_read_values_with_every_engine() {
+    let rings = [Some(CallOrder::Oldest), Some(CallOrder::Newest), Some(CallOrder::Random(3)), None];
+    for (case, order) in rings.into_iter().enumerate() {
+        for (engine, direct) in [(MergeEngine::Auto, true), (MergeEngine::Kernel, false), (MergeEngine::Pread, false)] {
+            let fs = MemFileSystem::new();
+            match order {
+                Some(order) => fs.set_batch_order(order),
+                None => fs.refuse_rings(Some("there is none")),
+            }
+            let mut o = unflushed(&fs);
+            o.set_index_merge_trigger_num(if case % 2 == 0 { 2 } else { 0 });
+            o.set_merge_engine(engine);
+            o.set_use_direct_io_for_flush_and_compaction(direct);
+            let db = Db::open(&o, "/db").expect("open");
+            let (mut rng, mut model) = (fastrand::Rng::with_seed(case as u64), Model::new());
+            for i in 0..6000_u32 {
+                let len = if i % 500 == 7 { rng.usize(60_000..200_000) } else { rng.usize(0..1500) };
+                let (key, value) = (rng.u32(..).to_be_bytes().to_vec(), vec![rng.u8(..); len]);
+                db.put(&key, &value).expect("a put");
+                model.insert(key, value);
+            }
+            let what = format!("{order:?}, {engine}");
+            let resting = db.memory_parts().io;
+            db.flush().expect("a flush");
+            let read = numbers(&db, "Flushes read from logs: ");
+            let in_logs = model.values().filter(|v| v.len() > 64).count() as u64;
+            assert!(read[0] >= in_logs && read[1] > 20, "{what}: {read:?}, {in_logs} values");
+            let parts = db.engine_parts();
+            let by_ring = order.is_some() && engine != MergeEngine::Pread;
+            assert_eq!((parts.flushes_uring > 0, parts.flushes_pread > 0), (by_ring, !by_ring), "{what}: {parts:?}");
+            // A ring is kept for the next job; windows and the memory of plain calls go.
+            let kept = db.memory_parts().io - resting;
+            assert!(kept <= if by_ring { 20 << 20 } else { 0 }, "{what}: {kept} bytes are counted after the flush");
+            check(&db, &model, &what);
+        }
+    }
+}
+
+/// Many lookups read their values together, whatever a key has: a value, operands, a base in a log or in a table.
+#[test]
+fn multi_get_reads_values_of_logs_together() {
+    for order in [Some(CallOrder::Newest), Some(CallOrder::Random(5)), None] {
+        let fs = MemFileSystem::new();
+        match order {
+            Some(order) => fs.set_batch_order(order),
+            None => fs.refuse_rings(Some("there is none")),
+        }
+        let db = Db::open(&unflushed(&fs), "/db").expect("open");
+        let (mut rng, mut model) = (fastrand::Rng::with_seed(8), Model::new());
+        for step in 0..6000 {
+            let key = format!("key{:04}", rng.u32(0..700)).into_bytes();
+            let value = vec![rng.u8(..); rng.usize(0..700) * rng.usize(1..20)];
+            match rng.u32(0..8) {
+                0 => {
+                    db.delete(&key).expect("a delete");
+                    model.remove(&key);
+                }
+                1..4 => {
+                    db.merge(&key, &value).expect("a merge");
+                    model.entry(key).or_default().extend_from_slice(&value);
+                }
+                _ => {
+                    db.put(&key, &value).expect("a put");
+                    model.insert(key, value);
+                }
+            }
+            if step == 2000 {
+                db.flush().expect("a flush");
+            }
+        }
+        let mut keys: Vec<Vec<u8>> = (0..700).map(|i| format!("key{i:04}").into_bytes()).collect();
+        rng.shuffle(&mut keys);
+        let many = db.multi_get(&keys);
+        for (key, value) in keys.iter().zip(many) {
+            assert_eq!(value.expect("a get").as_ref(), model.get(key), "{order:?}");
+        }
+        // One that is damaged is an error of its key alone.
+        let (key, value) = (b"key damaged", vec![b'#'; 3000]);
+        db.put(key, &value).expect("a put");
+        let names = fs.list_dir(Path::new("/fast")).expect("a list");
+        let log = names.into_iter().filter(|n| n.ends_with(".log")).max().expect("a log");
+        let log = Path::new("/fast").join(log);
+        let end = fs.file_size(&log).expect("a size");
+        fs.flip_stored_bit(&log, (end - 10) * 8).expect("damage");
+        keys.insert(300, key.to_vec());
+        for (key, value) in keys.iter().zip(db.multi_get(&keys)) {
+            match &key[..] == b"key damaged" {
+                true => assert!(value.expect_err("damage").to_string().contains(".log")),
+                false => assert_eq!(value.expect("a get").as_ref(), model.get(key), "{order:?}"),
+            }
+        }
+    }
+}
+
+/// What was written in key order stands in key order in the logs: it is read in large pieces.
+#[test]
+fn neighbours_in_a_log_are_read_together() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(&unflushed(&fs), "/db").expect("open");
+    for i in 0..5000 {
+        db.put(format!("key{i:05}"), vec![b'v'; 1000]).expect("a put");
+    }
+    let before = fs.calls_of(OpKind::ReadAt);
+    db.flush().expect("a flush");
+    let read = numbers(&db, "Flushes read from logs: ");
+    assert!(read[0] == 5000 && read[1] < 300, "{read:?}");
+    assert!(fs.calls_of(OpKind::ReadAt) - before < 400, "values are read by themselves");
+}
+
+/// Whichever read of a flush fails: the error names the log, no table is made of what was read, and nothing is lost.
+#[test]
+fn a_failed_read_of_a_flush_names_the_log() {
+    for (engine, nth) in [(MergeEngine::Auto, 0), (MergeEngine::Auto, 10), (MergeEngine::Pread, 10)] {
+        let fs = MemFileSystem::new();
+        let mut o = unflushed(&fs);
+        o.set_merge_engine(engine);
+        let db = Db::open(&o, "/db").expect("open");
+        let (mut rng, mut model) = (fastrand::Rng::with_seed(nth), Model::new());
+        for _ in 0..3000 {
+            let (key, value) = (rng.u32(..).to_be_bytes().to_vec(), vec![rng.u8(..); 500]);
+            db.put(&key, &value).expect("a put");
+            model.insert(key, value);
+        }
+        let mut left = nth;
+        fs.set_fault(Box::new(move |op| {
+            let hit = op.kind == OpKind::ReadAt && op.path.extension().is_some_and(|e| e == "log");
+            let due = hit && left == 0;
+            left = left.saturating_sub(u64::from(hit));
+            due.then(|| std::io::Error::from_raw_os_error(5))
+        }));
+        let e = db.flush().expect_err("a read failed").to_string();
+        assert!(e.contains("/fast/") && e.contains(".log") && e.contains("read"), "{engine}, {nth}: {e}");
+        assert!(db.put("other", "x").is_err(), "writes go on after a failed flush");
+        fs.clear_fault();
+        check(&db, &model, "after a failed flush");
+        drop(db);
+        check(&Db::open(&o, "/db").expect("open again"), &model, "opened again");
+    }
+}
+
 /// What `rocksdb.stats` says of index merges: tables that became others, and entries that were left out.
 fn merges(db: &Db) -> (u64, u64) {
-    let stats = db.property_value("rocksdb.stats").expect("a property").expect("stats");
-    let line = stats.lines().find(|l| l.starts_with("Index merges: ")).expect("a line");
-    let numbers: Vec<u64> = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let numbers = numbers(db, "Index merges: ");
     (numbers[0], numbers[2])
 }
 

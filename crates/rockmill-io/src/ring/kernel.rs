@@ -654,7 +654,7 @@ mod tests {
     fn dropping_a_queue_cancels_what_will_never_complete_and_frees_its_memory() {
         let Some((mut queue, arena)) = queue(8) else { return };
         let (reader, writer) = io::pipe().unwrap();
-        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe")));
+        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe"), false));
         for token in 0..5 {
             queue.push(read(token, &file, &arena));
             if token == 2 {
@@ -674,7 +674,7 @@ mod tests {
     fn dropping_a_queue_elsewhere_gives_its_memory_up_rather_than_free_it() {
         let Some((mut queue, arena)) = queue(8) else { return };
         let (reader, writer) = io::pipe().unwrap();
-        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe")));
+        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe"), false));
         queue.push(read(0, &file, &arena));
         queue.submit().unwrap();
         std::thread::spawn(move || drop(queue)).join().unwrap();
@@ -688,7 +688,7 @@ mod tests {
         let pipes: Vec<_> = (0..4).map(|_| io::pipe().unwrap()).collect();
         let mut writers = Vec::new();
         for (token, (reader, writer)) in pipes.into_iter().enumerate() {
-            let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe")));
+            let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe"), false));
             queue.register(std::slice::from_ref(&file));
             queue.push(read(token as u64, &file, &arena));
             writers.push(writer);
@@ -713,7 +713,7 @@ mod tests {
     fn a_range_outside_its_memory_never_reaches_the_kernel() {
         let Some((mut queue, arena)) = queue(4) else { return };
         let (reader, _writer) = io::pipe().unwrap();
-        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe")));
+        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe"), false));
         let mut op = read(0, &file, &arena);
         op.range = 0..4097;
         queue.push(op);

@@ -32,17 +32,26 @@ pub(crate) struct BatchFile {
     pub(crate) fd: Option<i32>,
     /// Its place in the kernel's table of registered files.
     index: AtomicU32,
+    /// Bytes that reads may reach.
+    size: u64,
 }
 
 impl BatchFile {
-    pub(crate) fn reading(file: Arc<dyn RandomAccessFile>, path: &Path) -> Self {
-        let fd = file.raw_fd();
-        Self { target: Target::Read(file), path: path.to_path_buf(), fd, index: AtomicU32::new(NOT_REGISTERED) }
+    /// `grows`: the file may be longer by now than when it was opened.
+    pub(crate) fn reading(file: Arc<dyn RandomAccessFile>, path: &Path, grows: bool) -> Self {
+        // Direct reads end at a sector, so that where the file ends must be known.
+        let size = if grows && !file.is_direct() { u64::MAX } else { file.size() };
+        let (fd, path, index) = (file.raw_fd(), path.to_path_buf(), AtomicU32::new(NOT_REGISTERED));
+        Self { target: Target::Read(file), path, fd, index, size }
     }
 
     pub(crate) fn writing(file: Arc<dyn PositionedFile>) -> Self {
-        let (fd, path) = (file.raw_fd(), file.path().to_path_buf());
-        Self { target: Target::Write(file), path, fd, index: AtomicU32::new(NOT_REGISTERED) }
+        let (fd, path, index) = (file.raw_fd(), file.path().to_path_buf(), AtomicU32::new(NOT_REGISTERED));
+        Self { target: Target::Write(file), path, fd, index, size: 0 }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     pub(crate) fn path(&self) -> &Path {

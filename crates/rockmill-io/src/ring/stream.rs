@@ -77,7 +77,17 @@ impl ReadPlan {
 
     /// Adds a file; `path` is for error messages. Gives its number.
     pub fn add_file(&mut self, file: Arc<dyn RandomAccessFile>, path: &Path) -> u32 {
-        self.files.push(BatchFile::reading(file, path));
+        self.add(BatchFile::reading(file, path, false))
+    }
+
+    /// The same for a file that is still being appended to: spans may lie behind the end that it had when it was
+    /// opened. With direct I/O they may not.
+    pub fn add_growing_file(&mut self, file: Arc<dyn RandomAccessFile>, path: &Path) -> u32 {
+        self.add(BatchFile::reading(file, path, true))
+    }
+
+    fn add(&mut self, file: BatchFile) -> u32 {
+        self.files.push(file);
         (self.files.len() - 1) as u32
     }
 
@@ -496,10 +506,7 @@ impl ReadStream {
         let state = &self.runs[run];
         let Some(span) = state.spans.get(state.next).copied() else { return false };
         let file = Arc::clone(&self.files[span.file as usize]);
-        let size = match &file.target {
-            super::queue::Target::Read(file) => file.size(),
-            super::queue::Target::Write(_) => 0,
-        };
+        let size = file.size();
         let end = span.offset.saturating_add(u64::from(span.len));
         if end > size {
             let what = format!("bytes {} to {end} were asked for, the file has {size}", span.offset);

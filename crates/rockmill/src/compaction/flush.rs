@@ -3,7 +3,10 @@
 //! Nothing is known of older data, so tombstones of every kind are kept; versions that no snapshot can tell apart
 //! are written once.
 
+use std::sync::Arc;
+
 use rockmill_format::edit::FileEntry;
+use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 
 use super::engine::{self, Destination};
 use super::job::{self, ThreadCpu};
@@ -13,12 +16,13 @@ use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
 use super::spec::{JobFamily, JobSpec};
 use super::tombstones::Tombstones;
-use super::{JobOutput, LocalHost, MergeEngine, page_cache};
+use super::{JobHost, JobOutput, LocalHost, MergeEngine, page_cache};
 use crate::compaction_filter::TableFileCreationReason;
-use crate::error::Result;
-use crate::front::SealedRuns;
+use crate::error::{Error, Result};
+use crate::front::{LogReads, Pace, READS_IN_FLIGHT, SealedRuns, WINDOW_BYTES};
 use crate::helpers::Working;
 use crate::panics::guarded;
+use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes `sealed` as one L0 table, durable with its name; without one when nothing survives. The epoch number is the
@@ -42,6 +46,12 @@ impl JobOutput {
     }
 }
 
+/// Reads of values in logs take as much of a ring's memory as those of so many runs of tables.
+const LOG_READS_AS_RUNS: usize = 4;
+
+/// Memory of the reads in flight where there is no ring.
+const PLAIN_READ_MEMORY: usize = 6 << 20;
+
 /// Runs the spec of a flush. A closing store does not stop it: the data may be nowhere else.
 pub(super) fn flush(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     let cpu = ThreadCpu::now();
@@ -64,18 +74,51 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     let mut plan = JobPlan::new(spec, host)?;
     plan.output.page_cache = page_cache::takes_flush(&means.db);
     let cmp = &plan.rules.cmp;
-    let runs = sealed.iterators().map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
+    let in_logs = sealed.with_values_in_logs();
+    let reading = if in_logs > 0 { LOG_READS_AS_RUNS } else { 0 };
+    // What reads through it goes before it does.
+    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, reading) };
+    let memory = match &ring {
+        _ if in_logs == 0 => 0,
+        Some(_) => WINDOW_BYTES,
+        None => WINDOW_BYTES + PLAIN_READ_MEMORY,
+    };
+    let _counted = means.engines.rings.count(memory);
+    let reads = if in_logs > 0 { Some(log_reads(host, ring.as_deref(), in_logs)?) } else { None };
+    let runs = sealed.iterators(reads.as_ref()).map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
     let mut merger = Merger::new(runs, cmp.clone(), KeyPrefixes::new(cmp, None), None, None)?;
-    let ring = if plan.output.page_cache { None } else { engine::ring(host, 0) };
     means.engines.stats.count_flush(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
     let part = Part::default();
     let (_working, help) = (Working::begin(), means.help());
     let output = Destination { plan: &plan, part: &part, tombstones: &tombstones, created, help: help.as_ref() };
     let made = output.drain(&mut merger, ring.as_deref(), [&AtomicBool::new(false); 3])?;
+    reads.iter().for_each(|reads| means.engines.stats.count_log_reads(*reads.counts.lock()));
     let mut output = JobOutput::default();
     output.stats.input_bytes = sealed.data_size();
     host.progress().bytes.store(output.stats.input_bytes, Ordering::Relaxed);
     output.add(made);
     Ok(output)
+}
+
+/// How the values of so many index tables are read: through `ring`, or by plain calls.
+fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Result<LogReads> {
+    let means = host.means();
+    let plain = || {
+        // Pages that are not used are not there.
+        let limits = BatchLimits {
+            memory_bytes: PLAIN_READ_MEMORY,
+            depth: READS_IN_FLIGHT as u32,
+            huge_pages: false,
+            register: false,
+            ..BatchLimits::default()
+        };
+        let io = means.fs.batch_io(BatchKind::Pread, &limits);
+        io.map_err(|e| Error::io("cannot read values that are in logs", &e))
+    };
+    let io = ring.map_or_else(plain, |ring| Ok(ring.clone()))?;
+    // Shares of the device are about that with the tables.
+    let limit = means.limit(IoPriority::High).filter(|l| l.limiter.mode().limits_reads());
+    let pace = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Pace);
+    Ok(LogReads { io, pace, together, counts: Arc::default() })
 }

@@ -54,15 +54,47 @@ pub(crate) trait LazyValue {
     /// # Errors
     /// It cannot be read, or is not what was written.
     fn read(&self) -> Result<Vec<u8>>;
+
+    /// What reads it later.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn later(&self) -> Result<Box<dyn LateValue>>;
 }
 
+/// A value that somebody reads together with others.
+pub(crate) trait LateValue {
+    /// Where it is.
+    fn wanted(&self) -> WantedBlock;
+
+    /// The value, of the bytes that are there.
+    ///
+    /// # Errors
+    /// They are not what was written.
+    fn join(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
+
+    /// Reads it by itself.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written.
+    fn read(&self) -> Result<Vec<u8>>;
+}
+
+/// Values that are read later, each with its place among those that were pinned.
+pub(crate) type LateValues = Vec<(usize, Box<dyn LateValue>)>;
+
 impl ValueSource<'_> {
+    /// The value, before which so many were pinned. A lazy one may be left to be read `late`.
     #[inline]
-    fn pin(self) -> Result<PinnedValue> {
-        Ok(match self {
-            ValueSource::Block(b, r) => PinnedValue::Block(Arc::clone(b), r),
-            ValueSource::Bytes(b) => PinnedValue::Owned(b.to_vec()),
-            ValueSource::Lazy(value) => PinnedValue::Owned(value.read()?),
+    fn pin(self, before: usize, late: &mut Option<LateValues>) -> Result<PinnedValue> {
+        Ok(match (self, late) {
+            (ValueSource::Block(b, r), _) => PinnedValue::Block(Arc::clone(b), r),
+            (ValueSource::Bytes(b), _) => PinnedValue::Owned(b.to_vec()),
+            (ValueSource::Lazy(value), None) => PinnedValue::Owned(value.read()?),
+            (ValueSource::Lazy(value), Some(late)) => {
+                late.push((before, value.later()?));
+                PinnedValue::Owned(Vec::new())
+            }
         })
     }
 }
@@ -98,6 +130,8 @@ pub struct GetContext<'a> {
     pub offered: u32,
     /// Set for a lookup that gives way to others instead of reading a block.
     pub(crate) waiting: Option<Box<Waiting>>,
+    /// Set for a lookup whose values in files are read with those of others, when it has ended.
+    pub(crate) late: Option<LateValues>,
 }
 
 /// What a lookup waits for, and where it goes on.
@@ -125,7 +159,15 @@ pub(crate) struct Resume {
 impl<'a> GetContext<'a> {
     /// A lookup that has seen nothing.
     pub fn new(user_key: &'a [u8]) -> Self {
-        Self { user_key, max_covering: 0, state: GetState::NotFound, found_seq: 0, offered: 0, waiting: None }
+        Self {
+            user_key,
+            max_covering: 0,
+            state: GetState::NotFound,
+            found_seq: 0,
+            offered: 0,
+            waiting: None,
+            late: None,
+        }
     }
 
     /// True while a block must be read before it can go on.
@@ -156,8 +198,9 @@ impl<'a> GetContext<'a> {
             GetState::Merge(operands) => Some(operands),
             _ => None,
         };
+        let before = operands.as_ref().map_or(0, Vec::len);
         self.state = match value_type {
-            ValueType::Value => match (value.pin(), operands) {
+            ValueType::Value => match (value.pin(before, &mut self.late), operands) {
                 (Ok(value), Some(ops)) => GetState::MergeDone(ops, Some(value)),
                 (Ok(value), None) => GetState::Found(value),
                 (Err(e), _) => GetState::Failed(e),
@@ -166,7 +209,7 @@ impl<'a> GetContext<'a> {
                 Some(ops) => GetState::MergeDone(ops, None),
                 None => GetState::Deleted,
             },
-            ValueType::Merge => match value.pin() {
+            ValueType::Merge => match value.pin(before, &mut self.late) {
                 Ok(value) => {
                     let mut ops = operands.unwrap_or_default();
                     ops.push(value);
@@ -181,6 +224,19 @@ impl<'a> GetContext<'a> {
             }),
         };
         false
+    }
+
+    /// Puts a value in its place that was read late.
+    pub(crate) fn fill(&mut self, place: usize, value: Vec<u8>) {
+        let value = PinnedValue::Owned(value);
+        match &mut self.state {
+            GetState::Found(found) => *found = value,
+            GetState::Merge(operands) | GetState::MergeDone(operands, _) if place < operands.len() => {
+                operands[place] = value;
+            }
+            GetState::MergeDone(_, base) => *base = Some(value),
+            _ => {}
+        }
     }
 
     /// The end of the search: every place was looked at. Operands are merged with `operator`.

@@ -22,6 +22,8 @@ pub(crate) struct WantedBlock {
     pub offset: u64,
     /// With the trailer.
     pub len: usize,
+    /// The file may be longer than when it was opened.
+    pub grows: bool,
 }
 
 /// Who reads blocks together.

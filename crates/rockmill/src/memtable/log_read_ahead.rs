@@ -1,25 +1,73 @@
 //! An index table's entries in order, with their values: for a flush, which reads them all.
 //!
 //! In key order the values are anywhere in the logs. So a window of entries is looked through first, and its values are
-//! read in the order of their places, those that stand close together at once (DecouKV, section 3.4, data flush).
+//! read in the order of their places, those that stand close together at once, as one batch with many reads in flight
+//! (DecouKV, section 3.4, data flush). While the values of one window are used, those of the next one are read.
 
-use std::ops::Range;
+use std::sync::Arc;
+
+use rockmill_io::ring::{BatchIo, Pieces, ReadOptions};
 
 use super::SealedTable;
 use super::log_values::{Address, LogFile, Slot, join, span};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::sync::Mutex;
 
 /// Bytes of values that the windows of a flush hold at most, together, if each has more than one entry.
-const WINDOW_BYTES: usize = 8 << 20;
+pub(crate) const WINDOW_BYTES: usize = 8 << 20;
 /// Of one at least.
-const WINDOW_BYTES_MIN: usize = 256 << 10;
+const WINDOW_BYTES_MIN: usize = 128 << 10;
 /// Entries of a window at most.
-const WINDOW_ENTRIES: usize = 64 << 10;
+const WINDOW_ENTRIES: usize = 32 << 10;
 /// Bytes between two values that are read with them rather than left out by a read of its own.
 const GAP_MAX: u64 = 4 << 10;
-/// Bytes of one read at most, if it is of more than one value.
-const READ_MAX: u64 = 1 << 20;
+/// Reads that a flush has in flight.
+pub(crate) const READS_IN_FLIGHT: usize = 64;
+/// Of those, each table's at least.
+const READS_IN_FLIGHT_MIN: usize = 4;
+/// Entries of a window between two looks at how far the next one's reads are.
+const PACE_STEP: usize = 16;
+
+/// Waits until so many bytes may be read.
+pub(crate) type Pace = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// How a flush reads values that are in logs.
+#[derive(Clone)]
+pub(crate) struct LogReads {
+    /// What it reads through: of the thread that flushes.
+    pub io: BatchIo,
+    /// Is asked before each read.
+    pub pace: Option<Pace>,
+    /// How many tables are read at once.
+    pub together: usize,
+    /// What was read.
+    pub counts: Arc<Mutex<LogReadCounts>>,
+}
+
+/// What was read from logs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LogReadCounts {
+    /// Values.
+    pub values: u64,
+    /// Reads that they were read with.
+    pub reads: u64,
+    /// Bytes of these, with what lies between values that are read together.
+    pub bytes: u64,
+}
+
+impl LogReads {
+    fn options(&self) -> ReadOptions {
+        let depth = (READS_IN_FLIGHT / self.together.max(1)).max(READS_IN_FLIGHT_MIN);
+        let pace = self.pace.clone().map(|pace| Box::new(move |bytes| pace(bytes)) as Box<dyn FnMut(u64) + Send>);
+        ReadOptions { depth, pace, ..ReadOptions::default() }
+    }
+
+    /// Bytes of values in a window; each table has two.
+    fn window_bytes(&self) -> usize {
+        (WINDOW_BYTES / 2 / self.together.max(1)).max(WINDOW_BYTES_MIN)
+    }
+}
 
 /// An iterator over an index table's entries, with slots for values.
 pub(super) trait SlotIterator: InternalIterator + 'static {
@@ -27,104 +75,130 @@ pub(super) trait SlotIterator: InternalIterator + 'static {
     fn copy(&self) -> Self;
 }
 
+/// Entries in a row, and their values.
+#[derive(Default)]
+struct Window {
+    /// Of each entry: which of the pieces its value is, `None` where it is inline.
+    entries: Vec<Option<u32>>,
+    pieces: Pieces,
+    /// The logs of the pieces, in the order of their numbers there.
+    logs: Vec<Arc<LogFile>>,
+}
+
+impl Window {
+    /// Asks for a value.
+    fn add(&mut self, table: &SealedTable, at: Address) -> Result<()> {
+        let known = self.logs.iter().rposition(|log| log.number() == at.log);
+        let number = match known {
+            Some(number) => number as u32,
+            None => {
+                let values = table.log_values();
+                let values = values.ok_or_else(|| Error::corruption("a memtable without logs has an address"))?;
+                let log = values.file(at.log)?;
+                let number = log.add_to(&mut self.pieces);
+                self.logs.push(log);
+                number
+            }
+        };
+        let piece = self.pieces.add(number, at.offset, span(&self.logs[number as usize], at) as usize);
+        self.entries.push(Some(piece as u32));
+        Ok(())
+    }
+}
+
 /// See the module's text.
 pub(super) struct ReadAhead<E> {
     table: SealedTable,
+    reads: LogReads,
     /// The present entry.
     entries: E,
-    /// Bytes of values that the window holds at most.
-    window_bytes: usize,
-    /// The window, from its first entry on: where in `values` the value is, `None` where it is inline.
-    window: Vec<Option<Range<usize>>>,
-    values: Vec<u8>,
-    /// The present entry's place in the window.
+    /// The first entry that is in no window.
+    ahead: E,
+    /// The window with the present entry.
+    now: Window,
+    /// The one behind it, whose values are being read.
+    next: Window,
+    /// The present entry's place in its window.
     at: usize,
+    /// The length of its value, if that was in a log.
+    len: usize,
     status: Result<()>,
 }
 
-/// A value that a window needs.
-struct Wanted {
-    /// Its place in the window.
-    entry: usize,
-    at: Address,
-    /// Bytes of the file, headers included.
-    span: u64,
+/// A failed read of a value.
+fn failed(e: &std::io::Error) -> Error {
+    match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::corruption(format!("a log lacks a value: {e}")),
+        _ => Error::io("cannot read values that are in logs", e),
+    }
 }
 
 impl<E: SlotIterator> ReadAhead<E> {
-    /// Over all of the table's `entries`, from none; one of so many that are read together.
-    pub fn new(table: SealedTable, entries: E, together: usize) -> Self {
-        let window_bytes = (WINDOW_BYTES / together.max(1)).max(WINDOW_BYTES_MIN);
-        Self { table, entries, window_bytes, window: Vec::new(), values: Vec::new(), at: 0, status: Ok(()) }
+    /// Over all of the table's `entries`, from none.
+    pub fn new(table: SealedTable, entries: E, reads: LogReads) -> Self {
+        let (now, next, ahead) = (Window::default(), Window::default(), entries.copy());
+        Self { table, reads, entries, ahead, now, next, at: 0, len: 0, status: Ok(()) }
     }
 
     /// Goes elsewhere: a new window begins there.
     fn go(&mut self, go: impl FnOnce(&mut E)) {
         go(&mut self.entries);
-        (self.at, self.status) = (0, Ok(()));
-        self.window.clear();
-        self.status = self.fill();
+        self.ahead = self.entries.copy();
+        self.status = self.begin_next().and_then(|()| self.turn());
     }
 
-    /// Reads the values of the entries from the present one on.
-    fn fill(&mut self) -> Result<()> {
-        let table = self.table.clone();
-        let Some(values) = table.log_values() else { return Ok(()) };
-        (self.at, self.window, self.values) = (0, Vec::new(), std::mem::take(&mut self.values));
-        self.values.clear();
-        let (mut wanted, mut bytes) = (Vec::new(), 0);
-        let mut ahead = self.entries.copy();
-        while ahead.valid() && self.window.len() < WINDOW_ENTRIES {
-            if let Slot::InLog(at) = Slot::read(ahead.value()) {
-                if bytes > 0 && bytes + at.len as usize > self.window_bytes {
-                    break;
+    /// Begins to read the values of the next window.
+    fn begin_next(&mut self) -> Result<()> {
+        let (table, most) = (&self.table, self.reads.window_bytes());
+        let window = &mut self.next;
+        window.entries.clear();
+        window.logs.clear();
+        window.pieces.clear(2 * most);
+        while self.ahead.valid() && window.entries.len() < WINDOW_ENTRIES {
+            match Slot::read(self.ahead.value()) {
+                Slot::InLog(at) => {
+                    let bytes = window.pieces.bytes();
+                    if bytes > 0 && bytes + at.len as usize > most {
+                        break;
+                    }
+                    window.add(table, at)?;
                 }
-                bytes += at.len as usize;
-                wanted.push(Wanted { entry: self.window.len(), at, span: 0 });
+                Slot::Inline(_) => window.entries.push(None),
             }
-            self.window.push(None);
-            ahead.next();
+            self.ahead.next();
         }
-        wanted.sort_unstable_by_key(|w| (w.at.log, w.at.offset));
-        let mut read = Vec::new();
-        let mut rest = &mut wanted[..];
-        while let Some(first) = rest.first() {
-            let log = values.file(first.at.log)?;
-            let of_log = rest.partition_point(|w| w.at.log == first.at.log);
-            let (these, others) = rest.split_at_mut(of_log);
-            these.iter_mut().for_each(|w| w.span = span(&log, w.at));
-            self.read_log(&log, these, &mut read)?;
-            rest = others;
-        }
+        let bytes = window.pieces.begin(&self.reads.io, self.reads.options(), GAP_MAX).map_err(|e| failed(&e))?;
+        let mut counts = self.reads.counts.lock();
+        counts.values += window.pieces.len() as u64;
+        counts.reads += window.pieces.reads() as u64;
+        counts.bytes += bytes;
         Ok(())
     }
 
-    /// Reads values of one log, which are in the order of their places.
-    fn read_log(&mut self, log: &LogFile, mut wanted: &[Wanted], read: &mut Vec<u8>) -> Result<()> {
-        while let Some(first) = wanted.first() {
-            let begin = first.at.offset;
-            let (mut end, mut n) = (begin + first.span, 1);
-            for w in &wanted[1..] {
-                let to = end.max(w.at.offset + w.span);
-                if w.at.offset > end + GAP_MAX || to - begin > READ_MAX {
-                    break;
-                }
-                (end, n) = (to, n + 1);
-            }
-            read.clear();
-            read.resize((end - begin) as usize, 0);
-            log.read_exact(begin, read)?;
-            let (these, others) = wanted.split_at(n);
-            for w in these {
-                let from = (w.at.offset - begin) as usize;
-                let to = self.values.len();
-                self.values.extend_from_slice(&read[from..from + w.span as usize]);
-                let len = join(log, w.at, &mut self.values[to..])?;
-                self.values.truncate(to + len);
-                self.window[w.entry] = Some(to..to + len);
-            }
-            wanted = others;
-        }
+    /// Goes on to the next window, and begins the one behind it.
+    fn turn(&mut self) -> Result<()> {
+        self.next.pieces.finish().map_err(|e| failed(&e))?;
+        std::mem::swap(&mut self.now, &mut self.next);
+        self.at = 0;
+        self.begin_next()?;
+        self.check()
+    }
+
+    /// Has the next window as far as this one is.
+    fn keep_pace(&mut self) -> Result<()> {
+        let pieces = &mut self.next.pieces;
+        let due = pieces.reads() * self.at / self.now.entries.len().max(1);
+        let taken = pieces.reads() - pieces.reads_left();
+        pieces.take(due.saturating_sub(taken)).map_err(|e| failed(&e))
+    }
+
+    /// Takes headers out of the present entry's value, and checks it.
+    fn check(&mut self) -> Result<()> {
+        let Some(Some(piece)) = self.now.entries.get(self.at) else { return Ok(()) };
+        let Slot::InLog(at) = Slot::read(self.entries.value()) else { return Ok(()) };
+        let log = self.now.logs.iter().rfind(|log| log.number() == at.log);
+        let log = log.ok_or_else(|| Error::corruption("a window lacks the log of a value"))?;
+        self.len = join(log, at, self.now.pieces.piece_mut(*piece as usize))?;
         Ok(())
     }
 }
@@ -146,11 +220,17 @@ impl<E: SlotIterator> InternalIterator for ReadAhead<E> {
         self.go(|entries| entries.seek_for_prev(target));
     }
     fn next(&mut self) {
+        if !self.valid() {
+            return;
+        }
         self.entries.next();
         self.at += 1;
-        if self.at >= self.window.len() && self.entries.valid() {
-            self.status = self.fill();
-        }
+        self.status = match self.at < self.now.entries.len() {
+            true if self.at.is_multiple_of(PACE_STEP) => self.keep_pace().and_then(|()| self.check()),
+            true => self.check(),
+            false if self.entries.valid() => self.turn(),
+            false => Ok(()),
+        };
     }
     fn prev(&mut self) {
         self.go(E::prev);
@@ -159,8 +239,8 @@ impl<E: SlotIterator> InternalIterator for ReadAhead<E> {
         self.entries.key()
     }
     fn value(&self) -> &[u8] {
-        match self.window.get(self.at) {
-            Some(Some(range)) => &self.values[range.clone()],
+        match self.now.entries.get(self.at) {
+            Some(Some(piece)) => self.now.pieces.piece(*piece as usize).get(..self.len).unwrap_or(&[]),
             _ => match Slot::read(self.entries.value()) {
                 Slot::Inline(value) => value,
                 Slot::InLog(_) => &[], // not valid

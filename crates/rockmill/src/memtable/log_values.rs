@@ -25,9 +25,10 @@ use rockmill_format::coding::{MAX_VARINT32_LEN, MAX_VARINT64_LEN, fixed32_at, va
 use rockmill_format::key::ParsedInternalKey;
 use rockmill_format::log::place::RecordPlace;
 use rockmill_io::RandomAccessFile;
+use rockmill_io::ring::Pieces;
 
 use crate::error::{Error, Result};
-use crate::iter::get::{GetContext, LazyValue, ValueSource};
+use crate::iter::get::{GetContext, LateValue, LazyValue, ValueSource, WantedBlock};
 use crate::sync::RwLock;
 
 /// The slot's value follows.
@@ -51,8 +52,27 @@ impl LogFile {
         Self { number, path, file, recyclable }
     }
 
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Adds the file to those that pieces are read of; gives its number there.
+    pub fn add_to(&self, pieces: &mut Pieces) -> u32 {
+        pieces.add_file(&self.file, &self.path, true)
+    }
+
+    /// Reads a value and checks it.
+    fn read(&self, at: Address) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; span(self, at) as usize];
+        self.read_exact(at.offset, &mut bytes)?;
+        let len = join(self, at, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
     /// Fills `buf` from `offset`.
-    pub fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let n = self.file.read_at(offset, buf);
         let n = n.map_err(|e| Error::io(format_args!("cannot read {} at {offset}", self.path.display()), &e))?;
         if n < buf.len() {
@@ -240,12 +260,7 @@ impl LogValues {
 
     /// Reads a value from its log, and checks it.
     pub fn read(&self, at: Address) -> Result<Vec<u8>> {
-        let log = self.file(at.log)?;
-        let mut bytes = vec![0; span(&log, at) as usize];
-        log.read_exact(at.offset, &mut bytes)?;
-        let len = join(&log, at, &mut bytes)?;
-        bytes.truncate(len);
-        Ok(bytes)
+        self.file(at.log)?.read(at)
     }
 }
 
@@ -258,6 +273,33 @@ pub(super) struct ValueInLog<'a> {
 impl LazyValue for ValueInLog<'_> {
     fn read(&self) -> Result<Vec<u8>> {
         self.values.read(self.at)
+    }
+
+    fn later(&self) -> Result<Box<dyn LateValue>> {
+        Ok(Box::new(LateLogValue { log: self.values.file(self.at.log)?, at: self.at }))
+    }
+}
+
+/// A value that is read with others; it keeps its log open.
+struct LateLogValue {
+    log: Arc<LogFile>,
+    at: Address,
+}
+
+impl LateValue for LateLogValue {
+    fn wanted(&self) -> WantedBlock {
+        let (file, path) = (Arc::clone(&self.log.file), self.log.path.clone());
+        WantedBlock { file, path, offset: self.at.offset, len: span(&self.log, self.at) as usize, grows: true }
+    }
+
+    fn join(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let len = join(&self.log, self.at, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    fn read(&self) -> Result<Vec<u8>> {
+        self.log.read(self.at)
     }
 }
 

@@ -61,7 +61,7 @@ use rockmill_format::key::{self, ParsedInternalKey};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::bloom::Bloom;
-use super::log_read_ahead::{ReadAhead, SlotIterator};
+use super::log_read_ahead::{LogReads, ReadAhead, SlotIterator};
 use super::log_values::LogValues;
 use super::skiplist::{Entry, SkipList, SortedEntries};
 use super::write_buffer_manager::MemoryAccount;
@@ -495,13 +495,12 @@ impl SealedTable {
         either!(self, t => t.iter_unprepared())
     }
 
-    /// An iterator for one who reads all of it in order: values that are in logs are read ahead.
-    /// It is one of so many that are read `together`.
-    pub(crate) fn iter_all(&self, together: usize) -> Box<dyn InternalIterator> {
-        match self {
-            _ if self.log_values().is_none() => self.iter(),
-            Self::Plain(t) => Box::new(ReadAhead::new(self.clone(), t.entries(), together)),
-            Self::Merged(t) => Box::new(ReadAhead::new(self.clone(), t.slots(), together)),
+    /// An iterator for one who reads all of it in order: values that are in logs are read ahead, as `reads` says.
+    pub(crate) fn iter_all(&self, reads: Option<&LogReads>) -> Box<dyn InternalIterator> {
+        match (self, reads.filter(|_| self.log_values().is_some())) {
+            (_, None) => self.iter(),
+            (Self::Plain(t), Some(reads)) => Box::new(ReadAhead::new(self.clone(), t.entries(), reads.clone())),
+            (Self::Merged(t), Some(reads)) => Box::new(ReadAhead::new(self.clone(), t.slots(), reads.clone())),
         }
     }
 

@@ -3,7 +3,7 @@
 
 mod arena;
 mod bloom;
-mod log_read_ahead;
+pub(crate) mod log_read_ahead;
 pub(crate) mod log_values;
 mod merged;
 mod pool;

@@ -74,7 +74,7 @@ impl Ring {
 
 /// A ring's share of a sum.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     sum: Arc<AtomicUsize>,
     bytes: usize,
 }
@@ -176,9 +176,16 @@ impl Rings {
         drop(gone);
     }
 
-    /// Bytes set up for all of them, lent ones included.
+    /// Bytes set up for all of them, lent ones included, and what was [counted](Self::count) with them.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts memory that a borrower has besides, until the result is dropped.
+    pub fn count(&self, bytes: usize) -> Share {
+        let mut share = Share { sum: Arc::clone(&self.bytes), bytes: 0 };
+        share.set(bytes);
+        share
     }
 
     /// Rings made with memory of their own so far.

@@ -1,6 +1,7 @@
 //! What the engines of a database did, and why one that was asked for did not.
 
 use super::MergeEngine;
+use crate::front::LogReadCounts;
 use crate::info_log::{InfoLog, log_warn};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,8 @@ pub(crate) struct EngineStats {
     parts: [AtomicU64; 3],
     /// Those of them that are flushes.
     flushes: [AtomicU64; 3],
+    /// What flushes read from logs.
+    log_reads: Mutex<LogReadCounts>,
     /// Parts that one engine began and another one did.
     handed_over: AtomicU64,
     /// Why the last of them was.
@@ -35,6 +38,19 @@ impl EngineStats {
     pub fn count_flush(&self, engine: MergeEngine) {
         self.flushes[place(engine)].fetch_add(1, Ordering::Relaxed);
         self.count(engine);
+    }
+
+    /// Counts what a flush read from logs.
+    pub fn count_log_reads(&self, more: LogReadCounts) {
+        let mut sum = self.log_reads.lock();
+        sum.values += more.values;
+        sum.reads += more.reads;
+        sum.bytes += more.bytes;
+    }
+
+    /// What flushes read from logs so far.
+    pub fn log_reads(&self) -> LogReadCounts {
+        *self.log_reads.lock()
     }
 
     /// What each engine did so far.

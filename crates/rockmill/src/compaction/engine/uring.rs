@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rockmill_io::ring::{BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
 
-use super::rings::{LentRing, Rings};
+use super::rings::{LentRing, Rings, Share};
 use super::{MergeEngine, PartEnd, PartEngine, PartJob};
 use crate::compaction::JobHost;
 use crate::compaction::merge::ring_feed;
@@ -55,6 +55,11 @@ impl JobRings {
         let limits = BatchLimits { memory_bytes: means.db.compaction_io_memory, ..BatchLimits::default() };
         let memory = limits.memory_for(host.device().as_ref(), runs);
         self.rings.lend(&means.fs, &means.clock, &limits, memory)
+    }
+
+    /// Counts memory that a job has for reads besides its ring, until the result is dropped.
+    pub fn count(&self, bytes: usize) -> Share {
+        self.rings.count(bytes)
     }
 
     /// What the device with a directory likes.

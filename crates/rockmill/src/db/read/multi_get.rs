@@ -7,12 +7,14 @@
 //!    neighbours joined, in the order of the files.
 //! 3. The lookups go on with their blocks. Those that need another one, of the next level, wait again: step 2.
 //!
+//! 4. Values that are in logs (index tables) are left until their lookup has ended, and then read in the same way.
+//!
 //! Where there is no ring, where only one lookup waits, and where a read failed, lookups read for themselves.
 
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
-use rockmill_io::ring::{BatchIo, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
+use rockmill_io::ring::{BatchIo, Pieces, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
 
 use crate::compaction::{LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
@@ -42,6 +44,16 @@ struct Lookup<'k> {
     place: LookupPosition,
 }
 
+/// Bytes between two values in a log that are read with them.
+const GAP_MAX: u64 = 4 << 10;
+
+/// A lookup that has ended, but for values that are in logs.
+struct Late<'k> {
+    index: usize,
+    cf: &'k CfData,
+    ctx: GetContext<'k>,
+}
+
 /// A block, and for which of the lookups that wait.
 struct Wanted {
     lookup: usize,
@@ -67,6 +79,7 @@ struct Many<'k, 'o> {
     seq: SequenceNumber,
     values: Vec<Result<Option<Vec<u8>>>>,
     waiting: Vec<Lookup<'k>>,
+    late: Vec<Late<'k>>,
     /// To be used by the next lookup.
     spare: Option<Box<Waiting>>,
     io: Option<LentRing>,
@@ -93,6 +106,7 @@ impl DbInner {
             seq,
             values: (0..keys.len()).map(|_| Ok(None)).collect(),
             waiting: Vec::new(),
+            late: Vec::new(),
             spare: None,
             io: batched.then(|| self.engines.lookups.lend(&self.opts.fs, &self.opts.clock)).flatten(),
         };
@@ -102,8 +116,12 @@ impl DbInner {
             if many.waiting.len() == WAITING_MAX {
                 many.settle();
             }
+            if many.late.len() == WAITING_MAX {
+                many.read_late();
+            }
         }
         many.settle();
+        many.read_late();
         many.values
     }
 }
@@ -114,6 +132,7 @@ impl<'k> Many<'k, '_> {
         let version = cf.current.load_full();
         let lookup = LookupKey::new(key, self.seq);
         let mut ctx = GetContext::new(key);
+        ctx.late = self.io.is_some().then(Vec::new);
         if self.db.get_from_memory::<true>(&version, lookup.as_bytes(), &mut ctx) {
             return self.end(index, cf, ctx);
         }
@@ -139,13 +158,64 @@ impl<'k> Many<'k, '_> {
         }
     }
 
-    fn end(&mut self, index: usize, cf: &CfData, mut ctx: GetContext<'k>) {
+    fn end(&mut self, index: usize, cf: &'k CfData, mut ctx: GetContext<'k>) {
         if let Some(mut waiting) = ctx.waiting.take() {
             *waiting = Waiting::default();
             self.spare = Some(waiting);
         }
+        if ctx.late.as_ref().is_some_and(|late| !late.is_empty()) {
+            return self.late.push(Late { index, cf, ctx });
+        }
         let value = self.db.conclude(cf, ctx.user_key, ctx);
         self.values[index] = value.map(|v| v.map(PinnedValue::into_vec));
+    }
+
+    /// Reads the values that lookups which have ended lack.
+    fn read_late(&mut self) {
+        let late = std::mem::take(&mut self.late);
+        // One reads for itself; so do all where the reads fail, and say what is wrong.
+        let read = self.io.as_ref().filter(|_| late.len() > 1).and_then(|io| self.read_values(io, &late));
+        let mut number = 0;
+        for Late { index, cf, mut ctx } in late {
+            let mut done = Ok(());
+            for (place, value) in ctx.late.take().unwrap_or_default() {
+                let bytes = match &read {
+                    Some(pieces) => value.join(pieces.piece(number).to_vec()),
+                    None => value.read(),
+                };
+                number += 1;
+                match bytes {
+                    Ok(bytes) => ctx.fill(place, bytes),
+                    Err(e) => done = done.and(Err(e)),
+                }
+            }
+            let value = done.and_then(|()| self.db.conclude(cf, ctx.user_key, ctx));
+            self.values[index] = value.map(|v| v.map(PinnedValue::into_vec));
+        }
+    }
+
+    /// Reads all values of `late`, in its order.
+    fn read_values(&self, io: &BatchIo, late: &[Late<'_>]) -> Option<Pieces> {
+        let mut pieces = Pieces::default();
+        let mut files: Vec<(*const (), u32)> = Vec::new();
+        for (_, value) in late.iter().flat_map(|l| l.ctx.late.iter().flatten()) {
+            let WantedBlock { file, path, offset, len, grows } = value.wanted();
+            let same = Arc::as_ptr(&file).cast::<()>();
+            let number = match files.iter().rfind(|(known, _)| *known == same) {
+                Some((_, number)) => *number,
+                None => pieces.add_file(&file, &path, grows),
+            };
+            if number as usize == files.len() {
+                files.push((same, number));
+            }
+            pieces.add(number, offset, len);
+        }
+        let began = self.db.opts.statistics.start_now();
+        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        pieces.begin(io, options, GAP_MAX).ok()?;
+        pieces.finish().ok()?;
+        self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
+        Some(pieces)
     }
 
     /// Sees to all lookups that wait.

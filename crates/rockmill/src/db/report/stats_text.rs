@@ -59,6 +59,14 @@ impl DbInner {
                 c.index_merges_stopped,
                 c.index_schedule_changes
             );
+            let read = self.engines.stats.log_reads();
+            let _ = writeln!(
+                s,
+                "Flushes read from logs: {} values in {} reads, {:.2} MB",
+                read.values,
+                read.reads,
+                read.bytes as f64 / MB
+            );
         }
         let _ = writeln!(s, "Merge engine: {}", self.engines.describe(&self.live()));
         let memory = self.memory_parts();

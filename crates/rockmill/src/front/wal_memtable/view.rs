@@ -9,6 +9,7 @@ use crate::front::BufferStats;
 use crate::iter::InternalIterator;
 use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
+use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::LoggedValue;
 use crate::memtable::{MemTable, SealedTable};
 use crate::range_del::FragmentedRangeTombstones;
@@ -165,10 +166,14 @@ impl SealedRuns {
         self.tables.iter().map(stats_of_sealed).sum()
     }
 
-    /// The point entries of each in order, newest run first.
-    pub fn iterators(&self) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        let together = self.tables.len();
-        self.tables.iter().rev().map(move |table| table.iter_all(together))
+    /// How many of them have values in logs.
+    pub fn with_values_in_logs(&self) -> usize {
+        self.tables.iter().filter(|table| table.log_values().is_some()).count()
+    }
+
+    /// The point entries of each in order, newest run first. Values that are in logs are read as `reads` says.
+    pub fn iterators(&self, reads: Option<&LogReads>) -> impl Iterator<Item = Box<dyn InternalIterator>> {
+        self.tables.iter().rev().map(move |table| table.iter_all(reads))
     }
 
     /// Their range tombstones.

@@ -6,12 +6,14 @@ use rockmill_format::SliceTransform;
 use rockmill_format::ValueType::{self, Deletion, Merge, RangeDeletion, SingleDeletion, Value};
 use rockmill_format::comparator::{Comparator, FnComparator, ReverseBytewiseComparator};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
+use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
 
 use super::build::Sizes;
 use super::*;
 use crate::compaction::model::{Entry as Version, Model, Range as RangeVersion, Seen, random_history};
 use crate::iter::get::GetState;
+use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::{LogFile, LoggedValue};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{MemTableFilter, left_in_log};
@@ -519,6 +521,13 @@ fn a_filter_leaves_lookups_and_seeks_out() {
     assert_eq!(lands(false, b"keX2"), (true, false, false));
 }
 
+/// How a test reads values in logs: through a ring whose reads happen in any order.
+fn log_reads(fs: &MemFileSystem) -> LogReads {
+    let limits = BatchLimits { memory_bytes: 1 << 20, huge_pages: false, ..BatchLimits::default() };
+    let io = fs.batch_io(BatchKind::Uring, &limits).unwrap();
+    LogReads { io, pace: None, together: 1, counts: Arc::default() }
+}
+
 /// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.
 #[test]
 fn merged_index_tables_give_values_and_not_their_slots() {
@@ -566,7 +575,7 @@ fn merged_index_tables_give_values_and_not_their_slots() {
     // As a flush reads it, from several places, and as an iterator that is asked to prepare values.
     let want = entries(&merged);
     assert!(want.iter().any(|(_, value)| value[..] == [b'x'; 500]) && want.iter().any(|(_, v)| v == b"inline"));
-    let (mut ahead, mut unprepared) = (merged.iter_all(1), merged.iter_unprepared());
+    let (mut ahead, mut unprepared) = (merged.iter_all(Some(&log_reads(&fs))), merged.iter_unprepared());
     for from in (0..want.len()).step_by(7) {
         ahead.seek(&want[from].0);
         unprepared.seek(&want[from].0);

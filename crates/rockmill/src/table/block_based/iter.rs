@@ -721,7 +721,7 @@ impl Source for Cached {
         }
         let (from, len) = self.read_range(table, index, at);
         let (file, path) = (Arc::clone(&table.blocks.file), table.blocks.path.clone());
-        let number = reads.ask(WantedBlock { file, path, offset: from, len });
+        let number = reads.ask(WantedBlock { file, path, offset: from, len, grows: false });
         self.asked = Some(Asked { number, from, len });
         Ok(None)
     }

@@ -309,7 +309,7 @@ impl BlockBasedTable {
             _ => {
                 let BlockFile { file, path, .. } = &self.blocks;
                 let (file, path) = (Arc::clone(file), path.clone());
-                waiting.wanted = Some(WantedBlock { file, path, offset: handle.offset, len });
+                waiting.wanted = Some(WantedBlock { file, path, offset: handle.offset, len, grows: false });
                 waiting.resume = Some(Resume { at, filtered: false });
                 Ok(None)
             }
