@@ -18,9 +18,10 @@
 //! rooms call each other both ways: a version that the catalogue installs changes what writers may do
 //! (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
 //!
-//! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Catalog`, `Files`,
-//! `Reporting`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`, `State` and `CfState` put
-//! them together.
+//! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Files`, `Writers`,
+//! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`,
+//! `State` and `CfState` put them together. What is the whole database's stays in `DbInner`: its path, options, info
+//! log and counters, `shutdown`, and the two signals that go with the state lock, since every room waits for others.
 //!
 //! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
 //! what becomes of them are in `front/`.
@@ -33,10 +34,10 @@
 //! |---|---|---|
 //! | `recovery` | a recovery from a background error | yes |
 //! | `options_turn` (`Catalog`) | a change of options or column families, until the OPTIONS file has it | yes |
-//! | write leadership (`queue`) | the leader of a group, a switch of memtables, an ingestion | its group's |
+//! | write leadership (`Writers`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` (`Catalog`) | a change of the tree, until its edit is durable | the MANIFEST's |
 //! | `state` | any thread, briefly | never, once the database is open |
-//! | `snapshots`, `purge` and `new_tables` (`Files`), lists in `front` and other leaves | any thread, briefly | never |
+//! | leaves: lists in `Readers` and `front`, `purge` and `new_tables` (`Files`), others | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
 //! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's
@@ -63,7 +64,6 @@ use crate::db::catalog::table_paths::purge_of;
 use crate::db::files::Files;
 use crate::db::jobs::error_recovery::{Errors, Recovery};
 use crate::db::jobs::{FamilyJobs, Jobs};
-use crate::db::read::tables::TableCache;
 use crate::db::report::Reporting;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener};
@@ -71,7 +71,7 @@ use crate::front::{FamilyFront, Front, FrontMemory, Logs};
 use crate::info_log::{InfoLog, log_error, log_info};
 use crate::options::{CfOptions, DbOptions};
 use crate::statistics::CountedOperator;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{ArcSwap, Condvar, Mutex};
 use crate::version::{PurgeQueue, Version};
@@ -101,10 +101,10 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::running::RunningJobs;
 use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
-use crate::db::read::snapshot::SnapshotList;
+use crate::db::read::Readers;
 use crate::db::report::events::CfJobStats;
 use crate::db::report::stats::InternalStats;
-use crate::db::write::queue::WriteQueue;
+use crate::db::write::Writers;
 use crate::pacing::Pacing;
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
@@ -123,8 +123,6 @@ pub(crate) struct DbInner {
     pub path: PathBuf,
     /// As they were at open: for options that are fixed. Those that `set_db_options` changes are read from `live()`.
     pub opts: DbOptions,
-    /// Which tables are open, and the block cache of those who gave none.
-    tables: TableCache,
     /// Column families and options as they are now, and the MANIFEST.
     catalog: Catalog,
     state: Mutex<State>,
@@ -134,23 +132,20 @@ pub(crate) struct DbInner {
     work_available: Condvar,
     /// Who recovers from a background error.
     recovery: Recovery,
-    /// Who leads the next write group.
-    queue: WriteQueue,
     /// Makes writes durable and findable until tables hold them.
     pub front: Front,
-    /// Newest sequence number that reads may see.
-    last_sequence: AtomicU64,
+    /// Who leads the next write group, and what of the last ones can be seen.
+    writers: Writers,
+    /// Which tables are open, and which snapshots there are.
+    readers: Readers,
     /// Numbers of files, and which may be deleted.
     files: Files,
-    snapshots: SnapshotList,
     shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
     pacing: Pacing,
     running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
-    /// The write leader has something to do before the next write: switch a memtable, wait, report an error.
-    leader_has_work: AtomicBool,
     stats: InternalStats,
     log: InfoLog,
     reporting: Reporting,
@@ -269,7 +264,7 @@ impl DbInner {
     }
 
     pub fn last_sequence(&self) -> SequenceNumber {
-        self.last_sequence.load(Ordering::Acquire)
+        self.writers.in_flight().visible()
     }
 
     pub fn new_file_number(&self) -> u64 {

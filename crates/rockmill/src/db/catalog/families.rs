@@ -103,7 +103,7 @@ impl Db {
         let mut state = db.state.lock();
         state.cfs.insert(id, c);
         db.publish_cfs(&state);
-        db.last_sequence.fetch_max(last_sequence, Ordering::AcqRel);
+        db.writers.in_flight().raise_visible(last_sequence);
         db.update_pressure(&state);
         drop(state);
         db.work_available.notify_all();

@@ -159,11 +159,11 @@ impl DbInner {
         self.update_threshold(&state);
         if let Some(n) = last_sequence {
             // Still under the lock: a compaction that drops what the new numbers hide begins after this.
-            self.last_sequence.fetch_max(n, Ordering::AcqRel);
+            self.writers.in_flight().raise_visible(n);
         }
         self.update_pressure(&state);
         drop(state);
-        opened.iter().for_each(|file| self.note_open(file));
+        opened.iter().for_each(|file| self.readers.tables().note_open(file));
         self.wake_all();
         Ok(())
     }
@@ -295,7 +295,7 @@ impl DbInner {
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
         let threshold = state.cfs.values().map(|c| c.jobs.threshold()).min();
-        self.snapshots.set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
+        self.readers.snapshots().set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 }
 

@@ -76,9 +76,8 @@ impl DbInner {
             with.map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect()
         };
         for (cf, version) in opened {
-            let settings = self.tables_of(&cf);
             for file in version.levels.iter().flatten().take(TABLES_MAX) {
-                match settings.table(self, file) {
+                match self.readers.tables().table(&cf, file) {
                     Err(e) if e.kind() == ErrorKind::InvalidArgument => return Err(e),
                     // Whatever else is wrong with a table, the reads that need it say.
                     _ => {}

@@ -78,7 +78,7 @@ impl DbInner {
                 continue;
             }
             let wrote = |file: &Arc<FileMeta>| -> Result<bool> {
-                Ok(self.tables_of(&cf).table(self, file)?.properties().merge_operator_name == given.name())
+                Ok(self.readers.tables().table(&cf, file)?.properties().merge_operator_name == given.name())
             };
             let mut files = version.levels.iter().flatten();
             if !files.any(|f| wrote(f).unwrap_or(false)) {

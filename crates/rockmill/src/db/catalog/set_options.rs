@@ -105,11 +105,12 @@ impl Db {
             let state = db.state.lock();
             db.update_pressure(&state);
             if now.max_open_files != before.max_open_files {
-                db.count_open_tables(&state);
+                let tables = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+                db.readers.tables().set_max_open_files(now.max_open_files, tables);
             }
         }
         // Memtables that hold back WALs are looked at with the next write.
-        db.leader_has_work.store(true, Ordering::Release);
+        db.writers.leave_leader_work();
         db.wake_all();
         if !db.shutdown.load(Ordering::Acquire) {
             self.start_missing_threads()?;

@@ -10,7 +10,6 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::Result;
 use crate::sync::atomic::Ordering;
-use crate::table::Table;
 use crate::version::{FileMeta, TableNumbers, Version, each_file};
 
 /// Tables that are opened at most for an estimate (RocksDB's number).
@@ -148,12 +147,8 @@ impl DbInner {
     fn numbers_of(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<TableNumbers> {
         match f.numbers.get() {
             Some(numbers) => Ok(*numbers),
-            None => Ok(TableNumbers::of(self.open_for(cf, f)?.properties())),
+            None => Ok(TableNumbers::of(self.readers.tables().table(cf, f)?.properties())),
         }
-    }
-
-    fn open_for(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        self.tables_of(cf).table(self, f)
     }
 
     /// Numbers of the tables, as far as they are known or a few more can be made known: for estimates. How many tables
@@ -181,7 +176,7 @@ impl DbInner {
         // What a file says may be anything.
         let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
         for f in files {
-            let table = self.open_for(cf, f)?;
+            let table = self.readers.tables().table(cf, f)?;
             let p = table.properties();
             add(&mut sum.data_size, p.data_size);
             add(&mut sum.index_size, p.index_size);

@@ -148,7 +148,7 @@ impl DbInner {
             cf_id: cf.id,
             cf_name: cf.name.clone(),
             options: cf.options.load_full(),
-            snapshots: self.snapshots.all(),
+            snapshots: self.readers.snapshots().all(),
             past: self.files.purge().past(),
         }
     }

@@ -238,7 +238,7 @@ impl DbInner {
         let new = state.background_error_of(reason, what, error, needs);
         state.errors.note(new);
         self.note_background_error(reason, error);
-        self.leader_has_work.store(true, Ordering::Release);
+        self.writers.leave_leader_work();
         self.pacing.flush_priority().set(0.0); // no flush begins now
         drop(state);
         self.wake_all();

@@ -190,12 +190,12 @@ impl DbInner {
                 state.join_flushes(); // each time: another may have begun
                 state.errors.check_writes()?;
                 self.check_not_closing()?;
-                if !self.queue.has_from_listener() {
+                if !self.writers.has_from_listener() {
                     self.job_finished.wait_for(&mut state, FLUSH_WAIT);
                 }
-                if self.queue.has_from_listener() {
+                if self.writers.has_from_listener() {
                     drop(state);
-                    self.queue.lend();
+                    self.writers.lend();
                     state = self.state.lock();
                 }
             }

@@ -45,7 +45,7 @@ impl DbInner {
         let began = self.opts.clock.monotonic_nanos();
         // In this order: see `memtable/merged.rs`.
         let visible = self.last_sequence();
-        let snapshots = self.snapshots.all();
+        let snapshots = self.readers.snapshots().all();
         let stop = || self.shutdown.load(Ordering::Acquire) || self.flush_goes_first(cf, merge);
         let threads = available_parallelism().map_or(1, |n| n.get().min(THREADS));
         let means = MergeMeans { visible, snapshots: &snapshots, threads, stop: &stop };

@@ -12,7 +12,6 @@ use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
 use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
-use crate::sync::atomic::Ordering;
 use crate::version::VersionBuilder;
 
 impl DbInner {
@@ -35,7 +34,7 @@ impl DbInner {
         };
         let recovered = self.front.recover(self, logs, &plan)?;
         if let Some(last) = recovered.last_sequence {
-            self.last_sequence.fetch_max(last, Ordering::AcqRel);
+            self.writers.in_flight().raise_visible(last);
         }
         Ok(recovered.kept)
     }

@@ -359,7 +359,7 @@ impl Secondary {
     fn open_tables(&self, db: &DbInner) -> Result<()> {
         for cf in self.cfs.values() {
             for f in cf.version.levels.iter().flatten().filter(|f| f.table.load().is_none()) {
-                db.tables_of(&cf.data).table(db, f)?;
+                db.readers.tables().table(&cf.data, f)?;
             }
         }
         Ok(())
@@ -383,7 +383,7 @@ impl Secondary {
         let _alone = db.opened.following.catching_up.write();
         // First the number: a reader takes the tables first and the number after them.
         // It falls where the primary took a failed write back.
-        db.last_sequence.store(self.last_sequence(), Ordering::Release);
+        db.writers.in_flight().set_visible(self.last_sequence());
         let mut state = db.state.lock();
         for (&id, cf) in &self.cfs {
             let Some((front, log_number)) = self.front.publish(id) else { continue };

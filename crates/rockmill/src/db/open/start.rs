@@ -30,8 +30,9 @@ use crate::db::jobs::{Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::secondary::Following;
 use crate::db::open::{DirLocks, Opened, wal_owner};
-use crate::db::read::tables::TableCache;
+use crate::db::read::Readers;
 use crate::db::report::Reporting;
+use crate::db::write::Writers;
 use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +41,7 @@ use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
 use crate::pacing::Pacing;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Condvar, Mutex, unique_number};
 use crate::table::BlockCache;
 use crate::version::{
@@ -538,6 +539,9 @@ pub(crate) fn assemble(
         false => new_session_id(options.db.clock.now_micros()),
     };
     let needs_default_cache = wanted.values().any(|o| o.table.block_cache.is_none() && !o.table.no_block_cache);
+    let default_cache = needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES));
+    let last_sequence = recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())));
+    let pacing = Pacing::new(&options.db.clock);
     Ok(Arc::new(DbInner {
         path: path.to_owned(),
         opts: options.db.clone(),
@@ -550,7 +554,6 @@ pub(crate) fn assemble(
             locks: DirLocks::default(),
             following: Following::default(),
         },
-        tables: TableCache::new(needs_default_cache.then(|| BlockCache::new(DEFAULT_CACHE_BYTES))),
         catalog: Catalog::new(default_cf, &options.db),
         state: Mutex::new(State {
             cfs,
@@ -562,16 +565,14 @@ pub(crate) fn assemble(
         job_finished: Condvar::new(),
         work_available: Condvar::new(),
         recovery: Recovery::default(),
-        queue: crate::db::write::queue::WriteQueue::new(options.db.max_write_batch_group_size_bytes),
         front,
-        last_sequence: AtomicU64::new(recovered.map_or(0, |r| r.last_sequence.max(u64::from(r.has_tables())))),
+        writers: Writers::new(last_sequence, &options.db),
+        readers: Readers::new(&options.db, default_cache, pacing.read_protection()),
         files: Files::new(recovered.map_or(1, |r| r.next_file_number), purge),
-        snapshots: crate::db::read::snapshot::SnapshotList::default(),
         shutdown: Arc::new(AtomicBool::new(false)),
-        pacing: Pacing::new(&options.db.clock),
+        pacing,
         running_jobs: Default::default(),
         engines: Arc::default(),
-        leader_has_work: AtomicBool::new(false),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
         reporting: Reporting::new(options.db.clock.now_micros()),

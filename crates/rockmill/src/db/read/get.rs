@@ -355,7 +355,7 @@ impl DbInner {
                 f.touch();
                 use_it(t)
             }
-            None => use_it(&*self.tables_of(cf).table(self, f)?),
+            None => use_it(&*self.readers.tables.table(cf, f)?),
         }
     }
 }

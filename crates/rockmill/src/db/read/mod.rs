@@ -18,3 +18,35 @@ pub(crate) mod range_view;
 pub(crate) mod seek_reads;
 pub(crate) mod snapshot;
 pub(crate) mod tables;
+
+use std::sync::Arc;
+
+use crate::options::DbOptions;
+use crate::pacing::read_protection::ReadProtection;
+use crate::table::BlockCache;
+use snapshot::SnapshotList;
+use tables::TableCache;
+
+/// What the readers of an open database share.
+pub(crate) struct Readers {
+    tables: TableCache,
+    snapshots: SnapshotList,
+}
+
+impl Readers {
+    /// Of a database that is opened; see [`TableCache::new`].
+    pub fn new(options: &DbOptions, cache: Option<Arc<BlockCache>>, protection: &Arc<ReadProtection>) -> Self {
+        Self { tables: TableCache::new(options, cache, protection), snapshots: SnapshotList::default() }
+    }
+
+    /// Which tables are open.
+    #[inline]
+    pub fn tables(&self) -> &TableCache {
+        &self.tables
+    }
+
+    /// What reads may go back to.
+    pub fn snapshots(&self) -> &SnapshotList {
+        &self.snapshots
+    }
+}

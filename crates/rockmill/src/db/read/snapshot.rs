@@ -110,7 +110,7 @@ pub(crate) struct HeldSnapshot {
 impl Drop for HeldSnapshot {
     fn drop(&mut self) {
         if let Some(db) = self.db.upgrade() {
-            db.snapshots.release(self.seq);
+            db.readers.snapshots.release(self.seq);
             db.recheck_bottom_level();
         }
     }
@@ -124,20 +124,21 @@ impl std::fmt::Debug for HeldSnapshot {
 
 /// One call's own: its end starts nothing.
 pub(crate) struct Moment<'a> {
-    db: &'a DbInner,
+    snapshots: &'a SnapshotList,
     pub seq: SequenceNumber,
 }
 
 impl Drop for Moment<'_> {
     fn drop(&mut self) {
-        self.db.snapshots.release(self.seq);
+        self.snapshots.release(self.seq);
     }
 }
 
 impl DbInner {
     /// Holds the present state for one call.
     pub(crate) fn hold_moment(&self) -> Moment<'_> {
-        Moment { db: self, seq: self.snapshots.acquire(|| self.last_sequence(), self.now_seconds()) }
+        let snapshots = &self.readers.snapshots;
+        Moment { snapshots, seq: snapshots.acquire(|| self.last_sequence(), self.now_seconds()) }
     }
 
     /// The newest sequence number that a read sees. To be asked after the version was taken: a number from before could
@@ -163,8 +164,9 @@ impl DbInner {
 
     /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
     fn recheck_bottom_level(&self) {
-        let oldest = self.snapshots.oldest().unwrap_or_else(|| self.last_sequence());
-        if oldest <= self.snapshots.threshold.load(Ordering::Acquire) {
+        let snapshots = &self.readers.snapshots;
+        let oldest = snapshots.oldest().unwrap_or_else(|| self.last_sequence());
+        if oldest <= snapshots.threshold.load(Ordering::Acquire) {
             return;
         }
         let mut state = self.state.lock();
@@ -181,7 +183,7 @@ impl Db {
     /// A view of the database as it is now.
     pub fn snapshot(&self) -> Snapshot<'_> {
         let db = &*self.inner;
-        let seq = db.snapshots.acquire(|| db.last_sequence(), db.now_seconds());
+        let seq = db.readers.snapshots.acquire(|| db.last_sequence(), db.now_seconds());
         Snapshot { db, held: Arc::new(HeldSnapshot { db: Arc::downgrade(&self.inner), seq }) }
     }
 }

@@ -8,12 +8,13 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::{InternalKeyComparator, SliceTransform};
 use rockmill_io::AccessPattern;
 
+use crate::db::DbInner;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::merge_names::ExpectedOperator;
 use crate::db::catalog::super_version::SuperVersion;
-use crate::db::{DbInner, State};
 use crate::error::{ErrorKind, Result};
-use crate::options::{CfOptions, TableKind};
+use crate::options::{CfOptions, DbOptions, TableKind};
+use crate::pacing::read_protection::ReadProtection;
 use crate::panics::guarded;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
@@ -31,9 +32,11 @@ const WEIGHED_MAX_OF_LIMITED: usize = 20;
 const WEIGHED_MAX: usize = 1000;
 
 /// Which tables are open, and the blocks of those whose options name no cache.
-#[derive(Debug)]
 pub(crate) struct TableCache {
+    /// As they were when the database was opened.
+    options: DbOptions,
     default_cache: Option<Arc<BlockCache>>,
+    read_protection: Arc<ReadProtection>,
     /// Those that `max_open_files` bounds. A leaf lock.
     open: Mutex<OpenTables>,
     /// Files that tables share, as they are open. A leaf lock.
@@ -45,9 +48,39 @@ pub(crate) struct TableCache {
 struct OpenTables {
     tables: VecDeque<(Weak<FileMeta>, usize)>,
     files: usize,
+    /// How many files may be open at once; `None` without a limit, and then nothing is listed.
+    max: Option<usize>,
 }
 
 impl OpenTables {
+    /// None, with the option `max_open_files`.
+    fn bounded(max: i32) -> Self {
+        let max = usize::try_from(max).ok().map(|max| max.saturating_sub(RESERVED_FILES).max(1));
+        Self { max, ..Self::default() }
+    }
+
+    /// Lists open tables, and closes some where more files are open than may be: of those that were not used since
+    /// they were last looked at, the oldest. One table may be open in any case.
+    fn note<'a>(&mut self, opened: impl IntoIterator<Item = &'a Arc<FileMeta>>) {
+        let Some(max) = self.max else { return };
+        opened.into_iter().for_each(|file| self.push(Arc::downgrade(file), files_of(&file.entry)));
+        if self.files > max {
+            self.clean();
+        }
+        let mut chances = self.tables.len();
+        while self.files > max && self.tables.len() > 1 {
+            let Some((oldest, files)) = self.pop() else { return };
+            let Some(file) = oldest.upgrade() else { continue };
+            if chances > 0 && file.used.swap(false, Ordering::Relaxed) {
+                chances -= 1;
+                self.push(oldest, files);
+            } else {
+                // Readers that hold the table go on with it; the file closes when the last of them is done.
+                file.table.store(None);
+            }
+        }
+    }
+
     fn push(&mut self, table: Weak<FileMeta>, files: usize) {
         self.tables.push_back((table, files));
         self.files += files;
@@ -104,9 +137,19 @@ impl OpenPieces {
 }
 
 impl TableCache {
-    /// No table is open.
-    pub fn new(default_cache: Option<Arc<BlockCache>>) -> Self {
-        Self { default_cache, open: Mutex::default(), pieces: Mutex::default() }
+    /// No table is open. What is read of them is told to `read_protection`.
+    pub fn new(
+        options: &DbOptions,
+        default_cache: Option<Arc<BlockCache>>,
+        read_protection: &Arc<ReadProtection>,
+    ) -> Self {
+        Self {
+            options: options.clone(),
+            default_cache,
+            read_protection: Arc::clone(read_protection),
+            open: Mutex::new(OpenTables::bounded(options.max_open_files)),
+            pieces: Mutex::default(),
+        }
     }
 
     /// The open piece with this number, which all tables share that have it; `open` opens it if nobody has it open. No
@@ -146,7 +189,7 @@ pub(crate) struct CfTables {
 
 impl CfTables {
     pub fn new(db: &Arc<DbInner>, cf: &CfData) -> Self {
-        Self { db: Arc::clone(db), settings: db.tables_of(cf) }
+        Self { db: Arc::clone(db), settings: db.readers.tables.settings(cf) }
     }
 
     /// The database.
@@ -160,91 +203,37 @@ impl CfTables {
     }
 }
 
-impl TableSettings {
-    /// The open table of a file; opens it if it is not.
-    #[inline]
-    pub fn table(&self, db: &DbInner, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        match file.table.load_full() {
-            Some(t) => {
-                file.touch();
-                Ok(t)
-            }
-            None => db.open_and_keep(file, self),
-        }
+impl TableCache {
+    /// The open table of a file of a column family; opens it if it is not.
+    pub fn table(&self, cf: &CfData, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
+        self.used(file).map_or_else(|| self.open_and_keep(file, &self.settings(cf)), Ok)
     }
-}
 
-impl DbInner {
+    /// The same with the settings of its column family.
+    #[inline]
+    pub fn table_with(&self, settings: &TableSettings, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
+        self.used(file).map_or_else(|| self.open_and_keep(file, settings), Ok)
+    }
+
+    #[inline]
+    fn used(&self, file: &FileMeta) -> Option<Arc<Table>> {
+        file.table.load_full().inspect(|_| file.touch())
+    }
+
     /// The cache of a column family.
-    pub fn cache_of(&self, cf: &CfData) -> Option<Arc<crate::table::BlockCache>> {
+    pub fn cache_of(&self, cf: &CfData) -> Option<Arc<BlockCache>> {
         self.cache_for(&cf.options.load())
     }
 
-    /// The cache of a column family with these options.
-    pub fn cache_for(&self, options: &CfOptions) -> Option<Arc<crate::table::BlockCache>> {
+    fn cache_for(&self, options: &CfOptions) -> Option<Arc<BlockCache>> {
         if options.table.no_block_cache {
             return None;
         }
-        options.table.block_cache.clone().or_else(|| self.tables.default_cache.clone())
-    }
-
-    /// Where a file of a table of a column family is.
-    pub fn table_path(&self, dirs: &TableDirs, file: TableFile) -> PathBuf {
-        version::table_path(&*self.opts.fs, dirs, file)
-    }
-
-    fn open_table(&self, file: &FileMeta, settings: &TableSettings, direct: bool) -> Result<Arc<Table>> {
-        let own = file.own_file();
-        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
-        let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
-        let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
-        let caching = MetaCaching { pin, ..settings.caching };
-        let open_own = || self.open_one(own, Some(file.entry.largest_seqno), cache_id, settings, caching, direct);
-        // It may become a piece of another table, or be one.
-        let own = if caching.on_demand { self.tables.piece(file.number(), open_own)? } else { open_own()? };
-        let mut pieces = Vec::with_capacity(file.entry.pieces.len());
-        for piece in &file.entry.pieces {
-            pieces.push(
-                self.tables.piece(piece.number, || {
-                    self.open_one(piece.file(), None, None, settings, settings.caching, direct)
-                })?,
-            );
-        }
-        let table = Table::with_pieces(own, &pieces, settings.charged)?;
-        if let Some(operator) = &settings.operator {
-            operator.check(&table).map_err(|e| e.context(table.path().display()))?;
-        }
-        Ok(table)
-    }
-
-    /// Opens one file of a table.
-    fn open_one(
-        &self,
-        file: TableFile,
-        largest_seqno: Option<u64>,
-        cache_id: Option<u64>,
-        settings: &TableSettings,
-        caching: MetaCaching,
-        direct: bool,
-    ) -> Result<Arc<Table>> {
-        let OpenFile { path, file } = version::open_file(&*self.opts.fs, &settings.dirs, file, direct)?;
-        if !self.opts.advise_random_on_open {
-            file.advise(AccessPattern::Normal);
-        }
-        let options = TableOpenOptions {
-            path,
-            cmp: settings.cmp.clone(),
-            cache: settings.cache.clone(),
-            largest_seqno,
-            statistics: self.opts.statistics.clone(),
-            read_protection: Some(Arc::clone(self.pacing.read_protection())),
-            prefix_extractor: settings.prefix_extractor.clone(),
-        };
-        Table::open_file(file, options, cache_id, settings.auto_readahead, caching)
+        options.table.block_cache.clone().or_else(|| self.default_cache.clone())
     }
 
     /// What the tables of a column family are opened with.
-    pub fn tables_of(&self, cf: &CfData) -> TableSettings {
+    pub fn settings(&self, cf: &CfData) -> TableSettings {
         let options = cf.options.load();
         let caching = MetaCaching::new(&options.table, true);
         let on_demand = options.table_factory == TableKind::Tph;
@@ -263,40 +252,61 @@ impl DbInner {
         }
     }
 
-    /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
-    /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
-    /// them.
-    pub fn open_tables_to_read(&self) -> Result<()> {
-        if self.live().max_open_files >= 0 {
-            return Ok(());
+    fn open_table(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
+        let own = file.own_file();
+        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
+        let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
+        let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
+        let caching = MetaCaching { pin, ..settings.caching };
+        let open_own = || self.open_one(own, Some(file.entry.largest_seqno), cache_id, settings, caching);
+        // It may become a piece of another table, or be one.
+        let own = if caching.on_demand { self.piece(file.number(), open_own)? } else { open_own()? };
+        let mut pieces = Vec::with_capacity(file.entry.pieces.len());
+        for piece in &file.entry.pieces {
+            let open = || self.open_one(piece.file(), None, None, settings, settings.caching);
+            pieces.push(self.piece(piece.number, open)?);
         }
-        let families: Vec<_> =
-            self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
-        let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
-        for (cf, file) in files {
-            match self.tables_of(cf).table(self, file) {
-                Err(e) if e.is_missing_file() => return Err(e),
-                // Without handles for all of them, the rest is opened when it is read.
-                Err(e) if e.kind() == ErrorKind::IOError => return Ok(()),
-                _ => {}
-            }
+        let table = Table::with_pieces(own, &pieces, settings.charged)?;
+        if let Some(operator) = &settings.operator {
+            operator.check(&table).map_err(|e| e.context(table.path().display()))?;
         }
-        Ok(())
+        Ok(table)
     }
 
-    /// Opens tables that were there when the database was opened, from L0 down, and weighs their tombstones (RocksDB's
-    /// `UpdateAccumulatedStats`). Others are weighed when they are read. What is wrong with a table is for those who
-    /// read it.
-    pub fn weigh_tombstones(&self, cf: &CfData, version: &Version) {
-        let most = if self.live().max_open_files >= 0 { WEIGHED_MAX_OF_LIMITED } else { WEIGHED_MAX };
-        let settings = self.tables_of(cf);
-        for file in version.files().filter(|f| f.numbers.get().is_none()).take(most) {
-            if self.shutdown.load(Ordering::Acquire) {
-                return;
-            }
-            let _ = settings.table(self, file);
+    /// Opens one file of a table.
+    fn open_one(
+        &self,
+        file: TableFile,
+        largest_seqno: Option<u64>,
+        cache_id: Option<u64>,
+        settings: &TableSettings,
+        caching: MetaCaching,
+    ) -> Result<Arc<Table>> {
+        let direct = self.options.use_direct_reads;
+        let OpenFile { path, file } = version::open_file(&*self.options.fs, &settings.dirs, file, direct)?;
+        if !self.options.advise_random_on_open {
+            file.advise(AccessPattern::Normal);
         }
-        version.weigh_tombstones();
+        let options = TableOpenOptions {
+            path,
+            cmp: settings.cmp.clone(),
+            cache: settings.cache.clone(),
+            largest_seqno,
+            statistics: self.options.statistics.clone(),
+            read_protection: Some(Arc::clone(&self.read_protection)),
+            prefix_extractor: settings.prefix_extractor.clone(),
+        };
+        Table::open_file(file, options, cache_id, settings.auto_readahead, caching)
+    }
+
+    /// Opens a table, counted and timed.
+    fn open_counted(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
+        let statistics = &self.options.statistics;
+        statistics.add(Ticker::NoFileOpens, 1);
+        let began = statistics.start_now();
+        let opened = self.open_table(file, settings);
+        statistics.stop_now(Histogram::TableOpenIoMicros, began);
+        opened.inspect_err(|_| statistics.add(Ticker::NoFileErrors, 1))
     }
 
     #[cold]
@@ -311,96 +321,93 @@ impl DbInner {
 
     /// Counts a file's table among those that are open, and closes others where that is too many.
     pub fn note_open(&self, file: &Arc<FileMeta>) {
-        if self.live().max_open_files >= 0 {
-            let mut open = self.tables.open.lock();
-            open.push(Arc::downgrade(file), files_of(&file.entry));
-            self.close_tables_above_limit(&mut open);
+        self.open.lock().note([file]);
+    }
+
+    /// True when so many files more may be open and none has to be closed for them.
+    fn may_open_more(&self, files: usize) -> bool {
+        let mut open = self.open.lock();
+        let Some(max) = open.max else { return true };
+        if open.files + files > max {
+            open.clean();
         }
+        open.files + files <= max
+    }
+
+    /// `max_open_files` has changed, and these are the tables that there are: notes those that are open, and closes
+    /// what is too much.
+    pub fn set_max_open_files<'a>(&self, max: i32, tables: impl Iterator<Item = &'a Arc<FileMeta>>) {
+        let mut open = self.open.lock();
+        *open = OpenTables::bounded(max);
+        open.note(tables.filter(|f| f.table.load().is_some()));
+    }
+}
+
+impl DbInner {
+    /// Where a file of a table of a column family is.
+    pub fn table_path(&self, dirs: &TableDirs, file: TableFile) -> PathBuf {
+        version::table_path(&*self.opts.fs, dirs, file)
+    }
+
+    /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
+    /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
+    /// them.
+    pub fn open_tables_to_read(&self) -> Result<()> {
+        if self.live().max_open_files >= 0 {
+            return Ok(());
+        }
+        let families: Vec<_> =
+            self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
+        let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
+        for (cf, file) in files {
+            match self.readers.tables.table(cf, file) {
+                Err(e) if e.is_missing_file() => return Err(e),
+                // Without handles for all of them, the rest is opened when it is read.
+                Err(e) if e.kind() == ErrorKind::IOError => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens tables that were there when the database was opened, from L0 down, and weighs their tombstones (RocksDB's
+    /// `UpdateAccumulatedStats`). Others are weighed when they are read. What is wrong with a table is for those who
+    /// read it.
+    pub fn weigh_tombstones(&self, cf: &CfData, version: &Version) {
+        let most = if self.live().max_open_files >= 0 { WEIGHED_MAX_OF_LIMITED } else { WEIGHED_MAX };
+        for file in version.files().filter(|f| f.numbers.get().is_none()).take(most) {
+            if self.shutdown.load(Ordering::Acquire) {
+                return;
+            }
+            let _ = self.readers.tables.table(cf, file);
+        }
+        version.weigh_tombstones();
     }
 
     /// Opens the tables that a job wrote for a level before they are live, so that no read has to (RocksDB's
     /// `LoadTableHandlers`); but no others are closed for them. What is wrong with one is for those who read it.
     pub fn open_new_tables(&self, cf: &CfData, level: usize, files: &[FileEntry]) {
+        let tables = &self.readers.tables;
         let _ = guarded("opening new tables", || {
-            let mut settings = self.tables_of(cf);
+            let mut settings = tables.settings(cf);
             settings.caching.pin &= level == 0;
             settings.level0 = None;
             for entry in files {
-                if !self.may_open_more(files_of(entry)) {
+                if !tables.may_open_more(files_of(entry) + self.files.new_files_open()) {
                     break;
                 }
                 let file = FileMeta::new(entry.clone(), Arc::clone(&cf.purge));
-                let table = self.open_counted(&file, &settings)?;
+                let table = tables.open_counted(&file, &settings)?;
                 self.files.set_new_table_open(entry.number, (table, file.cache_id.get().copied()));
             }
             Ok(())
         });
     }
-
-    /// True when so many files more may be open and none has to be closed for them.
-    fn may_open_more(&self, files: usize) -> bool {
-        let Some(max) = self.open_files_max() else { return true };
-        let new = files + self.files.new_files_open();
-        let mut open = self.tables.open.lock();
-        if open.files + new > max {
-            open.clean();
-        }
-        open.files + new <= max
-    }
-
-    /// Opens a table, counted and timed.
-    fn open_counted(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
-        self.opts.statistics.add(Ticker::NoFileOpens, 1);
-        let began = self.opts.statistics.start_now();
-        let opened = self.open_table(file, settings, self.opts.use_direct_reads);
-        self.opts.statistics.stop_now(Histogram::TableOpenIoMicros, began);
-        opened.inspect_err(|_| self.opts.statistics.add(Ticker::NoFileErrors, 1))
-    }
-
-    /// Notes the tables that are open, since `max_open_files` bounds them from now on, and closes what is too much.
-    pub fn count_open_tables(&self, state: &State) {
-        let mut open = self.tables.open.lock();
-        *open = OpenTables::default();
-        if self.live().max_open_files < 0 {
-            return;
-        }
-        let files = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
-        let files = files.filter(|f| f.table.load().is_some());
-        files.for_each(|f| open.push(Arc::downgrade(f), files_of(&f.entry)));
-        self.close_tables_above_limit(&mut open);
-    }
-
-    /// Files of tables that may be open at once; `None` without a limit.
-    fn open_files_max(&self) -> Option<usize> {
-        let max = usize::try_from(self.live().max_open_files).ok()?;
-        Some(max.saturating_sub(RESERVED_FILES).max(1))
-    }
-
-    /// Closes tables where more files are open than `max_open_files` allows: of those that were not used since they
-    /// were last looked at, the oldest. One table may be open in any case.
-    fn close_tables_above_limit(&self, open: &mut OpenTables) {
-        let Some(limit) = self.open_files_max() else { return };
-        if open.files > limit {
-            open.clean();
-        }
-        let mut chances = open.tables.len();
-        while open.files > limit && open.tables.len() > 1 {
-            let Some((oldest, files)) = open.pop() else { return };
-            let Some(file) = oldest.upgrade() else { continue };
-            if chances > 0 && file.used.swap(false, Ordering::Relaxed) {
-                chances -= 1;
-                open.push(oldest, files);
-            } else {
-                // Readers that hold the table go on with it; the file closes when the last of them is done.
-                file.table.store(None);
-            }
-        }
-    }
 }
 
 impl TableSource for CfTables {
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
-        self.settings.table(&self.db, file)
+        self.db.readers.tables.table_with(&self.settings, file)
     }
 }
 
@@ -424,11 +431,12 @@ mod tests {
             (Arc::clone(&state.cfs[&0].cf), Arc::clone(&state.cfs[&0].version))
         };
         let file = version.files().next().unwrap();
-        let settings = db.inner.tables_of(&cf);
-        let open = || db.inner.open_table(file, &settings, false);
+        let tables = &db.inner.readers.tables;
+        let settings = tables.settings(&cf);
+        let open = || tables.open_table(file, &settings);
         let never = || panic!("it is open");
 
-        let cache = TableCache::new(None);
+        let cache = TableCache::new(&db.inner.opts, None, db.inner.pacing.read_protection());
         let listed = || cache.pieces.lock().open.len();
         assert!(cache.piece(7, || Err(Error::corruption("damaged"))).is_err());
         let piece = cache.piece(7, open).unwrap();

@@ -159,7 +159,7 @@ impl DbInner {
         if cmp.compare(largest, end).is_lt() {
             return f.size().saturating_sub(self.offset_in_file(cf, f, start));
         }
-        match self.tables_of(cf).table(self, f) {
+        match self.readers.tables().table(cf, f) {
             Ok(table) => table.approximate_size(f.size(), start, end),
             Err(_) => 0,
         }
@@ -174,7 +174,7 @@ impl DbInner {
         if cmp.compare(f.entry.smallest.as_bytes(), key).is_gt() {
             return 0;
         }
-        match self.tables_of(cf).table(self, f) {
+        match self.readers.tables().table(cf, f) {
             Ok(table) => table.approximate_offset_of(f.size(), key),
             Err(_) => 0,
         }

@@ -198,7 +198,7 @@ impl DbInner {
             for (level, files) in &compaction.inputs {
                 event = event.numbers(&format!("files_L{level}"), files.iter().map(|f| f.number()));
             }
-            let oldest = self.snapshots.all().first().map_or(-1, |&s| s as i64);
+            let oldest = self.readers.snapshots().oldest().map_or(-1, |s| s as i64);
             self.log.event(
                 event
                     .number("output_level", compaction.output_level)

@@ -82,7 +82,7 @@ impl DbInner {
             let files = tables.version.levels.iter().flatten();
             let open = files.filter_map(|f| f.table.load_full());
             parts.table_readers += open.map(|t| t.memory_usage() as u64).sum::<u64>();
-            caches.extend(self.cache_of(&cf.data));
+            caches.extend(self.readers.tables().cache_of(&cf.data));
         }
         for c in self.state.lock().cfs.values() {
             parts.memtables += c.front.memory_usage();
@@ -108,7 +108,7 @@ pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) ->
             stats.mem_table_unflushed += number("rocksdb.cur-size-all-mem-tables")?;
             stats.mem_table_readers_total += number("rocksdb.estimate-table-readers-mem")?;
             if caches.is_none() {
-                all_caches.extend(db.inner.cache_of(&cf.data));
+                all_caches.extend(db.inner.readers.tables().cache_of(&cf.data));
             }
         }
     }

@@ -123,7 +123,7 @@ impl DbInner {
         let bytes = || each_file(files()).map(|f| f.size).sum();
         let pieces = || version.pieces().totals();
         let tph_index = || version.tph_index();
-        let cache = || self.cache_of(cf);
+        let cache = || self.readers.tables().cache_of(cf);
         Some(match name {
             names::ESTIMATE_NUM_KEYS => {
                 let front = current.front.stats();
@@ -182,9 +182,9 @@ impl DbInner {
             names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front.active_stats().deletes,
             names::NUM_DELETES_IMM_MEM_TABLES => c.front.sealed_stats().deletes,
             names::IS_FILE_DELETIONS_ENABLED => u64::from(self.files.may_delete()),
-            names::NUM_SNAPSHOTS => self.snapshots.count() as u64,
-            names::OLDEST_SNAPSHOT_TIME => self.snapshots.oldest_time(),
-            names::OLDEST_SNAPSHOT_SEQUENCE => self.snapshots.all().first().copied().unwrap_or(0),
+            names::NUM_SNAPSHOTS => self.readers.snapshots().count() as u64,
+            names::OLDEST_SNAPSHOT_TIME => self.readers.snapshots().oldest_time(),
+            names::OLDEST_SNAPSHOT_SEQUENCE => self.readers.snapshots().oldest().unwrap_or(0),
             names::MIN_LOG_NUMBER_TO_KEEP => state.logs.oldest(),
             // Tables that jobs write are known to nobody else: no number is held back.
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,

@@ -28,7 +28,8 @@ use crate::db::catalog::CfMap;
 use crate::db::catalog::super_version::SuperVersion;
 use crate::db::catalog::value_times;
 use crate::db::report::stats::count;
-use crate::db::write::queue::{GroupSpan, Joined, Leadership, Slot, insert_group};
+use crate::db::write::in_flight::GroupSpan;
+use crate::db::write::queue::{Joined, Leadership, Slot, insert_group};
 use crate::db::write::turn;
 use crate::db::{ColumnFamily, DbInner};
 use crate::error::{Error, ErrorKind, Result};
@@ -90,9 +91,9 @@ impl DbInner {
     /// Leads alone: nobody writes while the result lives.
     pub fn lead_alone(&self) -> Leadership<'_> {
         let mut none = BatchRep::default();
-        match self.queue.join(self, &mut none, WriteOptions::default(), true) {
+        match self.writers.queue.join(self, &mut none, WriteOptions::default(), true) {
             Joined::Leads(leadership) => {
-                self.queue.in_flight.drain();
+                self.writers.in_flight.drain();
                 leadership
             }
             Joined::Done(_) => unreachable!("a barrier is never taken into a group"),
@@ -113,7 +114,7 @@ impl DbInner {
     pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
         check_write_options(options)?;
         let waits = self.opened.with_ttl() || options.low_pri;
-        let free = if waits { None } else { self.queue.try_lead(options, rep.len_bytes()) };
+        let free = if waits { None } else { self.writers.queue.try_lead(options, rep.len_bytes()) };
         let Some(leadership) = free else { return self.write_rep(&mut rep.clone(), options) };
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
         let began = statistics.start(clock);
@@ -147,7 +148,7 @@ impl DbInner {
 
     /// Writes a batch as it is to stand in the WAL.
     fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
-        let leadership = match self.queue.join(self, rep, *options, false) {
+        let leadership = match self.writers.queue.join(self, rep, *options, false) {
             Joined::Leads(leadership) => leadership,
             Joined::Done(done) => return done,
         };
@@ -162,8 +163,8 @@ impl DbInner {
         let written = caught("a write", || self.write_group(&mut leadership, own, options, &mut members, &mut stage));
         let done = match (stage, written) {
             (Stage::Inserts(place), Ok(Ok(()))) => {
-                let met_others = !members.is_empty() || self.queue.in_flight.has_others();
-                let done = self.queue.in_flight.publish(place, members, &self.last_sequence);
+                let met_others = !members.is_empty() || self.writers.in_flight.has_others();
+                let done = self.writers.in_flight.publish(place, members);
                 turn::end_group(place.next - place.first, met_others);
                 return done;
             }
@@ -184,20 +185,20 @@ impl DbInner {
         members: &mut Vec<Arc<Slot>>,
         stage: &mut Stage,
     ) -> Result<()> {
-        let in_flight = &self.queue.in_flight;
+        let in_flight = &self.writers.in_flight;
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let slowed = self.pacing.writers().is_delaying() || self.pacing.writers().is_pacing(written);
         let mut alone = false;
-        if slowed || self.leader_has_work.load(Ordering::Acquire) || self.front.memory().is_short() {
+        if slowed || self.writers.leader_has_work.load(Ordering::Acquire) || self.front.memory().is_short() {
             // Memtables may be switched: nobody may be inserting.
             in_flight.drain();
             alone = self.make_room(options, own.get().len_bytes() as u64)?;
         }
         *stage = Stage::Logs;
         if !alone {
-            *members = self.queue.gather(*options, own.get().len_bytes());
+            *members = self.writers.queue.gather(*options, own.get().len_bytes());
         }
-        let first = in_flight.newest(&self.last_sequence) + 1;
+        let first = in_flight.newest() + 1;
         own.set_sequence(first);
         let mut next = first + u64::from(own.get().count());
         for m in &*members {
@@ -252,7 +253,7 @@ impl DbInner {
     /// the group becomes visible, now or ever. Its members have inserted all that they will.
     #[cold]
     fn panicked_behind(&self, place: GroupSpan, panic: Error) -> Error {
-        self.queue.in_flight.fail(place, panic, &self.last_sequence, |panic| {
+        self.writers.in_flight.fail(place, panic, |panic| {
             let _ = caught("the end of a write", || {
                 self.set_background_error(BackgroundErrorReason::MemTable, "a write", panic);
             });
@@ -309,7 +310,7 @@ impl DbInner {
         count(&self.stats.write_groups, 1);
         count(&self.stats.writes_with_wal, members.len() as u64 + 1);
         if self.front.log_is_large() {
-            self.leader_has_work.store(true, Ordering::Release);
+            self.writers.leave_leader_work();
         }
         if let Some(s) = &self.opts.statistics {
             let bytes = own.len_bytes() + members.iter().map(|m| m.bytes).sum::<usize>();
@@ -322,7 +323,7 @@ impl DbInner {
             log.sync()?;
             statistics.stop(Histogram::WalFileSyncMicros, clock, began);
             let writers = members.iter().filter(|m| m.options.sync).count() + 1;
-            self.queue.has_synced(writers, sync_began);
+            self.writers.queue.has_synced(writers, sync_began);
             statistics.add(Ticker::WalFileSynced, 1);
             count(&self.stats.wal_syncs, 1);
         }
@@ -358,7 +359,7 @@ impl DbInner {
         }
         full |= at.is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
         if full {
-            self.leader_has_work.store(true, Ordering::Release);
+            self.writers.leave_leader_work();
         }
     }
 }

@@ -77,7 +77,7 @@ impl DbInner {
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         self.pacing.obey(orders, self.live().delayed_write_rate, written);
         if orders.stop.is_some() {
-            self.leader_has_work.store(true, Ordering::Release);
+            self.writers.leave_leader_work();
         }
         match orders.stop {
             Some(cause) => self.note_stall(state, WriteStallCondition::Stopped, Some(cause)),

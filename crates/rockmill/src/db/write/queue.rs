@@ -1,9 +1,9 @@
-//! Who leads the next group of writers, and what happens to groups after they are in the WAL.
+//! Who leads the next group of writers, and how its batches get into the memtables.
 //!
 //! Two stages. Leadership is the first: one writer at a time makes room, numbers the updates of its group and logs
 //! them. The second begins when the group is in the WAL: its leader gives leadership back, the group's batches go into
-//! the memtables, beside those of other groups, and the groups become visible in the order of the WAL. So a leader
-//! logs while others insert.
+//! the memtables, beside those of other groups, and the groups become visible in the order of the WAL
+//! (`in_flight.rs`). So a leader logs while others insert.
 //!
 //! **Nobody is woken to lead** unless everybody sleeps: whoever is running when leadership is free takes it, and with
 //! it the batches of those who wait longest. That starves nobody, because they come along, and costs no switch between
@@ -23,6 +23,7 @@ use rockmill_format::batch::{self, BatchRep};
 
 use crate::db::DbInner;
 use crate::db::write::commit_delay::{CommitDelay, Company};
+use crate::db::write::in_flight::InFlight;
 use crate::db::write::turn;
 use crate::error::{Error, Result};
 use crate::event_listener::in_listener;
@@ -102,7 +103,6 @@ pub(crate) struct WriteQueue {
     inner: Mutex<QueueInner>,
     /// [`FREE`], [`LED`] or [`SYNCS`]. Taken and given back under the lock; looked at without it by those who wait.
     led: AtomicU8,
-    pub in_flight: InFlight,
 }
 
 /// Writers in the queue whose group is to be synced.
@@ -375,11 +375,11 @@ impl Leadership<'_> {
 }
 
 impl WriteQueue {
-    /// A queue whose groups have so many bytes of batches at most (RocksDB's `max_write_batch_group_size_bytes`).
+    /// A queue whose groups have so many bytes of batches at most.
     pub fn new(group_bytes_max: u64) -> Self {
         let group_bytes_max = usize::try_from(group_bytes_max).unwrap_or(usize::MAX);
         let inner = QueueInner { group_bytes_max, ..QueueInner::default() };
-        Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE), in_flight: InFlight::default() }
+        Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE) }
     }
 
     /// Becomes leader if there is none.
@@ -525,7 +525,7 @@ impl WriteQueue {
 
     /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
     /// of listeners, which that work may wait for. True if there were any: what the leader knew may have changed.
-    pub fn lend(&self) -> bool {
+    pub fn lend(&self, in_flight: &InFlight) -> bool {
         let mut lent = false;
         loop {
             let (next, own) = {
@@ -538,7 +538,7 @@ impl WriteQueue {
             };
             next.wake(LEADER);
             self.wait_in_queue(&own);
-            self.in_flight.drain();
+            in_flight.drain();
             lent = true;
         }
     }
@@ -609,252 +609,4 @@ pub(crate) fn insert_group(
         }
     }
     group.failed.get().map_or(Ok(()), |e| Err(e.clone()))
-}
-
-/// A group's place among all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GroupSpan {
-    pub first: SequenceNumber,
-    /// The next group's first.
-    pub next: SequenceNumber,
-    /// Length of the WAL before the group, in bytes.
-    pub wal_size: u64,
-}
-
-impl GroupSpan {
-    /// True when everything before the group is visible.
-    fn has_turn(&self, visible: &AtomicU64) -> bool {
-        visible.load(Ordering::SeqCst) + 1 >= self.first
-    }
-
-    /// True when the group is visible.
-    fn is_visible(&self, visible: &AtomicU64) -> bool {
-        visible.load(Ordering::SeqCst) + 1 >= self.next
-    }
-
-    /// Makes the group visible, whose turn it is.
-    fn publish(&self, visible: &AtomicU64) {
-        // A group without updates has its turn beside the next one, and must not take that back. Release: a reader
-        // that sees this number sees every entry up to it.
-        if self.next > self.first {
-            visible.store(self.next - 1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// Groups that are in the WAL and not yet visible.
-///
-/// They become visible in order. A group that is inserted before its turn is left here, and whoever makes the one
-/// before it visible does the same for it: its own thread may be waiting for a core.
-#[derive(Default)]
-pub(crate) struct InFlight {
-    groups: AtomicUsize,
-    /// The last sequence number of the newest. The leader's.
-    newest: AtomicU64,
-    inserted: Mutex<Vec<Inserted>>,
-    /// There may be something in `inserted`.
-    has_inserted: AtomicBool,
-    /// The first sequence number of the oldest group that failed. Nothing behind it ever becomes visible.
-    failed: Mutex<Option<(SequenceNumber, Error)>>,
-    has_failed: AtomicBool,
-    /// Who sleeps until something here changes.
-    sleepers: Mutex<Vec<Thread>>,
-    has_sleepers: AtomicBool,
-}
-
-/// A group in the memtables whose turn is yet to come.
-struct Inserted {
-    place: GroupSpan,
-    members: Vec<Arc<Slot>>,
-    leader: Thread,
-}
-
-impl InFlight {
-    /// Whether another group is in flight, for the leader of one.
-    #[inline]
-    pub(crate) fn has_others(&self) -> bool {
-        self.groups.load(Ordering::Relaxed) > 1
-    }
-
-    /// The last sequence number that was given away; `visible` is the last one that can be seen. For the leader.
-    #[inline]
-    pub fn newest(&self, visible: &AtomicU64) -> SequenceNumber {
-        // Acquire: with none in flight, everything of them is visible.
-        match self.groups.load(Ordering::Acquire) {
-            0 => visible.load(Ordering::Acquire),
-            _ => self.newest.load(Ordering::Relaxed),
-        }
-    }
-
-    /// A group is in the WAL. For the leader.
-    #[inline]
-    pub(crate) fn begin(&self, place: GroupSpan) {
-        self.newest.store(place.next - 1, Ordering::Relaxed);
-        self.groups.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Makes a group visible that is inserted, when its turn comes, and tells its members. The error is that of an
-    /// earlier group which failed: later ones go with it, as their records leave the WAL together.
-    #[inline]
-    pub(crate) fn publish(&self, place: GroupSpan, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Result<()> {
-        let members = match place.has_turn(visible) {
-            true => members,
-            false => match self.leave(place, members, visible) {
-                Some(members) => members,
-                None => return self.wait_visible(place, visible),
-            },
-        };
-        place.publish(visible);
-        self.end(visible);
-        members.iter().for_each(|m| m.finish(&Ok(())));
-        Ok(())
-    }
-
-    /// Leaves a group for whoever makes the one before it visible; gives the members back if its turn has come.
-    #[cold]
-    fn leave(&self, place: GroupSpan, members: Vec<Arc<Slot>>, visible: &AtomicU64) -> Option<Vec<Arc<Slot>>> {
-        let mut inserted = self.inserted.lock();
-        // Set before the look: who makes something visible after it sees this.
-        self.has_inserted.store(true, Ordering::SeqCst);
-        if place.has_turn(visible) {
-            return Some(members);
-        }
-        inserted.push(Inserted { place, members, leader: thread::current() });
-        None
-    }
-
-    #[cold]
-    fn wait_visible(&self, place: GroupSpan, visible: &AtomicU64) -> Result<()> {
-        let mut backoff = Backoff::new();
-        while !place.is_visible(visible) {
-            if let Some(e) = self.failed_before(place) {
-                // Nobody else will take it.
-                let own = {
-                    let mut inserted = self.inserted.lock();
-                    let at = inserted.iter().position(|i| i.place == place);
-                    at.map(|at| inserted.swap_remove(at))
-                };
-                let failed = Err(e);
-                own.iter().flat_map(|i| &i.members).for_each(|m| m.finish(&failed));
-                self.end(visible);
-                return failed;
-            }
-            if !backoff.wait() {
-                self.sleep(|| !place.is_visible(visible));
-            }
-        }
-        Ok(())
-    }
-
-    /// A group is visible, or never will be: does the rest for groups whose turn has come.
-    #[inline]
-    fn end(&self, visible: &AtomicU64) {
-        self.groups.fetch_sub(1, Ordering::SeqCst);
-        if self.has_inserted.load(Ordering::SeqCst) {
-            self.publish_inserted(visible);
-        }
-        if self.has_sleepers.load(Ordering::SeqCst) {
-            self.wake_sleepers();
-        }
-    }
-
-    #[cold]
-    fn publish_inserted(&self, visible: &AtomicU64) {
-        let mut ended = Vec::new();
-        {
-            let mut inserted = self.inserted.lock();
-            while let Some(at) = inserted.iter().position(|i| i.place.has_turn(visible)) {
-                let next = inserted.swap_remove(at);
-                next.place.publish(visible);
-                self.groups.fetch_sub(1, Ordering::SeqCst);
-                ended.push(next);
-            }
-            if inserted.is_empty() {
-                self.has_inserted.store(false, Ordering::SeqCst);
-            }
-        }
-        for group in ended {
-            group.members.iter().for_each(|m| m.finish(&Ok(())));
-            group.leader.unpark();
-        }
-    }
-
-    /// The error of a group before this one.
-    fn failed_before(&self, place: GroupSpan) -> Option<Error> {
-        if !self.has_failed.load(Ordering::SeqCst) {
-            return None;
-        }
-        let failed = self.failed.lock();
-        failed.as_ref().filter(|(first, _)| *first < place.first).map(|(_, e)| e.clone())
-    }
-
-    /// A group failed that is in the WAL: gives the error of its members. `undo` is called once everything before it is
-    /// visible, unless something before it failed, too.
-    #[cold]
-    pub(crate) fn fail(&self, place: GroupSpan, e: Error, visible: &AtomicU64, undo: impl FnOnce(&Error)) -> Error {
-        {
-            let mut failed = self.failed.lock();
-            if failed.as_ref().is_none_or(|(first, _)| place.first < *first) {
-                *failed = Some((place.first, e.clone()));
-            }
-            self.has_failed.store(true, Ordering::SeqCst);
-        }
-        self.wake_sleepers();
-        let mut backoff = Backoff::new();
-        let e = loop {
-            if place.has_turn(visible) {
-                undo(&e);
-                break e;
-            }
-            if let Some(before) = self.failed_before(place) {
-                break before;
-            }
-            if !backoff.wait() {
-                self.sleep(|| !place.has_turn(visible));
-            }
-        };
-        self.end(visible);
-        e
-    }
-
-    /// Waits until none is in flight. For the leader, so that none begins.
-    #[inline]
-    pub fn drain(&self) {
-        if self.groups.load(Ordering::SeqCst) != 0 {
-            self.wait_for_all();
-        }
-    }
-
-    #[cold]
-    fn wait_for_all(&self) {
-        let mut backoff = Backoff::new();
-        while self.groups.load(Ordering::SeqCst) != 0 {
-            if !backoff.wait() {
-                self.sleep(|| self.groups.load(Ordering::SeqCst) != 0);
-            }
-        }
-    }
-
-    /// Sleeps until the next change, if `waits` is still true.
-    #[cold]
-    fn sleep(&self, waits: impl Fn() -> bool) {
-        self.sleepers.lock().push(thread::current());
-        // Set before the look: who changes something after it sees this.
-        self.has_sleepers.store(true, Ordering::SeqCst);
-        if waits() {
-            thread::park();
-        }
-    }
-
-    #[cold]
-    fn wake_sleepers(&self) {
-        let sleepers = {
-            let mut sleepers = self.sleepers.lock();
-            self.has_sleepers.store(false, Ordering::SeqCst);
-            std::mem::take(&mut *sleepers)
-        };
-        for thread in sleepers {
-            thread.unpark();
-        }
-    }
 }

@@ -27,11 +27,11 @@ impl DbInner {
         // What writers wait for may be the work that waits for this one.
         let never_waits = in_listener();
         loop {
-            self.leader_has_work.store(false, Ordering::Release);
+            self.writers.leader_has_work.store(false, Ordering::Release);
             let (full, stop, reason) = {
                 let mut state = self.state.lock();
                 if let Some(e) = state.errors.of_writes() {
-                    self.leader_has_work.store(true, Ordering::Release);
+                    self.writers.leave_leader_work();
                     return Err(e.clone());
                 }
                 if self.shutdown.load(Ordering::Acquire) && self.stop_reason(&state).is_some() {
@@ -55,7 +55,7 @@ impl DbInner {
             }
             let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
             if let Some(reason) = stop {
-                self.leader_has_work.store(true, Ordering::Release);
+                self.writers.leave_leader_work();
                 if never_waits {
                     return Ok(true);
                 }
@@ -65,18 +65,18 @@ impl DbInner {
                 let before = self.opts.clock.monotonic_nanos();
                 if reason == StallReason::WriteBufferManager {
                     self.work_available.notify_all();
-                    self.front.memory().wait(STOP_WAIT, || self.queue.has_from_listener());
+                    self.front.memory().wait(STOP_WAIT, || self.writers.has_from_listener());
                 } else {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
                     let closing = self.shutdown.load(Ordering::Acquire);
-                    let waits = state.errors.of_writes().is_none() && !closing && !self.queue.has_from_listener();
+                    let waits = state.errors.of_writes().is_none() && !closing && !self.writers.has_from_listener();
                     if waits && self.stop_reason(&state).is_some() {
                         self.work_available.notify_all();
                         self.job_finished.wait_for(&mut state, STOP_WAIT);
                     }
                 }
-                self.queue.lend();
+                self.writers.lend();
                 let waited = self.opts.clock.monotonic_nanos().saturating_sub(before) / 1000;
                 stopped += waited;
                 self.pacing.writers().note_wait(stopped);
@@ -94,7 +94,7 @@ impl DbInner {
         }
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         let lent = Cell::new(false);
-        let lend = || lent.set(self.queue.lend() | lent.get());
+        let lend = || lent.set(self.writers.lend() | lent.get());
         if self.pacing.writers().is_delaying() {
             if options.no_slowdown {
                 let reason = self.pacing.writers().reason().name();
@@ -218,7 +218,7 @@ impl DbInner {
     pub fn begin_wal(&self) -> Result<u64> {
         // The present one may end in a record that does not count; a recovery leaves it.
         self.check_takes_writes()?;
-        let next = self.queue.in_flight.newest(&self.last_sequence) + 1;
+        let next = self.writers.in_flight.newest() + 1;
         let turn = self.front.begin_log(next, &self.live(), || self.new_file_number()).map_err(|failed| {
             self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
             failed.error

@@ -296,7 +296,7 @@ impl DbInner {
         }
         // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
         let consistent = families.iter().any(|f| f.options.snapshot_consistency);
-        let no_new_snapshot = consistent.then(|| self.snapshots.close());
+        let no_new_snapshot = consistent.then(|| self.readers.snapshots().close());
         self.state.lock().jobs.begin_table_change();
         let mut reserved = Vec::new();
         // A panic of the user's comparator must leave neither that nor what is reserved.
@@ -338,7 +338,7 @@ impl DbInner {
         reserved: &mut Vec<(u32, u64)>,
     ) -> Result<(SequenceNumber, Vec<Vec<TargetLevel>>)> {
         let mut state = self.state.lock();
-        let (before, snapshots) = (self.last_sequence(), self.snapshots.count() > 0);
+        let (before, snapshots) = (self.last_sequence(), self.readers.snapshots().oldest().is_some());
         let (mut last, mut all) = (before, Vec::new());
         for (family, overlaps) in families.iter().zip(overlaps) {
             let Some(c) = state.cfs.get_mut(&family.cf.id) else {

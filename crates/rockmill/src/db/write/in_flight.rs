@@ -1,0 +1,279 @@
+//! Groups of writers that are in the WAL: they become visible in its order.
+
+use std::sync::Arc;
+
+use rockmill_format::SequenceNumber;
+
+use crate::db::write::queue::Slot;
+use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Backoff, Mutex};
+
+/// A group's place among all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupSpan {
+    pub first: SequenceNumber,
+    /// The next group's first.
+    pub next: SequenceNumber,
+    /// Length of the WAL before the group, in bytes.
+    pub wal_size: u64,
+}
+
+/// Groups that are in the WAL and not yet visible.
+///
+/// They become visible in order. A group that is inserted before its turn is left here, and whoever makes the one
+/// before it visible does the same for it: its own thread may be waiting for a core.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    /// The newest sequence number that reads may see.
+    visible: AtomicU64,
+    groups: AtomicUsize,
+    /// The last sequence number of the newest. The leader's.
+    newest: AtomicU64,
+    inserted: Mutex<Vec<Inserted>>,
+    /// There may be something in `inserted`.
+    has_inserted: AtomicBool,
+    /// The first sequence number of the oldest group that failed. Nothing behind it ever becomes visible.
+    failed: Mutex<Option<(SequenceNumber, Error)>>,
+    has_failed: AtomicBool,
+    /// Who sleeps until something here changes.
+    sleepers: Mutex<Vec<Thread>>,
+    has_sleepers: AtomicBool,
+}
+
+/// A group in the memtables whose turn is yet to come.
+struct Inserted {
+    place: GroupSpan,
+    members: Vec<Arc<Slot>>,
+    leader: Thread,
+}
+
+impl InFlight {
+    /// With what is visible from the beginning.
+    pub fn new(visible: SequenceNumber) -> Self {
+        Self { visible: AtomicU64::new(visible), ..Self::default() }
+    }
+
+    /// The newest sequence number that reads may see.
+    #[inline]
+    pub fn visible(&self) -> SequenceNumber {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// What has sequence numbers up to this came without writers, and is visible.
+    pub fn raise_visible(&self, to: SequenceNumber) {
+        self.visible.fetch_max(to, Ordering::AcqRel);
+    }
+
+    /// What is visible in an instance without writers.
+    pub fn set_visible(&self, to: SequenceNumber) {
+        self.visible.store(to, Ordering::Release);
+    }
+
+    /// True when everything before a group is visible.
+    fn has_turn(&self, place: GroupSpan) -> bool {
+        self.visible.load(Ordering::SeqCst) + 1 >= place.first
+    }
+
+    fn is_visible(&self, place: GroupSpan) -> bool {
+        self.visible.load(Ordering::SeqCst) + 1 >= place.next
+    }
+
+    /// Makes a group visible, whose turn it is.
+    fn show(&self, place: GroupSpan) {
+        // A group without updates has its turn beside the next one, and must not take that back. Release: a reader
+        // that sees this number sees every entry up to it.
+        if place.next > place.first {
+            self.visible.store(place.next - 1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether another group is in flight, for the leader of one.
+    #[inline]
+    pub(crate) fn has_others(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) > 1
+    }
+
+    /// The last sequence number that was given away. For the leader.
+    #[inline]
+    pub fn newest(&self) -> SequenceNumber {
+        // Acquire: with none in flight, everything of them is visible.
+        match self.groups.load(Ordering::Acquire) {
+            0 => self.visible(),
+            _ => self.newest.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A group is in the WAL. For the leader.
+    #[inline]
+    pub(crate) fn begin(&self, place: GroupSpan) {
+        self.newest.store(place.next - 1, Ordering::Relaxed);
+        self.groups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Makes a group visible that is inserted, when its turn comes, and tells its members. The error is that of an
+    /// earlier group which failed: later ones go with it, as their records leave the WAL together.
+    #[inline]
+    pub(crate) fn publish(&self, place: GroupSpan, members: Vec<Arc<Slot>>) -> Result<()> {
+        let members = match self.has_turn(place) {
+            true => members,
+            false => match self.leave(place, members) {
+                Some(members) => members,
+                None => return self.wait_visible(place),
+            },
+        };
+        self.show(place);
+        self.end();
+        members.iter().for_each(|m| m.finish(&Ok(())));
+        Ok(())
+    }
+
+    /// Leaves a group for whoever makes the one before it visible; gives the members back if its turn has come.
+    #[cold]
+    fn leave(&self, place: GroupSpan, members: Vec<Arc<Slot>>) -> Option<Vec<Arc<Slot>>> {
+        let mut inserted = self.inserted.lock();
+        // Set before the look: who makes something visible after it sees this.
+        self.has_inserted.store(true, Ordering::SeqCst);
+        if self.has_turn(place) {
+            return Some(members);
+        }
+        inserted.push(Inserted { place, members, leader: thread::current() });
+        None
+    }
+
+    #[cold]
+    fn wait_visible(&self, place: GroupSpan) -> Result<()> {
+        let mut backoff = Backoff::new();
+        while !self.is_visible(place) {
+            if let Some(e) = self.failed_before(place) {
+                // Nobody else will take it.
+                let own = {
+                    let mut inserted = self.inserted.lock();
+                    let at = inserted.iter().position(|i| i.place == place);
+                    at.map(|at| inserted.swap_remove(at))
+                };
+                let failed = Err(e);
+                own.iter().flat_map(|i| &i.members).for_each(|m| m.finish(&failed));
+                self.end();
+                return failed;
+            }
+            if !backoff.wait() {
+                self.sleep(|| !self.is_visible(place));
+            }
+        }
+        Ok(())
+    }
+
+    /// A group is visible, or never will be: does the rest for groups whose turn has come.
+    #[inline]
+    fn end(&self) {
+        self.groups.fetch_sub(1, Ordering::SeqCst);
+        if self.has_inserted.load(Ordering::SeqCst) {
+            self.publish_inserted();
+        }
+        if self.has_sleepers.load(Ordering::SeqCst) {
+            self.wake_sleepers();
+        }
+    }
+
+    #[cold]
+    fn publish_inserted(&self) {
+        let mut ended = Vec::new();
+        {
+            let mut inserted = self.inserted.lock();
+            while let Some(at) = inserted.iter().position(|i| self.has_turn(i.place)) {
+                let next = inserted.swap_remove(at);
+                self.show(next.place);
+                self.groups.fetch_sub(1, Ordering::SeqCst);
+                ended.push(next);
+            }
+            if inserted.is_empty() {
+                self.has_inserted.store(false, Ordering::SeqCst);
+            }
+        }
+        for group in ended {
+            group.members.iter().for_each(|m| m.finish(&Ok(())));
+            group.leader.unpark();
+        }
+    }
+
+    /// The error of a group before this one.
+    fn failed_before(&self, place: GroupSpan) -> Option<Error> {
+        if !self.has_failed.load(Ordering::SeqCst) {
+            return None;
+        }
+        let failed = self.failed.lock();
+        failed.as_ref().filter(|(first, _)| *first < place.first).map(|(_, e)| e.clone())
+    }
+
+    /// A group failed that is in the WAL: gives the error of its members. `undo` is called once everything before it is
+    /// visible, unless something before it failed, too.
+    #[cold]
+    pub(crate) fn fail(&self, place: GroupSpan, e: Error, undo: impl FnOnce(&Error)) -> Error {
+        {
+            let mut failed = self.failed.lock();
+            if failed.as_ref().is_none_or(|(first, _)| place.first < *first) {
+                *failed = Some((place.first, e.clone()));
+            }
+            self.has_failed.store(true, Ordering::SeqCst);
+        }
+        self.wake_sleepers();
+        let mut backoff = Backoff::new();
+        let e = loop {
+            if self.has_turn(place) {
+                undo(&e);
+                break e;
+            }
+            if let Some(before) = self.failed_before(place) {
+                break before;
+            }
+            if !backoff.wait() {
+                self.sleep(|| !self.has_turn(place));
+            }
+        };
+        self.end();
+        e
+    }
+
+    /// Waits until none is in flight. For the leader, so that none begins.
+    #[inline]
+    pub fn drain(&self) {
+        if self.groups.load(Ordering::SeqCst) != 0 {
+            self.wait_for_all();
+        }
+    }
+
+    #[cold]
+    fn wait_for_all(&self) {
+        let mut backoff = Backoff::new();
+        while self.groups.load(Ordering::SeqCst) != 0 {
+            if !backoff.wait() {
+                self.sleep(|| self.groups.load(Ordering::SeqCst) != 0);
+            }
+        }
+    }
+
+    /// Sleeps until the next change, if `waits` is still true.
+    #[cold]
+    fn sleep(&self, waits: impl Fn() -> bool) {
+        self.sleepers.lock().push(thread::current());
+        // Set before the look: who changes something after it sees this.
+        self.has_sleepers.store(true, Ordering::SeqCst);
+        if waits() {
+            thread::park();
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self) {
+        let sleepers = {
+            let mut sleepers = self.sleepers.lock();
+            self.has_sleepers.store(false, Ordering::SeqCst);
+            std::mem::take(&mut *sleepers)
+        };
+        for thread in sleepers {
+            thread.unpark();
+        }
+    }
+}
