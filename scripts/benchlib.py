@@ -39,7 +39,8 @@ class Throttle:
 
     def __init__(self, limits, memory=0):
         name = f"rockmill-slow-{os.getpid()}"
-        writes, self.paths = [], []
+        writes = self.writes = []
+        self.paths = []
         if os.path.exists(os.path.join(V1, "blkio.throttle.write_bps_device")):
             self.paths = [os.path.join(V1, name)]
             names = {"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops": "write_iops"}
@@ -63,10 +64,13 @@ class Throttle:
                 writes.append((f"{V2}/{name}/memory.max", str(memory)))
         else:
             fail(f"there is no control group that slows devices: neither {V1} (v1) nor io.max (v2)")
+
+    def make(self):
+        """Makes the group. Apart from the constructor: who has the object can remove it, whatever comes between."""
         try:
             for path in self.paths:
                 os.mkdir(path)
-            for file, value in writes:
+            for file, value in self.writes:
                 with open(file, "w", encoding="ascii") as f:
                     f.write(value)
         except OSError as e:

@@ -333,7 +333,8 @@ flags! {
     "Microseconds of each read and sync of the slowed device, beside the bytes (not in db_bench)."
         device_latency_us: u64 = 0;
     "Directory on a faster device. Rockmill: its logs, which keep the values of the newest data (fast_capacity above \
-     0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)." fast_path: String = String::new();
+     0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)."
+        fast_path: String = String::new();
     "Bytes of logs in fast_path at most, such as 1G (Rockmill alone)." fast_capacity: Size = Size(0);
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
@@ -450,9 +451,9 @@ impl Flags {
         }
     }
 
-    /// Where tables are without index tables: L0 and L1 on the faster device, the others in `dir`; empty where all are in
-    /// `dir`. A level is in the first path while the sizes of it and of all above it fit, and L0 counts as large as L1,
-    /// so that twice the base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
+    /// Where tables are without index tables: L0 and L1 on the faster device, the others in `dir`; empty where all are
+    /// in `dir`. A level is in the first path while the sizes of it and of all above it fit, and L0 counts as large as
+    /// L1, so that twice the base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
     pub(crate) fn table_paths(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         match self.fast_path.is_empty() || self.fast_capacity.0 > 0 {
             true => vec![],
