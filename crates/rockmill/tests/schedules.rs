@@ -11,6 +11,9 @@ mod disk;
 #[path = "schedules/explore.rs"]
 mod explore;
 #[cfg(rockmill_shuttle)]
+#[path = "schedules/hybrid.rs"]
+mod hybrid;
+#[cfg(rockmill_shuttle)]
 #[path = "schedules/index_merge.rs"]
 mod index_merge;
 #[cfg(miri)]

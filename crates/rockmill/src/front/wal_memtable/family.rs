@@ -144,9 +144,10 @@ impl FamilyFront {
         self.active.first_sequence()
     }
 
-    /// The number of the active memtable: later ones have larger ones.
+    /// The number of the newest memtable that has anything: later ones have larger ones. Never an empty one's: what is
+    /// written to it later is no concern of those who wait for what is there now.
     pub fn newest_id(&self) -> u64 {
-        self.active.id()
+        self.active.id().saturating_sub(u64::from(self.active.is_empty()))
     }
 
     /// How many memtables wait for their flush, or are being flushed.
@@ -701,6 +702,24 @@ mod tests {
         assert_eq!(front.flushed_memory(), filters + filters / 2);
         drop(plain);
         assert_eq!(front.flushed_memory(), 0);
+    }
+
+    /// A flush by hand that finds an empty memtable does not wait for what is written to it next: it asked for no flush
+    /// of that, and index tables are not flushed by themselves until there are enough.
+    #[test]
+    fn nobody_waits_for_what_is_written_after_the_request() {
+        let (options, memory, mut front) = index_tables();
+        let none = front.newest_id();
+        fill(&mut front, &options, &memory, 1);
+        assert!(!front.is_unflushed(none, false) && !front.flush_due(&options, false));
+        let first = front.newest_id();
+        front.request_flush(FlushReason::ManualFlush);
+        fill(&mut front, &options, &memory, 2);
+        assert!(front.is_unflushed(first, false) && front.flush_due(&options, false));
+        let (runs, _) = front.take_sealed();
+        front.flushed(&runs, 2);
+        front.flush_ended(&runs, 0.0, 0.0);
+        assert!(!front.is_unflushed(first, false));
     }
 
     #[test]
