@@ -9,7 +9,7 @@ use rockmill::{
     ColumnFamilyDescriptor, Db, EventListener, IteratorMode, MergeEngine, Options, WriteBatch, WriteOptions, properties,
 };
 use rockmill_io::ring::CallOrder;
-use rockmill_io::{Clock, FileSystem, ManualClock, MemFileSystem, OpKind};
+use rockmill_io::{Clock, CrashMode, FileSystem, ManualClock, MemFileSystem, OpKind};
 
 fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     let mut o = Options::default();
@@ -725,4 +725,43 @@ fn levels_hold_more_while_flushes_do_not_keep_up() {
     }
     wait_until("L1 has what the options say", || level(1).bytes <= BASE && level(2).bytes > 0);
     assert_eq!(level(1).target_bytes, Some(BASE));
+}
+
+/// The logs have what is in no table: without their device the database does not open, and nothing is made in its place.
+#[test]
+fn a_missing_fast_device_is_an_error() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(&options(&fs, 10 << 20), "/db").expect("open");
+    (0..100).for_each(|i| db.put(format!("key{i:05}"), vec![b'v'; 500]).expect("a put"));
+    drop(db);
+    let whole = fs.crash_image(CrashMode::KeepAll);
+    let fast = Path::new("/fast");
+    for lost in ["the directory", "all files"] {
+        let fs = whole.crash_image(CrashMode::KeepAll);
+        for name in fs.list_dir(fast).expect("a list") {
+            fs.remove(&fast.join(name)).expect("a removal");
+        }
+        if lost == "the directory" {
+            fs.remove_dir(fast).expect("a removal");
+        }
+        let o = options(&fs, 10 << 20);
+        let second = Path::new("/second");
+        for refused in [
+            Db::open(&o, "/db"),
+            Db::open_for_read_only(&o, "/db", false),
+            Db::open_as_secondary(&o, Path::new("/db"), second),
+        ] {
+            let e = refused.err().unwrap_or_else(|| panic!("{lost}: opened"));
+            assert!(e.to_string().contains("/fast") && e.to_string().contains("/db/WAL_OWNER"), "{lost}: {e}");
+        }
+        assert_eq!(fs.list_dir(fast).unwrap_or_default(), [""; 0], "{lost}");
+        // The device is there again.
+        fs.create_dir(fast, true).expect("a directory");
+        for name in whole.list_dir(fast).expect("a list") {
+            let contents = whole.read_to_vec(&fast.join(&name)).expect("a read");
+            fs.write_all(&fast.join(&name), &contents).expect("a write");
+        }
+        let db = Db::open(&o, "/db").unwrap_or_else(|e| panic!("{lost}: {e}"));
+        (0..100).for_each(|i| assert!(db.get(format!("key{i:05}")).expect("a get").is_some(), "{lost}: {i}"));
+    }
 }

@@ -11,6 +11,8 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
+//! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
+//!   its device is gone.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -175,9 +177,9 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
 /// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     refuse_if_at_home(fs, path, wal_dir)?;
-    let Some(own) = Note::read(fs, path)? else { return Ok(()) };
-    if own.other.as_os_str().is_empty() || fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
-        return Ok(());
+    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
+    if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
+        return refuse_if_gone(fs, path, wal_dir);
     }
     // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
     let theirs = Note::read(fs, &own.other).ok().flatten();
@@ -190,6 +192,25 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
         path.display(),
         own.other.display(),
         wal_dir.display(),
+        path.join(WAL_OWNER).display()
+    )))
+}
+
+/// The same where the directory is the one that it had last, and that is missing, or has nothing of it: its device is
+/// not there. An opening would make a new one, and go on without what only its WALs have.
+fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let what = if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
+        "does not exist"
+    } else if Note::read(fs, wal_dir)?.is_none() && !holds_wals(fs, wal_dir)? {
+        "has neither WALs nor its file WAL_OWNER"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid_argument(format!(
+        "{}: the WALs of {} are there, and this wal_dir {what}: is its device mounted? If they are lost, delete {} to \
+         open the database without them",
+        wal_dir.display(),
+        path.display(),
         path.join(WAL_OWNER).display()
     )))
 }
@@ -264,17 +285,24 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     let own = Note::read(fs, path)?;
     let theirs = Note::read(fs, wal_dir)?;
     let token = own.as_ref().map_or(token, |own| own.token.clone());
-    // Commands are run from anywhere.
-    let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
     let (database, wals) = (absolute(path), absolute(wal_dir));
-    // First here: a WAL directory with a token that no database has would be nobody's.
-    if own.is_none_or(|own| own.other != wals) {
-        Note { token: token.clone(), other: wals }.write(fs, path)?;
+    // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
+    // that is named and has nothing is taken for one whose device is gone.
+    if own.is_none() {
+        Note { token: token.clone(), other: PathBuf::new() }.write(fs, path)?;
     }
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
-        Note { token, other: database }.write(fs, wal_dir)?;
+        Note { token: token.clone(), other: database }.write(fs, wal_dir)?;
+    }
+    if own.is_none_or(|own| own.other != wals) {
+        Note { token, other: wals }.write(fs, path)?;
     }
     Ok(())
+}
+
+/// Commands are run from anywhere.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Refuses WALs that nobody has claimed where a database is to be restored and there is none.
