@@ -727,7 +727,7 @@ fn levels_hold_more_while_flushes_do_not_keep_up() {
     assert_eq!(level(1).target_bytes, Some(BASE));
 }
 
-/// The logs have what is in no table: without their device the database does not open, and nothing is made in its place.
+/// The logs have what is in no table: without their device the database does not open, and nothing is made there.
 #[test]
 fn a_missing_fast_device_is_an_error() {
     let fs = MemFileSystem::new();
