@@ -181,6 +181,11 @@ impl Rings {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// True when none is idle and there are `bytes` of them.
+    fn all_lent(&self, bytes: usize) -> bool {
+        self.memory_bytes() >= bytes && self.state.lock().idle.is_empty()
+    }
+
     /// Counts memory that a borrower has besides, until the result is dropped.
     pub fn count(&self, bytes: usize) -> Share {
         let mut share = Share { sum: Arc::clone(&self.bytes), bytes: 0 };
@@ -198,6 +203,10 @@ impl Rings {
 /// What a thread that looks keys up may use: enough for as many blocks as keep a device busy.
 const LOOKUP_MEMORY: usize = 2 << 20;
 
+/// So many threads may have one at a time. What they read together keeps any device busy: others wait no longer if they
+/// read block by block, and a server's threads may be hundreds.
+const LOOKUP_RINGS_MAX: usize = 32;
+
 /// How long it is taken for granted that there is no ring for lookups, once there was none.
 const LOOKUP_RETRY_NANOS: u64 = 60_000_000_000;
 
@@ -210,10 +219,13 @@ pub(crate) struct LookupRings {
 }
 
 impl LookupRings {
-    /// A ring for the reads of many lookups; `None` where there is none.
+    /// A ring for the reads of many lookups, or of a seek; `None` where there is none, or too many threads have one.
     pub fn lend(&self, fs: &Arc<dyn FileSystem>, clock: &Arc<dyn Clock>) -> Option<LentRing> {
         let refused = self.refused.load(Ordering::Relaxed);
         if refused > 0 && clock.monotonic_nanos().saturating_sub(refused) < LOOKUP_RETRY_NANOS {
+            return None;
+        }
+        if self.rings.all_lent(LOOKUP_RINGS_MAX * LOOKUP_MEMORY) {
             return None;
         }
         // Files are many and used once: registering each would cost a call.

@@ -126,3 +126,19 @@ fn refusal_is_told_and_nothing_is_counted() {
     assert!(e.to_string().contains("not today"), "{e}");
     assert_eq!(world.counts(), (0, 0, 0));
 }
+
+#[test]
+fn many_threads_that_look_up_have_only_so_many_rings() {
+    for (world, ..) in worlds() {
+        let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+        let lookups = LookupRings::default();
+        let lend = || lookups.lend(&world.fs, &clock);
+        let mut lent: Vec<_> = (0..LOOKUP_RINGS_MAX).map(|_| lend().expect("a ring")).collect();
+        assert!(lend().is_none(), "{} bytes", lookups.memory_bytes());
+        lent.pop();
+        let again = lend().expect("one was given back, and none was refused");
+        assert!(lend().is_none());
+        drop((again, lent));
+        assert!(lend().is_some());
+    }
+}
