@@ -182,6 +182,7 @@ impl WriteBufferManager {
             manager: Arc::clone(&self.shared),
             charged: AtomicUsize::new(0),
             state: AtomicU8::new(State::Active as u8),
+            moving: Mutex::default(),
         }
     }
 }
@@ -229,12 +230,16 @@ pub(crate) struct MemoryAccount {
     manager: Arc<Shared>,
     charged: AtomicUsize,
     state: AtomicU8,
+    /// A reader may free memory in the moment in which another thread commits the flush: what it had must leave the
+    /// count that has it.
+    moving: Mutex<()>,
 }
 
 impl MemoryAccount {
     /// Charges memory that was allocated. Any thread may.
     pub fn charge(&self, bytes: usize) {
-        // Relaxed throughout: counts that order nothing. `enter` runs when nobody writes to the memtable.
+        // Relaxed throughout: counts that order nothing. `enter` runs when nobody writes to the memtable, and has a lock
+        // against `give_back`.
         self.charged.fetch_add(bytes, Ordering::Relaxed);
         self.manager.used.fetch_add(bytes, Ordering::Relaxed);
         if let Some(count) = self.manager.of(self.state.load(Ordering::Relaxed)) {
@@ -253,12 +258,13 @@ impl MemoryAccount {
 
     /// Takes back a charge of memory that is another account's now.
     pub fn give_back(&self, bytes: usize) {
-        // As in `charge`.
+        let still = self.moving.lock();
         self.charged.fetch_sub(bytes, Ordering::Relaxed);
         self.manager.used.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(count) = self.manager.of(self.state.load(Ordering::Relaxed)) {
             count.fetch_sub(bytes, Ordering::Relaxed);
         }
+        drop(still);
         if let Some(cache) = &self.manager.cache {
             cache.follow(&self.manager.used);
         }
@@ -276,6 +282,11 @@ impl MemoryAccount {
     }
 
     fn enter(&self, state: State) {
+        let _still = self.moving.lock();
+        self.count_as(state);
+    }
+
+    fn count_as(&self, state: State) {
         let before = self.state.swap(state as u8, Ordering::Relaxed);
         let bytes = self.charged.load(Ordering::Relaxed);
         if let Some(count) = self.manager.of(state as u8) {
@@ -289,7 +300,7 @@ impl MemoryAccount {
 
 impl Drop for MemoryAccount {
     fn drop(&mut self) {
-        self.enter(State::Flushed);
+        self.count_as(State::Flushed);
         self.manager.used.fetch_sub(*self.charged.get_mut(), Ordering::Relaxed);
         if let Some(cache) = &self.manager.cache {
             cache.follow(&self.manager.used);
@@ -301,6 +312,21 @@ impl Drop for MemoryAccount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_freed_while_a_flush_commits_is_counted_nowhere() {
+        let m = WriteBufferManager::new_write_buffer_manager(1000, true);
+        for _ in 0..2000 {
+            let account = m.account();
+            account.charge(1000);
+            account.immutable();
+            std::thread::scope(|scope| {
+                scope.spawn(|| account.freed(600));
+                account.flushed();
+            });
+            assert_eq!((m.shared.waiting.load(Ordering::Relaxed), m.get_usage()), (0, 400));
+        }
+    }
 
     #[test]
     fn memtables_are_counted_by_state() {

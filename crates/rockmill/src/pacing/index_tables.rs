@@ -172,7 +172,9 @@ impl IndexSchedule {
 
     /// How many times what the options say levels may hold.
     pub fn level_factor(&self) -> u64 {
-        (self.now.flush_bytes / self.given.flush_bytes.max(1)).clamp(1, FLUSH_BYTES_MORE)
+        // Rounded, since halves of odd numbers are a little less.
+        let given = self.given.flush_bytes.max(1);
+        (self.now.flush_bytes.saturating_add(given / 2) / given).clamp(1, FLUSH_BYTES_MORE)
     }
 
     /// What changed so far.

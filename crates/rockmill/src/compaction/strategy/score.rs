@@ -72,6 +72,7 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
     let usable = version.usable_levels();
     let sizes: Vec<u64> = sums.iter().take(usable).map(LevelSums::bytes).collect();
     let mut base = base_bytes(&sizes, options);
+    let times = times_allowed(version, options, &sizes, &base, times);
     base.targets.iter_mut().for_each(|target| *target = target.saturating_mul(times));
     base.l0_bytes = base.l0_bytes.saturating_mul(times);
     base.targets.resize(version.levels.len(), u64::MAX);
@@ -102,6 +103,16 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
         pending_bytes,
         runs,
     }
+}
+
+/// Levels may hold more only as long as writers would not be slowed for it when they may not any more: after a while
+/// without load, and in the next opening, RocksDB's too. And where levels have paths of their own, these were sized by
+/// the options.
+fn times_allowed(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base, times: u64) -> u64 {
+    let limits = [options.soft_pending_compaction_bytes_limit, options.hard_pending_compaction_bytes_limit];
+    let limit = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
+    let put_off = times > 1 && options.cf_paths.len() < 2 && debt_of(version, options, sizes, base) <= limit / 2;
+    if put_off { times } else { 1 }
 }
 
 /// Raises the scores of levels with extra runs: by how many of them no job has, as L0's files. When no job runs and
@@ -354,6 +365,7 @@ fn debt_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -
 mod tests {
     use super::*;
     use crate::compaction::strategy::testing::TreeSpec;
+    use crate::options::DBPath;
 
     const MB: u64 = 1 << 20;
 
@@ -450,6 +462,22 @@ mod tests {
         let (once, twice) = (scores_times(tree(), true, 1), scores_times(tree(), true, 2));
         assert!(once.scores[4] >= 1.0 && once.scores[5] >= 1.0, "{once:?}");
         assert!(twice.scores[4] < 1.0 && twice.scores[5] < 1.0, "{twice:?}");
+    }
+
+    #[test]
+    fn nothing_is_put_off_that_would_stop_writers_later() {
+        let tree =
+            TreeSpec::new(7).file(4, "a", "b", 150 * MB).file(5, "a", "b", 900 * MB).file(6, "a", "b", 5000 * MB);
+        let v = tree.build();
+        let of = |options: &CfOptions, times| scores_of(&v, options, &LevelSums::of(&v), times);
+        let debt = of(&options(true), 1).pending_bytes;
+        assert!(debt > 0 && of(&options(true), 4).pending_bytes < debt);
+        let limited = |limit| CfOptions { soft_pending_compaction_bytes_limit: limit, ..options(true) };
+        assert!(of(&limited(2 * debt), 4).pending_bytes < debt);
+        assert_eq!(of(&limited(2 * debt - 1), 4), of(&limited(2 * debt - 1), 1));
+        let path = |dir: &str| DBPath::new(dir, 10 << 30).expect("a path");
+        let several = CfOptions { cf_paths: vec![path("/a"), path("/b")], ..options(true) };
+        assert_eq!(of(&several, 4), of(&several, 1));
     }
 
     /// With a base of 400 MB instead of 100 MB, L4 with its 20 MB would have to be emptied.

@@ -473,6 +473,8 @@ impl FamilyFront {
     pub fn schedule(&self, logs: LogsNow) -> Option<(IndexSchedule, IndexQueues)> {
         let index = self.index.as_ref()?;
         let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
+        // Logs that others fill are nothing that this family's flushes are behind with.
+        let logs = if self.sealed.is_empty() { LogsNow::UNBOUNDED } else { logs };
         let queues = IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs) };
         Some((self.schedule.get(), queues))
     }
