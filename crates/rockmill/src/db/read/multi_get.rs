@@ -22,7 +22,7 @@ use crate::db::catalog::super_version::SuperVersion;
 use crate::db::read::get::{LookupKey, LookupPosition};
 use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions};
 use crate::error::Result;
-use crate::iter::get::{GetContext, PinnedValue, Waiting, WantedBlock};
+use crate::iter::get::{GetContext, GetState, PinnedValue, Waiting, WantedBlock};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
 
@@ -46,6 +46,9 @@ struct Lookup<'k> {
 
 /// Bytes between two values in a log that are read with them.
 const GAP_MAX: u64 = 4 << 10;
+
+/// So many bytes of values that are in logs are read before more lookups begin.
+const LATE_BYTES_MAX: usize = 4 << 20;
 
 /// A lookup that has ended, but for values that are in logs.
 struct Late<'k> {
@@ -80,6 +83,8 @@ struct Many<'k, 'o> {
     values: Vec<Result<Option<Vec<u8>>>>,
     waiting: Vec<Lookup<'k>>,
     late: Vec<Late<'k>>,
+    /// What they want.
+    late_bytes: usize,
     /// To be used by the next lookup.
     spare: Option<Box<Waiting>>,
     io: Option<LentRing>,
@@ -107,6 +112,7 @@ impl DbInner {
             values: (0..keys.len()).map(|_| Ok(None)).collect(),
             waiting: Vec::new(),
             late: Vec::new(),
+            late_bytes: 0,
             spare: None,
             io: batched.then(|| self.engines.lookups.lend(&self.opts.fs, &self.opts.clock)).flatten(),
         };
@@ -116,7 +122,8 @@ impl DbInner {
             if many.waiting.len() == WAITING_MAX {
                 many.settle();
             }
-            if many.late.len() == WAITING_MAX {
+            // More than one lookup may have ended.
+            if many.late.len() >= WAITING_MAX || many.late_bytes >= LATE_BYTES_MAX {
                 many.read_late();
             }
         }
@@ -163,7 +170,9 @@ impl<'k> Many<'k, '_> {
             *waiting = Waiting::default();
             self.spare = Some(waiting);
         }
-        if ctx.late.as_ref().is_some_and(|late| !late.is_empty()) {
+        let wanted: usize = ctx.late.iter().flatten().map(|(_, value)| value.wanted().len).sum();
+        if wanted > 0 && !matches!(ctx.state, GetState::Failed(_)) {
+            self.late_bytes += wanted;
             return self.late.push(Late { index, cf, ctx });
         }
         let value = self.db.conclude(cf, ctx.user_key, ctx);
@@ -173,8 +182,10 @@ impl<'k> Many<'k, '_> {
     /// Reads the values that lookups which have ended lack.
     fn read_late(&mut self) {
         let late = std::mem::take(&mut self.late);
-        // One reads for itself; so do all where the reads fail, and say what is wrong.
-        let read = self.io.as_ref().filter(|_| late.len() > 1).and_then(|io| self.read_values(io, &late));
+        self.late_bytes = 0;
+        let values: usize = late.iter().flat_map(|l| &l.ctx.late).map(Vec::len).sum();
+        // A single one is read by itself; so are all where the reads fail, and say what is wrong.
+        let read = self.io.as_ref().filter(|_| values > 1).and_then(|io| self.read_values(io, &late));
         let mut number = 0;
         for Late { index, cf, mut ctx } in late {
             let mut done = Ok(());
