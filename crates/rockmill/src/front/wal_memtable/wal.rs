@@ -363,8 +363,10 @@ impl Wal {
                 let mut file = oldest.file.lock();
                 if let Some(w) = file.as_mut() {
                     w.sync()?;
-                    w.close()?;
+                    // It is durable: that the close failed is said once, and keeps no other flush from its end.
+                    let closed = w.close();
                     *file = None;
+                    closed?;
                 }
             }
             self.left.lock().retain(|w| !Arc::ptr_eq(w, &oldest));
@@ -413,7 +415,27 @@ impl Wal {
 
 #[cfg(test)]
 mod tests {
+    use rockmill_io::{MemFileSystem, OpKind};
+
     use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_closed_is_told_once_it_is_durable() {
+        let mem = MemFileSystem::new();
+        let fs: Arc<dyn FileSystem> = Arc::new(mem.clone());
+        fs.create_dir(Path::new("/db"), true).expect("a directory");
+        let wal = Wal::default();
+        let kind = WalKind { recyclable: false, gathers: false };
+        for number in [1, 2] {
+            let log = WalWriter::create(&fs, Path::new("/db"), number, WriteOptions::default(), None, kind);
+            wal.leave(log.expect("a log"));
+        }
+        let failed = |op: &rockmill_io::Op| op.kind == OpKind::Close && op.path.ends_with("000001.log");
+        mem.set_fault(Box::new(move |op| failed(op).then(|| std::io::Error::from_raw_os_error(5))));
+        assert!(wal.sync_left().expect_err("a failed close").to_string().contains("cannot close /db/000001.log"));
+        wal.sync_left().expect("both are durable");
+        assert!(wal.left.lock().is_empty());
+    }
 
     #[test]
     fn what_a_wal_follows_is_read_back_and_is_no_update() {
