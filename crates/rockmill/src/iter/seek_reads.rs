@@ -28,7 +28,7 @@ pub(crate) struct WantedBlock {
 
 /// Who reads blocks together.
 pub(crate) trait BlockReader: Send + Sync {
-    /// The bytes of each of `wanted`; `None` where they cannot be had together.
+    /// The bytes of each of `wanted`, up to the first that cannot be read; `None` where they cannot be had together.
     fn read_together(&self, wanted: &[WantedBlock]) -> Option<Vec<Vec<u8>>>;
 }
 

@@ -10,7 +10,8 @@ use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
-fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options {
+/// Small tables, read past the page cache, that stay where flushes put them, and a merge operator that joins.
+pub(super) fn reads_past_the_page_cache(fs: Arc<dyn FileSystem>, engine: MergeEngine) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
     o.set_file_system(fs);
@@ -25,6 +26,11 @@ fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options
         operands.iter().for_each(|o| all.extend_from_slice(o));
         Some(all)
     });
+    o
+}
+
+fn options(fs: Arc<dyn FileSystem>, engine: MergeEngine, cache: bool) -> Options {
+    let mut o = reads_past_the_page_cache(fs, engine);
     let mut t = BlockBasedOptions::default();
     t.set_block_size(512);
     if !cache {

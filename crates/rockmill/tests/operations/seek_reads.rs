@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
-use rockmill::statistics::{Histogram, StatsLevel, Ticker};
+use rockmill::statistics::{Histogram, Ticker};
 use rockmill::{
     BlockBasedOptions, Db, DbRawIterator, ErrorKind, MergeEngine, Options, ReadOptions, SliceTransform, TphTableOptions,
 };
@@ -31,20 +31,7 @@ const KINDS: [Kind; 5] = [
 
 impl Kind {
     fn options(self, fs: Arc<dyn FileSystem>, engine: MergeEngine) -> Options {
-        let mut o = Options::default();
-        o.create_if_missing(true);
-        o.set_file_system(fs);
-        o.set_merge_engine(engine);
-        o.set_disable_auto_compactions(true);
-        o.set_use_direct_reads(true);
-        o.set_target_file_size_base(16 << 10);
-        o.enable_statistics();
-        o.set_statistics_level(StatsLevel::All);
-        o.set_merge_operator_associative("join", |_, old, operands| {
-            let mut all = old.unwrap_or_default().to_vec();
-            operands.iter().for_each(|o| all.extend_from_slice(o));
-            Some(all)
-        });
+        let mut o = super::multi_get::reads_past_the_page_cache(fs, engine);
         let mut t = BlockBasedOptions::default();
         t.set_block_size(512);
         t.set_bloom_filter(10.0, false);
