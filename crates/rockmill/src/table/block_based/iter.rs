@@ -44,6 +44,9 @@ pub trait Source: Send {
     }
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
+    /// A seek begins in this direction, or none does any more: the one before is over.
+    #[inline]
+    fn seek_begins(&mut self, _table: &BlockBasedTable, _backward: bool) {}
     /// Whether the table's index may only come from the cache, and whether it is kept there.
     fn meta_from(&self) -> (bool, bool);
     /// Steps forward end before the block of this number.
@@ -60,7 +63,7 @@ pub trait StreamSource: Source {
 }
 
 /// Iterator over the point entries of a table.
-pub struct TableIter<S> {
+pub struct TableIter<S: Source> {
     table: BlockAccess,
     meta: MetaHold,
     source: S,
@@ -94,6 +97,12 @@ impl<S: StreamSource> TableIter<S> {
     }
 }
 
+impl<S: Source> Drop for TableIter<S> {
+    fn drop(&mut self) {
+        self.source.seek_begins(&self.table, false);
+    }
+}
+
 impl<S: StreamSource> TableScan for TableIter<S> {
     fn bytes_read(&self) -> u64 {
         self.source.bytes_read()
@@ -113,10 +122,11 @@ impl<S: Source> TableIter<S> {
         self.meta.index(&self.table)
     }
 
-    /// Begins a seek: forgets the error before, and takes hold of the index; false on failure.
+    /// Begins a seek in this direction: forgets the error before, and takes hold of the index; false on failure.
     #[inline]
-    fn begin(&mut self) -> bool {
+    fn begin(&mut self, backward: bool) -> bool {
         self.error = None;
+        self.source.seek_begins(&self.table, backward);
         let (cache_only, fill) = self.source.meta_from();
         match self.meta.take(&self.table, cache_only, fill) {
             Ok(()) => true,
@@ -266,21 +276,21 @@ impl<S: Source> InternalIterator for TableIter<S> {
     }
 
     fn seek_to_first(&mut self) {
-        if !self.begin() {
+        if !self.begin(false) {
             return;
         }
         self.first_from(0);
     }
 
     fn seek_to_last(&mut self) {
-        if !self.begin() {
+        if !self.begin(true) {
             return;
         }
         self.last_before(self.index().len());
     }
 
     fn seek(&mut self, target: &[u8]) {
-        if !self.begin() {
+        if !self.begin(false) {
             return;
         }
         let at = self.index().seek(target, &self.table.cmp);
@@ -293,7 +303,7 @@ impl<S: Source> InternalIterator for TableIter<S> {
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
-        if !self.begin() {
+        if !self.begin(true) {
             return;
         }
         let at = self.index().seek(target, &self.table.cmp);
@@ -306,7 +316,7 @@ impl<S: Source> InternalIterator for TableIter<S> {
     }
 
     fn seek_together(&mut self, target: &[u8], backward: bool, reads: &mut SeekReads) {
-        if !self.begin() {
+        if !self.begin(backward) {
             return;
         }
         let at = self.index().seek(target, &self.table.cmp);
@@ -433,6 +443,16 @@ struct Asked {
     len: usize,
 }
 
+/// What the current seek has done.
+#[derive(Default)]
+struct Seek {
+    /// Blocks that it came to.
+    blocks: usize,
+    /// It had to read one.
+    reads: bool,
+    backward: bool,
+}
+
 /// Blocks through the cache, for reads.
 pub struct Cached {
     ro: TableReadOptions,
@@ -453,6 +473,7 @@ pub struct Cached {
     /// With `async_io`, the read behind the window.
     ahead: AsyncReads,
     asked: Option<Asked>,
+    seek: Seek,
     /// What the kernel was last announced to read.
     announced: std::ops::Range<u64>,
 }
@@ -472,6 +493,7 @@ impl Cached {
             auto_readahead: auto.initial,
             ahead: AsyncReads::default(),
             asked: None,
+            seek: Seek::default(),
             announced: 0..0,
         }
     }
@@ -539,8 +561,18 @@ impl Cached {
             self.auto_readahead = self.auto.initial;
         }
         self.backward = backward;
+        self.seek.blocks += 1;
+        self.seek.backward |= self.seek.blocks > 1 && backward;
         self.adjacent = forward || backward || start == u64::MAX;
         self.last = (handle.offset, handle.end());
+    }
+
+    /// Blocks behind the current one that the seek is expected to come to.
+    fn expected_behind(&self, table: &BlockBasedTable) -> usize {
+        if self.seek.backward || self.ro.readahead > 0 {
+            return 0;
+        }
+        table.seek_span.expected().saturating_sub(self.seek.blocks)
     }
 
     /// What to read for block `at`, which is neither in the cache nor in the window, from an offset so many bytes:
@@ -569,12 +601,19 @@ impl Cached {
                 start = before.offset;
             }
         } else {
-            let most = end.saturating_add(ahead as u64).min(table.data_end());
-            for behind in (at + 1..index.len()).map(|i| index.handle(i)) {
-                if behind.offset != end || behind.end() > most {
+            let last_expected = at + self.expected_behind(table);
+            let most = end.saturating_add(ahead as u64);
+            let most_expected = end.saturating_add(self.auto.max as u64);
+            for (number, behind) in (at + 1..index.len()).map(|i| (i, index.handle(i))) {
+                let most = if number <= last_expected { most.max(most_expected) } else { most };
+                if behind.offset != end || behind.end() > most.min(table.data_end()) {
                     break;
                 }
                 end = behind.end();
+            }
+            // A scan that goes on behind them reads no less at a time.
+            if last_expected > at {
+                self.auto_readahead = self.auto_readahead.max((end - start) as usize);
             }
         }
         (start, (end - start) as usize)
@@ -609,6 +648,7 @@ impl Cached {
         if self.ro.cache_only {
             return Err(table.not_in_cache(handle));
         }
+        self.seek.reads = true;
         let fill = table.cache.as_ref().filter(|_| self.ro.fill_cache);
         let block_len = table.blocks.len_with_trailer(handle)?;
         let mut found = self.window.find(handle, block_len);
@@ -658,7 +698,8 @@ impl Cached {
                     None => self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?,
                 }
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
-                if len > block_len {
+                // What is read with a seek's first block only because others needed it says nothing of a long scan.
+                if len > block_len && (self.seek.blocks > 1 || self.ro.readahead > 0) {
                     self.begin_ahead(table, index, at);
                     self.tell_ahead(table, from, len as u64);
                 }
@@ -724,6 +765,14 @@ impl Source for Cached {
         let number = reads.ask(WantedBlock { file, path, offset: from, len, grows: false });
         self.asked = Some(Asked { number, from, len });
         Ok(None)
+    }
+
+    #[inline]
+    fn seek_begins(&mut self, table: &BlockBasedTable, backward: bool) {
+        let before = std::mem::replace(&mut self.seek, Seek { backward, ..Seek::default() });
+        if before.reads && !before.backward {
+            table.seek_span.record(before.blocks);
+        }
     }
 
     fn meta_from(&self) -> (bool, bool) {

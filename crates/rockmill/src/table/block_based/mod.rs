@@ -15,6 +15,7 @@ mod meta;
 mod names;
 mod open;
 mod reader;
+mod seek_span;
 mod settings;
 mod stream;
 #[cfg(test)]

@@ -30,6 +30,7 @@ use super::index::TableIndex;
 use super::meta::{MetaPlace, TableMeta};
 use super::names;
 use super::reader::BlockBasedTable;
+use super::seek_span::SeekSpan;
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
@@ -170,6 +171,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         metaindex,
         global_seqno,
         auto_readahead: AutoReadahead::default(),
+        seek_span: SeekSpan::default(),
     })
 }
 

@@ -21,6 +21,7 @@ use super::filter::FilterKeys;
 use super::index::TableIndex;
 use super::meta::MetaPlace;
 use super::open;
+use super::seek_span::SeekSpan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::iter::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::perf_context::{self as perf, PerfMetric};
@@ -48,6 +49,7 @@ pub struct BlockBasedTable {
     pub(super) metaindex: Vec<(String, BlockHandle)>,
     pub(super) global_seqno: Option<SequenceNumber>,
     pub(super) auto_readahead: AutoReadahead,
+    pub(super) seek_span: SeekSpan,
 }
 
 impl std::fmt::Debug for BlockBasedTable {

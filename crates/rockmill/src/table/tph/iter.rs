@@ -23,7 +23,7 @@ use crate::table::{Leaves, TableScan};
 pub(super) type Files<S> = Vec<(TableIter<S>, Option<(Vec<u8>, Vec<u8>)>)>;
 
 /// A file within its bounds.
-struct File<S> {
+struct File<S: Source> {
     iter: TableIter<S>,
     bounds: Option<(Vec<u8>, Vec<u8>)>,
     /// The iterator stands on an entry within them.
@@ -76,7 +76,7 @@ impl<S: Source> File<S> {
 }
 
 /// See the module's text.
-pub(super) struct TphIter<S> {
+pub(super) struct TphIter<S: Source> {
     files: Vec<File<S>>,
     cmp: InternalKeyComparator,
     current: Option<usize>,
@@ -350,7 +350,7 @@ impl<S: Source> InternalIterator for TphIter<S> {
 }
 
 /// The entries once, for a compaction: it also learns where each is, and which placeholders still count.
-pub(super) struct PieceScan<S> {
+pub(super) struct PieceScan<S: Source> {
     iter: TphIter<S>,
     /// The place of each file among the pieces that outputs may go on using.
     places: Vec<Option<u32>>,

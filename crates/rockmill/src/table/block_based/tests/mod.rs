@@ -511,6 +511,8 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     // Two blocks alone, then what is read ahead comes on top of the third: 8 KiB are the next block as a whole.
     let block_entries = 3000usize.div_ceil(blocks as usize);
     let blocks_of = |wanted: usize| {
+        // Nothing is known of the seeks of a table that was just opened.
+        let table = open_at(&fs, &o.path, &o.cmp, None).unwrap();
         reads(&|| {
             let mut it = table.iter(TableReadOptions::default());
             it.seek_to_first();
@@ -523,6 +525,64 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     assert_eq!(reads(&|| assert_eq!(forward(table.iter(explicit)).len(), 3000)), 2);
     assert_eq!(reads(&|| assert_eq!(forward(table.scan(1 << 20, true)).len(), 3000)), 2);
     assert_eq!(reads(&|| assert_eq!(forward(table.scan(0, true)).len(), 3000)), blocks);
+}
+
+#[test]
+fn a_seek_reads_at_once_what_the_seeks_before_it_went_through() {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let o = options(InternalKeyComparator::default());
+    let entry = |i: usize| InternalKey::new(format!("{i:08}").as_bytes(), 1, ValueType::Value).as_bytes().to_vec();
+    let entries: Entries = (0..8000).map(|i| (entry(i), vec![7; 1000])).collect();
+    build(&fs, &o, &entries, &Vec::new());
+    let table = |cache| open_at(&fs, &o.path, &o.cmp, cache).unwrap();
+    // The calls and bytes that a seek with so many steps behind it needs in the mean, once there were some.
+    let rng = std::cell::RefCell::new(fastrand::Rng::with_seed(3));
+    let mean = |table: &Arc<Table>, steps: usize, ro: TableReadOptions, backward: bool| {
+        let seek = || {
+            let at = rng.borrow_mut().usize(200..7800);
+            let mut it = table.iter(ro);
+            match backward {
+                false => it.seek(&entries[at].0),
+                true => it.seek_for_prev(&entries[at].0),
+            }
+            for step in 0..=steps {
+                let expected = if backward { at - step } else { at + step };
+                assert!(it.valid() && it.key() == entries[expected].0 && it.value().len() == 1000);
+                if step < steps {
+                    if backward { it.prev() } else { it.next() }
+                }
+            }
+        };
+        (0..16).for_each(|_| seek());
+        let before = fs.counts();
+        (0..200).for_each(|_| seek());
+        let after = fs.counts();
+        ((after.reads - before.reads) as f64 / 200.0, (after.read_bytes - before.read_bytes) / 200)
+    };
+    let ro = TableReadOptions::default();
+    // Ten steps of 1,000 bytes go through 3.5 blocks of 4 KiB, a hundred through 26.
+    let learning = table(None);
+    let (calls, bytes) = mean(&learning, 10, ro, false);
+    assert!(calls < 1.3 && (12_000..20_000).contains(&bytes), "{calls} calls, {bytes} bytes");
+    let (calls, bytes) = mean(&learning, 100, ro, false);
+    assert!(calls < 1.5 && (100_000..140_000).contains(&bytes), "{calls} calls, {bytes} bytes");
+    // Seeks alone read no more than their block again.
+    let (calls, bytes) = mean(&learning, 0, ro, false);
+    assert!(calls == 1.0 && bytes < 4_500, "{calls} calls, {bytes} bytes");
+    // Backwards nothing is learned, and nothing used; so where readers say themselves how much is read ahead.
+    (0..2).for_each(|_| _ = mean(&learning, 10, ro, false));
+    let (calls, _) = mean(&learning, 10, ro, true);
+    assert!(calls > 2.5, "{calls} calls");
+    let explicit = TableReadOptions { readahead: 4 << 10, ..ro };
+    let (calls, _) = mean(&table(None), 10, explicit, false);
+    assert!((1.8..3.0).contains(&calls), "{calls} calls");
+    // What the cache answers counts as little as it costs: nothing is read.
+    let cached = table(Some(BlockCache::new(64 << 20)));
+    assert!(forward(cached.iter(ro)).len() == 8000);
+    assert_eq!(mean(&cached, 10, ro, false), (0.0, 0));
+    // With a cache that holds next to nothing the calls are the same.
+    let (calls, _) = mean(&table(Some(BlockCache::new(64 << 10))), 10, ro, false);
+    assert!(calls < 1.3, "{calls} calls");
 }
 
 /// What a flush or a compaction wrote past the page cache is read from the device: it works while a scan goes on.
