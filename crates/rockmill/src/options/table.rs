@@ -115,11 +115,11 @@ declare_options! {
     cache_index_and_filter_blocks_with_high_priority: bool = true, mutable;
     /// With that: those of tables in L0 are not evicted.
     pin_l0_filter_and_index_blocks_in_cache: bool = false, mutable;
-    /// Bytes that an iterator reads ahead at first once it reads in sequence; doubled with each such read.
+    /// Bytes that an iterator reads ahead at first once it reads in sequence; doubled with each such read; 0 never.
     initial_auto_readahead_size: usize = 8 << 10, mutable;
     /// Bytes that an iterator reads ahead at most; 0 never.
     max_auto_readahead_size: usize = 256 << 10, mutable;
-    /// Reads in sequence after which reading ahead begins.
+    /// Reads in sequence after which reading ahead begins. What seeks before went on to is read at once all the same.
     num_file_reads_for_auto_readahead: u64 = 2, mutable;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
     block_cache: Option<Arc<BlockCache>> = None, hidden;
@@ -203,7 +203,7 @@ setters! {
     set_initial_auto_readahead_size(size: usize) initial_auto_readahead_size;
     /// Bytes that an iterator reads ahead at most; 0 never.
     set_max_auto_readahead_size(size: usize) max_auto_readahead_size;
-    /// Reads in sequence after which reading ahead begins.
+    /// Reads in sequence after which reading ahead begins. What seeks before went on to is read at once all the same.
     set_num_file_reads_for_auto_readahead(reads: u64) num_file_reads_for_auto_readahead;
 }
 

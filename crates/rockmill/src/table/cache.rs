@@ -388,6 +388,11 @@ impl BlockCache {
         self.look_up((id, offset), Priority::Low)
     }
 
+    /// True if the block at `offset` of table `id` is here. Not a use of it, and counted nowhere.
+    pub(super) fn contains(&self, id: u64, offset: u64) -> bool {
+        self.cache.contains_key(&(id, offset))
+    }
+
     /// Index and filter of table `id`, which were inserted with this priority.
     #[inline]
     pub(super) fn get_meta(&self, id: u64, priority: Priority) -> Option<Arc<CachedBlock>> {

@@ -435,12 +435,25 @@ const TOLD_AHEAD_MIN: u64 = 64 << 10;
 const TOLD_FAR_FROM: u64 = 192 << 10;
 const TOLD_FAR: u64 = 1 << 20;
 
+/// Bytes that a seek asks for at most where several runs read together: a ring's memory is cut into pieces of the
+/// largest size that one of them wants.
+const TOGETHER_MAX: usize = 64 << 10;
+
+/// Bytes to read for a block: it, and what comes behind it in the direction of a scan.
+#[derive(Clone, Copy)]
+struct ReadRange {
+    from: u64,
+    len: usize,
+    /// More than the block is in it since access is in sequence, or since a reader said so, and not only since seeks
+    /// before went on to there.
+    in_sequence: bool,
+}
+
 /// What a seek has asked for instead of reading a block.
 struct Asked {
     /// As [`SeekReads`] knows it.
     number: usize,
-    from: u64,
-    len: usize,
+    range: ReadRange,
 }
 
 /// What the current seek has done.
@@ -506,8 +519,8 @@ impl Cached {
         }
         let end = self.window.offset + self.window.bytes.len() as u64;
         let Some(next) = (at + 1..index.len()).find(|i| index.handle(*i).offset >= end) else { return };
-        let (from, len) = self.read_range(table, index, next);
         let most = self.ro.readahead.max(self.auto.max);
+        let ReadRange { from, len, .. } = self.read_range(table, index, next, 0);
         self.ahead.begin(&table.blocks, from, len, most);
     }
 
@@ -567,17 +580,24 @@ impl Cached {
         self.last = (handle.offset, handle.end());
     }
 
-    /// Blocks behind the current one that the seek is expected to come to.
-    fn expected_behind(&self, table: &BlockBasedTable) -> usize {
-        if self.seek.backward || self.ro.readahead > 0 {
-            return 0;
+    /// The last block that the seek is expected to come to and has to read, from `at` on.
+    fn last_expected(&self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> usize {
+        if self.seek.backward || self.ro.readahead > 0 || self.auto.initial == 0 {
+            return at;
         }
-        table.seek_span.expected().saturating_sub(self.seek.blocks)
+        let behind = table.seek_span.expected().saturating_sub(self.seek.blocks);
+        let mut last = at.saturating_add(behind).min(index.len().saturating_sub(1));
+        if let Some((cache, id)) = &table.cache {
+            while last > at && cache.contains(*id, index.handle(last).offset) {
+                last -= 1;
+            }
+        }
+        last
     }
 
-    /// What to read for block `at`, which is neither in the cache nor in the window, from an offset so many bytes:
-    /// itself, and what comes behind it in the direction of a scan.
-    fn read_range(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> (u64, usize) {
+    /// What to read for block `at`, which is neither in the cache nor in the window: itself, and what comes behind it
+    /// in the direction of a scan. Of what a seek is only expected to come to, up to `expected_max` bytes.
+    fn read_range(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize, expected_max: usize) -> ReadRange {
         let handle = index.handle(at);
         let ahead = if self.ro.readahead > 0 {
             // An explicit size is for scans: it counts from the first block on.
@@ -601,22 +621,22 @@ impl Cached {
                 start = before.offset;
             }
         } else {
-            let last_expected = at + self.expected_behind(table);
+            let expected = if expected_max > 0 { self.last_expected(table, index, at) } else { at };
             let most = end.saturating_add(ahead as u64);
-            let most_expected = end.saturating_add(self.auto.max as u64);
+            let most_expected = most.max(end.saturating_add(expected_max.min(self.auto.max) as u64));
             for (number, behind) in (at + 1..index.len()).map(|i| (i, index.handle(i))) {
-                let most = if number <= last_expected { most.max(most_expected) } else { most };
+                let most = if number <= expected { most_expected } else { most };
                 if behind.offset != end || behind.end() > most.min(table.data_end()) {
                     break;
                 }
                 end = behind.end();
             }
             // A scan that goes on behind them reads no less at a time.
-            if last_expected > at {
+            if expected > at {
                 self.auto_readahead = self.auto_readahead.max((end - start) as usize);
             }
         }
-        (start, (end - start) as usize)
+        ReadRange { from: start, len: (end - start) as usize, in_sequence: ahead > 0 }
     }
 }
 
@@ -667,10 +687,11 @@ impl Cached {
                 place
             }
             None => {
-                let ((from, len), arrived) = match asked {
-                    Some((asked, arrived)) => ((asked.from, asked.len), arrived.filter(|raw| raw.len() == asked.len)),
-                    None => (self.read_range(table, index, at), None),
+                let (range, arrived) = match asked {
+                    Some((asked, arrived)) => (asked.range, arrived.filter(|raw| raw.len() == asked.range.len)),
+                    None => (self.read_range(table, index, at, usize::MAX), None),
                 };
+                let ReadRange { mut from, mut len, in_sequence } = range;
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
@@ -693,13 +714,21 @@ impl Cached {
                     return Ok(layout);
                 }
                 self.current = Current::None;
+                let histogram = Histogram::FileReadDbIteratorMicros;
                 match arrived {
                     Some(raw) => self.window.replace(from, raw),
-                    None => self.window.fill(table, from, len, Histogram::FileReadDbIteratorMicros)?,
+                    None => match self.window.fill(table, from, len, histogram) {
+                        // Blocks that nobody asked for yet do not take this one along where they cannot be read.
+                        Err(_) if !in_sequence && len > block_len => {
+                            (from, len) = (handle.offset, block_len);
+                            self.window.fill(table, from, len, histogram)?;
+                        }
+                        filled => filled?,
+                    },
                 }
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
-                // What is read with a seek's first block only because others needed it says nothing of a long scan.
-                if len > block_len && (self.seek.blocks > 1 || self.ro.readahead > 0) {
+                // What is read only because other seeks needed it says nothing of a long scan.
+                if len > block_len && in_sequence {
                     self.begin_ahead(table, index, at);
                     self.tell_ahead(table, from, len as u64);
                 }
@@ -748,6 +777,8 @@ impl Source for Cached {
         let asked = self.asked.take();
         if let Some(asked) = asked.filter(|_| !reads.is_asking()) {
             let arrived = reads.take(asked.number);
+            // The seek began once more; it is the same block.
+            self.seek.blocks += 1;
             return self.load_missing(table, index, at, Some((asked, arrived))).map(Some);
         }
         let handle = index.handle(at);
@@ -760,10 +791,10 @@ impl Source for Cached {
         if !waits || is_here(table.blocks.len_with_trailer(handle)?) {
             return self.load_missing(table, index, at, None).map(Some);
         }
-        let (from, len) = self.read_range(table, index, at);
+        let range = self.read_range(table, index, at, TOGETHER_MAX);
         let (file, path) = (Arc::clone(&table.blocks.file), table.blocks.path.clone());
-        let number = reads.ask(WantedBlock { file, path, offset: from, len, grows: false });
-        self.asked = Some(Asked { number, from, len });
+        let number = reads.ask(WantedBlock { file, path, offset: range.from, len: range.len, grows: false });
+        self.asked = Some(Asked { number, range });
         Ok(None)
     }
 

@@ -10,8 +10,8 @@ const PARTS: u32 = 256;
 const BLOCKS_MAX: usize = 32;
 /// The part of a seek's own count in the mean: one over this. A new kind of scan is known after four to six seeks.
 const WEIGHT: i32 = 4;
-/// A block is read with the others from where a quarter of all seeks needs it.
-const NEEDED_BY: u32 = PARTS / 4;
+/// The mean is rounded up from so much of a block on: a block more costs a device little, and a read more much.
+const ROUNDED_UP_FROM: u32 = PARTS / 4;
 
 /// The mean of what seeks went through that had to read, forward, with their first block. Seeks that found all in the
 /// cache leave it alone, so that many threads do not write to it.
@@ -28,7 +28,7 @@ impl SeekSpan {
     /// Blocks that the next seek is expected to go through, 1 or more.
     #[inline]
     pub fn expected(&self) -> usize {
-        ((self.0.load(Ordering::Relaxed) + PARTS - NEEDED_BY) / PARTS) as usize
+        ((self.0.load(Ordering::Relaxed) + PARTS - ROUNDED_UP_FROM) / PARTS) as usize
     }
 
     /// A seek has gone through `blocks`. Counts of threads that do so at once may be lost. One long scan among short
@@ -72,14 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_one_seek_of_ten_needs_is_not_read_with_the_others() {
-        let span = SeekSpan::default();
+    fn a_block_that_one_seek_of_ten_needs_is_seldom_read_with_the_others() {
+        let (span, mut rng) = (SeekSpan::default(), fastrand::Rng::with_seed(5));
         let mut larger = 0;
-        for _ in 0..100 {
-            (0..9).for_each(|_| span.record(1));
+        for _ in 0..10_000 {
             larger += usize::from(span.expected() > 1);
-            span.record(2);
+            span.record(if rng.u32(..10) == 0 { 2 } else { 1 });
         }
-        assert_eq!(larger, 0);
+        assert!(larger < 2_000, "{larger} of 10,000");
     }
 }

@@ -585,6 +585,47 @@ fn a_seek_reads_at_once_what_the_seeks_before_it_went_through() {
     assert!(calls < 1.3, "{calls} calls");
 }
 
+#[test]
+fn a_block_that_cannot_be_read_takes_none_along_that_stand_before_it() {
+    let fs = MemFileSystem::new();
+    let o = options(InternalKeyComparator::default());
+    let entry = |i: usize| InternalKey::new(format!("{i:08}").as_bytes(), 1, ValueType::Value).as_bytes().to_vec();
+    let entries: Entries = (0..1000).map(|i| (entry(i), vec![7; 1000])).collect();
+    build(&fs, &o, &entries, &Vec::new());
+    let table = open_at(&fs, &o.path, &o.cmp, None).unwrap();
+    let seek = |at: usize, steps: usize| {
+        let mut it = table.iter(TableReadOptions::default());
+        it.seek(&entries[at].0);
+        let mut seen = 0;
+        while seen <= steps && it.valid() {
+            assert_eq!(it.key(), entries[at + seen].0);
+            it.next();
+            seen += 1;
+        }
+        (seen, it.status().err())
+    };
+    // Where the block is that has entry 500.
+    let place = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let read = Arc::clone(&place);
+    fs.set_hook(Box::new(move |op| {
+        read.store(op.offset, std::sync::atomic::Ordering::Relaxed);
+        rockmill_io::Fault::None
+    }));
+    _ = seek(500, 0);
+    let place = place.load(std::sync::atomic::Ordering::Relaxed);
+    (0..10).for_each(|n| assert_eq!(seek(n * 20, 12).0, 13));
+    fs.set_hook(Box::new(move |op| {
+        if op.kind == rockmill_io::OpKind::ReadAt && (op.offset..op.offset + op.len).contains(&place) {
+            return std::io::Error::from_raw_os_error(libc::EIO).into();
+        }
+        rockmill_io::Fault::None
+    }));
+    let (seen, error) = seek(490, 12);
+    assert!((5..=10).contains(&seen), "{seen} entries in front of the block");
+    assert_eq!(error.unwrap().kind(), crate::ErrorKind::IOError);
+    assert_eq!(seek(504, 0), (1, None));
+}
+
 /// What a flush or a compaction wrote past the page cache is read from the device: it works while a scan goes on.
 #[test]
 fn a_long_scan_tells_what_it_reads_next_and_a_short_one_nothing() {
