@@ -66,8 +66,7 @@ impl Keys {
         let lookups = self.looked_up.len() as f64;
         let alone = fastest(3, || {
             // A slot is below 2^60, so that nothing is added but the dependence.
-            let _: usize =
-                self.looked_up.iter().fold(0, |last, &hash| slot(black_box(hash + (last as u64 >> 60))));
+            let _: usize = self.looked_up.iter().fold(0, |last, &hash| slot(black_box(hash + (last as u64 >> 60))));
         });
         let looped = fastest(3, || {
             black_box(self.looked_up.iter().map(|&hash| slot(hash)).fold(0, usize::wrapping_add));

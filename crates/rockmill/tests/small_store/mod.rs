@@ -60,7 +60,8 @@ pub fn write_tph(o: &mut Options, piece_limit: u32, garbage_percent: u32) {
 
 /// All entries forwards; they are the same backwards.
 pub fn entries(db: &Db) -> Pairs {
-    let all = |mode| db.iterator(mode).map(|e| e.map(|(k, v)| (k.into_vec(), v.into_vec())).unwrap()).collect::<Pairs>();
+    let all =
+        |mode| db.iterator(mode).map(|e| e.map(|(k, v)| (k.into_vec(), v.into_vec())).unwrap()).collect::<Pairs>();
     let (forwards, mut backwards) = (all(IteratorMode::Start), all(IteratorMode::End));
     backwards.reverse();
     assert_eq!(forwards, backwards);
