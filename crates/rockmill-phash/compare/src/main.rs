@@ -14,7 +14,7 @@ mod measure;
 use std::hash::Hasher;
 
 use measure::{Built, Keys};
-use ph::phast::{Function, Params, SeedChooser, SeedOnly, ShiftOnlyWrapped};
+use ph::phast::{DefaultCompressedArray, Function, Params, SeedChooser, SeedOnly, ShiftOnlyWrapped};
 use ph::seeds::Bits8;
 use ph::{BuildSeededHasher, GetSize};
 use ptr_hash::bucket_fn::{BucketFn, Linear, Skewed};
@@ -44,7 +44,7 @@ fn main() {
 }
 
 /// A setting of `ptr_hash`: buckets, how what is left over is mapped, one part or several, minimal or not.
-fn pointers<B: BucketFn, F: MutPacked, const ONE_PART: bool, const MINIMAL: bool>(
+fn pointers<B: BucketFn + Send, F: MutPacked + Send, const ONE_PART: bool, const MINIMAL: bool>(
     keys: &Keys,
     name: &str,
     params: PtrHashParams<B>,
@@ -74,9 +74,10 @@ fn phast(keys: &Keys, name: &str, variant: impl SeedChooser + Sync) {
     let mut function = None;
     let nanos = keys.build(|hashes, threads| {
         let params = Params::new(Bits8, 450);
-        function = Some(Function::<_, _>::with_slice_p_threads_hash_sc(hashes, &params, threads, Mix, variant));
+        let build = Function::<_, _, DefaultCompressedArray, Mix>::with_slice_p_threads_hash_sc;
+        function = Some(build(hashes, &params, threads, Mix, variant));
     });
-    let function: Function<_, _, ph::phast::DefaultCompressedArray, _> = function.expect("built");
+    let function = function.expect("built");
     let many = |some: &[u64], slots: &mut [usize]| {
         slots.iter_mut().zip(some).for_each(|(slot, hash)| *slot = function.get(hash));
     };

@@ -348,7 +348,7 @@ fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
 #[test]
 fn the_index_of_tph_tables_may_count_in_the_cache() {
     for counts in [false, true] {
-        let cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+        let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
         let mut blocks = BlockBasedOptions::default();
         blocks.set_block_cache(&cache);
         blocks.set_cache_index_and_filter_blocks(counts);
