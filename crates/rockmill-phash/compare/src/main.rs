@@ -4,9 +4,9 @@
 //!     RUSTFLAGS=-Ctarget-cpu=native \
 //!         cargo run --locked --release --manifest-path crates/rockmill-phash/compare/Cargo.toml -- [KEYS...]
 //!
-//! Keys are random hashes already. `ptr_hash` takes them as they are (its `NoHash`); `ph` mixes each with its seed by one
-//! multiplication, about what our functions do. *Many* is a stream with prefetching for `ptr_hash`, and a loop of single
-//! lookups for `ph`, which has no other.
+//! Keys are random hashes already. `ptr_hash` takes them as they are (its `NoHash`); `ph` mixes each with its seed by
+//! one multiplication, about what our functions do. *Many* is a stream with prefetching for `ptr_hash`, and a loop of
+//! single lookups for `ph`, which has no other.
 
 #[path = "../../examples/figure13/measure.rs"]
 mod measure;

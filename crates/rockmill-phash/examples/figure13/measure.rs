@@ -1,5 +1,5 @@
-//! What is measured of a function, and the table that shows it. `compare/`, for functions of other crates, has this file
-//! as a module, too.
+//! What is measured of a function, and the table that shows it. `compare/`, for functions of other crates, has this
+//! file as a module, too.
 
 use std::hint::black_box;
 use std::time::Instant;
