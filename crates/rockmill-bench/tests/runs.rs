@@ -250,8 +250,8 @@ fn both_sides_of_a_pair_do_the_same_and_are_compared() {
     let line = "--peer rocksdb --repeat=2 --num=3000 --reads=600 --batch_size=3 --seek_nexts=5 --compression_type=lz4 \
         --bloom_bits=10 --merge_operator=stringappend --write_buffer_size=65536 --target_file_size_base=65536 \
         --nomeasure_device --sample_ms=10 --max_bytes_for_level_base=131072 --recordcount=500 --fieldcount=2 \
-        --benchmarks=fillrandom,waitforcompaction,readrandom,readmissing,seekrandom,multireadrandom,readseq,readreverse,\
-deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,ycsb-a,ycsb-e,flush,stats";
+        --benchmarks=fillrandom,waitforcompaction,readrandom,readmissing,seekrandom,multireadrandom,readseq,\
+readreverse,deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,ycsb-a,ycsb-e,flush,stats";
     let Some((report, text)) = with_rocksdb(dir.path(), line) else {
         return;
     };
