@@ -63,7 +63,8 @@ fn pointers<B: BucketFn + Send, F: MutPacked + Send, const ONE_PART: bool, const
     let rest = if MINIMAL { rest } else { 0.0 };
     let bits = ((pilots + rest) * keys.hashes.len() as f64) as usize;
     let many = |some: &[u64], slots: &mut [usize]| {
-        slots.iter_mut().zip(function.index_stream::<32, _>(some)).for_each(|(slot, found)| *slot = found);
+        // It can do nothing but fold, and `enumerate` folds.
+        function.index_stream::<32, _>(some).enumerate().for_each(|(i, found)| slots[i] = found);
     };
     let built = Built { name, nanos, bits, slots: function.max_index() };
     keys.print_row(&built, |hash| function.index(&hash), many);
