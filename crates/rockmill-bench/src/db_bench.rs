@@ -80,6 +80,21 @@ impl Work for ReadRandom {
     }
 }
 
+/// readmissing: keys of one byte more, which no workload writes.
+pub(crate) struct ReadMissing;
+
+impl Work for ReadMissing {
+    fn kinds(&self) -> &'static [OpKind] {
+        &[OpKind::Read]
+    }
+
+    #[inline]
+    fn step(&mut self, t: &mut Thread<'_>) -> Result<Option<Done>> {
+        t.key.resize(t.flags.key_size + 1, b'0');
+        ReadRandom.step(t)
+    }
+}
+
 /// readseq, readreverse.
 pub(crate) struct ReadInOrder {
     pub reverse: bool,

@@ -44,6 +44,7 @@ workloads! {
     FillUniqueRandom "filluniquerandom" "write each of num keys once, shuffled, into a fresh database"
     Overwrite "overwrite" "write num random keys into the database that is there"
     ReadRandom "readrandom" "get random keys"
+    ReadMissing "readmissing" "get random keys that are not there: one byte longer"
     ReadSeq "readseq" "scan forwards from the first key"
     ReadReverse "readreverse" "scan backwards from the last key"
     SeekRandom "seekrandom" "open an iterator, seek to a random key, visit seek_nexts entries"
@@ -153,6 +154,7 @@ impl Workload {
             Self::FillUniqueRandom => Box::new(Fill::new(KeyGenerator::unique_random(num, t.seed))),
             Self::FillRandom | Self::Overwrite => Box::new(Fill::new(KeyGenerator::Random)),
             Self::ReadRandom => Box::new(db_bench::ReadRandom),
+            Self::ReadMissing => Box::new(db_bench::ReadMissing),
             Self::ReadSeq => Box::new(db_bench::ReadInOrder { reverse: false }),
             Self::ReadReverse => Box::new(db_bench::ReadInOrder { reverse: true }),
             Self::SeekRandom => Box::new(db_bench::SeekRandom),

@@ -30,7 +30,7 @@ fn every_workload_runs_and_counts() {
     let db = dir.path().join("db");
     let line = "--num=2000 --reads=500 --seek_nexts=3 --histogram \
         --benchmarks=fillseq,readrandom,readseq,readreverse,seekrandom,overwrite,readwhilewriting,filluniquerandom,\
-        readrandom,fillrandom,flush,compact,waitforcompaction,stats,device --device_bytes=1048576";
+        readrandom,fillrandom,flush,compact,waitforcompaction,stats,device,readmissing --device_bytes=1048576";
     let (report, text) = run_line(&db, &line.replace(", ", ","));
     let outcomes = &report.outcomes;
     let ops = |i: usize| (outcomes[i].workload, outcomes[i].record.ops, outcomes[i].record.found);
@@ -42,14 +42,15 @@ fn every_workload_runs_and_counts() {
     assert_eq!(ops(5), (Workload::Overwrite, 2000, None));
     assert_eq!(ops(6), (Workload::ReadWhileWriting, 500, Some(500)), "the writer is not counted");
     assert_eq!(ops(8), (Workload::ReadRandom, 500, Some(500)), "filluniquerandom wrote every key");
-    assert_eq!(outcomes.len(), 15);
+    assert_eq!(ops(15), (Workload::ReadMissing, 500, Some(0)));
+    assert_eq!(outcomes.len(), 16);
     assert_eq!(outcomes[2].record.bytes(), 500 * 116);
     assert!(outcomes[14].device.is_some_and(|d| d.random_reads > 0.0));
     assert!(outcomes[0].record.latencies().all(|(k, h)| k == OpKind::Write && h.len() == 2000));
     assert!(text.contains("fillseq      : ") && text.contains("Microseconds per seek:"), "{text}");
     assert!(text.contains("(500 of 500 found)"), "{text}");
     let json = report.to_json();
-    assert_eq!(json["results"].as_array().map(Vec::len), Some(15));
+    assert_eq!(json["results"].as_array().map(Vec::len), Some(16));
     assert!(json["results"][13]["stats"].as_str().is_some_and(|s| s.contains("L0")));
 }
 
@@ -249,8 +250,8 @@ fn both_sides_of_a_pair_do_the_same_and_are_compared() {
     let line = "--peer rocksdb --repeat=2 --num=3000 --reads=600 --batch_size=3 --seek_nexts=5 --compression_type=lz4 \
         --bloom_bits=10 --merge_operator=stringappend --write_buffer_size=65536 --target_file_size_base=65536 \
         --nomeasure_device --sample_ms=10 --max_bytes_for_level_base=131072 --recordcount=500 --fieldcount=2 \
-        --benchmarks=fillrandom,waitforcompaction,readrandom,seekrandom,multireadrandom,readseq,readreverse,\
-deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,ycsb-a,ycsb-e,flush,stats";
+        --benchmarks=fillrandom,waitforcompaction,readrandom,readmissing,seekrandom,multireadrandom,readseq,\
+readreverse,deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,ycsb-load,ycsb-a,ycsb-e,flush,stats";
     let Some((report, text)) = with_rocksdb(dir.path(), line) else {
         return;
     };
@@ -394,8 +395,8 @@ fn a_missing_peer_or_folder_is_found_before_any_work() {
 fn the_other_rust_stores_do_the_same_work() {
     let dir = tempfile::tempdir().unwrap();
     let line = "--peer fjall --peer redb --peer lmdb --num=400 --reads=200 --seek_nexts=4 --nomeasure_device --batch_size=2 \
-        --benchmarks=fillrandom,readrandom,seekrandom,multireadrandom,readseq,readreverse,deleterandom,updaterandom,\
-compact,waitforcompaction,stats";
+        --benchmarks=fillrandom,readrandom,readmissing,seekrandom,multireadrandom,readseq,readreverse,deleterandom,\
+updaterandom,compact,waitforcompaction,stats";
     let (report, _) = run_line(dir.path(), line);
     for o in &report.outcomes {
         let first = report.outcomes.iter().find(|p| p.position == o.position).expect("Rockmill's");

@@ -585,10 +585,8 @@ fn downgrade_merges_extra_runs_and_nothing_else() {
     s.run(&["downgrade"]).fails(2, &["<DB>"]);
 }
 
-/// TPH tables become block-based ones to RocksDB, and so does what the OPTIONS file says of them.
-#[test]
-fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
-    let s = Sandbox::new();
+/// A database with one TPH table of two files.
+fn tph_database(s: &Sandbox) -> rockmill::Db {
     let mut o = rockmill::Options::default();
     o.create_if_missing(true);
     o.set_disable_auto_compactions(true);
@@ -600,6 +598,42 @@ fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
         db.compact_range(None::<&str>, None::<&str>).expect("a compaction");
     }
     assert!(db.live_files().expect("sound tables").iter().any(|f| !f.pieces.is_empty()));
+    db
+}
+
+/// The newest file is the head: it has the function, and says which other file has what it has not.
+#[test]
+fn dump_shows_what_makes_a_file_the_head_of_a_table() {
+    let s = Sandbox::new();
+    drop(tph_database(&s));
+    let mut tables = s.files("db", ".sst");
+    let (head, other) = (tables.pop().expect("a table"), tables.pop().expect("a further file"));
+    let [name, other] = [&head, &other].map(|p| p.to_string_lossy().into_owned());
+    let text = s.ok(&["dump", &name]);
+    for says in ["TPH table of 2 files: 500 user keys, 500 entries", "function pilot of 500 keys: ", "in use"] {
+        assert!(text.contains(says), "no {says} in\n{text}");
+    }
+    let v = s.json(&["dump", &name]);
+    let tph = &v["tph"];
+    assert_eq!((&tph["user_keys"], &tph["function"]["keys"]), (&500.into(), &500.into()), "{tph}");
+    assert_eq!(tph["files"].as_array().map(Vec::len), Some(1), "{tph}");
+    let file = &tph["files"][0];
+    assert!(other.ends_with(&format!("{:06}.sst", file["number"].as_u64().expect("a number"))), "{file} is {other}");
+    assert_eq!((&file["first"], &file["last"]), (&"key000".into(), &"key499".into()), "{file}");
+    assert!(tph["replaced"].as_array().is_some_and(|all| !all.is_empty()), "{tph}");
+    assert!(tph["function"]["slots"].as_u64() >= Some(500), "{tph}");
+    // The rest is shown where that is damaged.
+    let at = v["metaindex"]["rockmill.tph"]["offset"].as_u64().expect("an offset");
+    flip(&head, at + 9);
+    let done = s.run(&["dump", &name]).fails(3, &["damaged at one place"]);
+    assert!(done.text().contains("DAMAGED: ") && done.text().contains("Index: "), "{}", done.text());
+}
+
+/// TPH tables become block-based ones to RocksDB, and so does what the OPTIONS file says of them.
+#[test]
+fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
+    let s = Sandbox::new();
+    let db = tph_database(&s);
     let text = db.property_value("rocksdb.stats").expect("a property").expect("text");
     assert!(text.contains(" keys of open tables, ") && text.contains("Pieces: 1 tables"), "{text}");
     drop(db);

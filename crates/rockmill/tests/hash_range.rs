@@ -1,6 +1,8 @@
 //! Column families in the order by search key (`HashRangeComparator`): random histories against a model with both kinds
 //! of tables and every way to compact, copies, where tables end, and what is refused.
 
+mod small_store;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,63 +10,38 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
-use rockmill::internals::{TableDirs, current_manifest, for_each_edit, open_table};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
-    Checkpoint, CompactOptions, CompactionStyle, CompressionType, Db, Direction, Env, ErrorKind, HashRangeComparator,
+    Checkpoint, CompactOptions, CompactionStyle, Db, Direction, Env, ErrorKind, HashRangeComparator,
     IngestExternalFileOptions, IteratorMode, MergeEngine, Options, OptionsLoader, ReadOptions, SliceTransform,
     SstFileWriter, TphTableOptions, WriteBatch, properties,
 };
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{HASH_RANGE_NAME, search_key};
 use rockmill_format::edit::FileEntry;
-use rockmill_format::filename;
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
+use small_store::{entries, key, path, tables, verify, write_tph};
 
 /// Keys by their place in the order.
 type Map = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
 
 const KEYS: u32 = 700;
 
-fn path() -> &'static Path {
-    Path::new("/db")
-}
-
-fn key(n: u32) -> Vec<u8> {
-    match n {
-        0 => Vec::new(),
-        n if n % 37 == 1 => format!("key{n:06}{}", "~".repeat(300)).into_bytes(),
-        n => format!("key{n:06}").into_bytes(),
-    }
-}
-
 fn place(key: &[u8]) -> (u32, Vec<u8>) {
     (search_key(key), key.to_vec())
 }
 
-/// Small everything, so that short histories compact often.
 fn small() -> Options {
-    let mut o = Options::default();
-    o.create_if_missing(true);
+    let mut o = small_store::small();
     o.set_comparator_object(Arc::new(HashRangeComparator));
     o.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
-    o.set_write_buffer_size(16 << 10);
-    o.set_target_file_size_base(12 << 10);
-    o.set_max_bytes_for_level_base(24 << 10);
-    o.set_max_bytes_for_level_multiplier(3.0);
-    o.set_level_zero_file_num_compaction_trigger(2);
-    o.set_compression_type(CompressionType::None);
-    o.cf.table.set_block_size(512);
     o
 }
 
 fn any(rng: &mut Rng) -> Options {
     let mut o = small();
     if rng.bool() {
-        let mut tph = TphTableOptions::default();
-        tph.set_piece_limit(*rng.choice(&[1, 2, 4, 16]).unwrap());
-        tph.set_garbage_percent(*rng.choice(&[0, 20, 1000]).unwrap());
-        o.set_tph_table_factory(&tph);
+        write_tph(&mut o, *rng.choice(&[1, 2, 4, 16]).unwrap(), *rng.choice(&[0, 20, 1000]).unwrap());
     }
     if rng.u8(..3) == 0 {
         o.set_compaction_style(CompactionStyle::Universal);
@@ -75,16 +52,6 @@ fn any(rng: &mut Rng) -> Options {
     o.set_merge_engine(*rng.choice(&[MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Kernel]).unwrap());
     o.cf.table.set_bloom_filter(if rng.bool() { 10.0 } else { 0.0 }, false);
     o
-}
-
-/// All entries, forwards; they are the same backwards.
-fn entries(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let all =
-        |mode| db.iterator(mode).map(|e| e.map(|(k, v)| (k.into_vec(), v.into_vec())).unwrap()).collect::<Vec<_>>();
-    let (forwards, mut backwards) = (all(IteratorMode::Start), all(IteratorMode::End));
-    backwards.reverse();
-    assert_eq!(forwards, backwards);
-    forwards
 }
 
 fn check(db: &Db, want: &Map, rng: &mut Rng, what: &str) {
@@ -111,27 +78,6 @@ fn check(db: &Db, want: &Map, rng: &mut Rng, what: &str) {
         prefix.set_iterate_prefix(&from[..from.len().min(8)]);
         let found = db.iterator_opt(IteratorMode::Start, prefix).count();
         assert_eq!(found, want.keys().filter(|(_, k)| k.starts_with(&from[..from.len().min(8)])).count(), "{what}");
-    }
-}
-
-/// The tables of a closed database: level, and what the MANIFEST says.
-fn tables(fs: &dyn FileSystem, dir: &Path) -> Vec<(u32, FileEntry)> {
-    let mut all: BTreeMap<u64, (u32, FileEntry)> = BTreeMap::new();
-    let manifest = dir.join(filename::manifest(current_manifest(fs, dir).unwrap()));
-    for_each_edit(fs, &manifest, &mut |edit| {
-        edit.deleted_files.iter().for_each(|(_, number)| drop(all.remove(number)));
-        all.extend(edit.new_files.into_iter().map(|(level, file)| (file.number, (level, file))));
-        Ok(())
-    })
-    .unwrap();
-    all.into_values().collect()
-}
-
-fn verify(fs: &dyn FileSystem, dir: &Path, what: &str) {
-    let cmp = InternalKeyComparator::new(Arc::new(HashRangeComparator));
-    for (_, file) in tables(fs, dir) {
-        let table = open_table(fs, &TableDirs::one(dir), &file, &cmp, Some(file.largest_seqno)).unwrap();
-        table.verify().unwrap_or_else(|e| panic!("{e}; {file:?}; {what}"));
     }
 }
 
@@ -215,7 +161,7 @@ fn history(seed: u64) {
             }
         }
         drop(db);
-        verify(&fs, path(), &what);
+        verify(&fs, path(), &InternalKeyComparator::new(Arc::new(HashRangeComparator)), &what);
     }
 }
 

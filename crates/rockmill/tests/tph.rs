@@ -3,6 +3,7 @@
 //! makes of them.
 
 mod oracle;
+mod small_store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,18 +11,15 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
-use rockmill::internals::{TableDirs, current_manifest, for_each_edit, open_table};
 use rockmill::merge_operator::StringAppendOperator;
 use rockmill::{
-    BlockBasedOptions, BottommostLevelCompaction, Checkpoint, ColumnFamilyDescriptor, CompactOptions,
-    CompactionDecision, CompressionType, Db, Env, ErrorKind, ImportColumnFamilyOptions, IngestExternalFileOptions,
-    IteratorMode, Options, OptionsLoader, ReadOptions, RepairOptions, Snapshot, SstFileWriter, TableKind,
-    TphTableOptions, WriteBatch,
+    BottommostLevelCompaction, Checkpoint, ColumnFamilyDescriptor, CompactOptions, CompactionDecision, Db, Env,
+    ErrorKind, ImportColumnFamilyOptions, IngestExternalFileOptions, IteratorMode, Options, OptionsLoader, ReadOptions,
+    RepairOptions, Snapshot, SstFileWriter, TableKind, WriteBatch,
 };
 use rockmill_format::InternalKeyComparator;
-use rockmill_format::edit::FileEntry;
-use rockmill_format::filename;
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem, SystemClock};
+use small_store::{entries, key, path, tables, write_tph};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -60,35 +58,14 @@ impl Kind {
     fn any(rng: &mut Rng) -> Self {
         Self::ALL[rng.usize(..Self::ALL.len())]
     }
-
-    fn apply(self, o: &mut Options, block_size: usize) {
-        let mut block_based = BlockBasedOptions::default();
-        block_based.set_block_size(block_size);
-        match self {
-            Self::BlockBased => o.set_block_based_table_factory(&block_based),
-            Self::Tph { piece_limit, garbage_percent } => {
-                let mut tph = TphTableOptions::default();
-                tph.set_block_based_options(&block_based);
-                tph.set_piece_limit(piece_limit);
-                tph.set_garbage_percent(garbage_percent);
-                o.set_tph_table_factory(&tph);
-            }
-        }
-    }
 }
 
-/// Small everything, so that short histories compact often.
 fn small(kind: Kind) -> Options {
-    let mut o = Options::default();
-    o.create_if_missing(true);
+    let mut o = small_store::small();
     o.create_missing_column_families(true);
-    o.set_write_buffer_size(16 << 10);
-    o.set_target_file_size_base(12 << 10);
-    o.set_max_bytes_for_level_base(24 << 10);
-    o.set_max_bytes_for_level_multiplier(3.0);
-    o.set_level_zero_file_num_compaction_trigger(2);
-    o.set_compression_type(CompressionType::None);
-    kind.apply(&mut o, 512);
+    if let Kind::Tph { piece_limit, garbage_percent } = kind {
+        write_tph(&mut o, piece_limit, garbage_percent);
+    }
     o
 }
 
@@ -106,19 +83,6 @@ fn of_family(family: usize, mut o: Options) -> Options {
 
 fn descriptors(o: &Options) -> Vec<ColumnFamilyDescriptor> {
     (0..4).map(|i| ColumnFamilyDescriptor::new(FAMILIES[i], of_family(i, o.clone()))).collect()
-}
-
-fn path() -> &'static Path {
-    Path::new("/db")
-}
-
-fn key(n: u32) -> Vec<u8> {
-    // One is empty, some are long.
-    match n {
-        0 => Vec::new(),
-        n if n % 37 == 1 => format!("key{n:06}{}", "~".repeat(300)).into_bytes(),
-        n => format!("key{n:06}").into_bytes(),
-    }
 }
 
 /// A database, and what it must show.
@@ -479,18 +443,9 @@ impl World {
 
     /// The directory of a closed database has the files of its tables and no others, and all tables are sound.
     fn verify(&self, dir: &Path) {
+        small_store::verify(&self.fs, dir, &InternalKeyComparator::default(), &format!("{:?}", self.steps));
         let tables = tables(&self.fs, dir);
-        for file in tables.values() {
-            let table = open_table(
-                &self.fs,
-                &TableDirs::one(dir),
-                file,
-                &InternalKeyComparator::default(),
-                Some(file.largest_seqno),
-            );
-            table.unwrap().verify().unwrap_or_else(|e| panic!("{e}; {file:?}; {:?}", self.steps));
-        }
-        let needed: BTreeSet<u64> = tables.values().flat_map(|f| f.files().map(|f| f.number)).collect();
+        let needed: BTreeSet<u64> = tables.iter().flat_map(|(_, f)| f.files().map(|f| f.number)).collect();
         let there = self.fs.list_dir(dir).unwrap();
         let there: BTreeSet<u64> = there.iter().filter_map(|n| n.strip_suffix(".sst")?.parse().ok()).collect();
         assert_eq!(there, needed, "{:?}", self.steps);
@@ -564,24 +519,6 @@ impl World {
             _ => {}
         }
     }
-}
-
-/// The tables that the MANIFEST names.
-fn tables(fs: &dyn FileSystem, dir: &Path) -> BTreeMap<u64, FileEntry> {
-    let manifest = dir.join(filename::manifest(current_manifest(fs, dir).unwrap()));
-    let mut families: BTreeMap<u32, BTreeMap<u64, FileEntry>> = BTreeMap::new();
-    for_each_edit(fs, &manifest, &mut |edit| {
-        if edit.column_family_drop {
-            families.remove(&edit.column_family);
-            return Ok(());
-        }
-        let tables = families.entry(edit.column_family).or_default();
-        edit.deleted_files.iter().for_each(|(_, number)| drop(tables.remove(number)));
-        tables.extend(edit.new_files.into_iter().map(|(_, f)| (f.number, f)));
-        Ok(())
-    })
-    .unwrap();
-    families.into_values().flatten().collect()
 }
 
 fn same(got: &[(Vec<u8>, Vec<u8>)], want: &[(Vec<u8>, Vec<u8>)], what: &str, steps: &[String]) {
@@ -677,10 +614,6 @@ fn on_disk(kind: Kind) -> Options {
     o
 }
 
-fn entries(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
-    db.iterator(IteratorMode::Start).map(|e| e.unwrap()).map(|(k, v)| (k.into_vec(), v.into_vec())).collect()
-}
-
 /// Tables that were flushed are one file each: to RocksDB they are block-based tables. Those that share files it
 /// refuses by name, until they are rewritten.
 #[test]
@@ -739,11 +672,7 @@ fn rocksdb_opens_tables_of_one_file_and_refuses_others() {
     let mut after = entries(&db);
     after.retain(|e| *e != by);
     assert_eq!(after, wanted);
-    let fs = PosixFileSystem::default();
-    for file in tables(&fs, &dir).values() {
-        let cmp = InternalKeyComparator::default();
-        open_table(&fs, &TableDirs::one(&dir), file, &cmp, Some(file.largest_seqno)).unwrap().verify().unwrap();
-    }
+    small_store::verify(&PosixFileSystem::default(), &dir, &InternalKeyComparator::default(), "after RocksDB");
 }
 
 fn hex(bytes: &[u8]) -> String {

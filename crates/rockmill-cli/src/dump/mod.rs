@@ -3,6 +3,7 @@
 mod manifest;
 mod sst;
 pub mod table_file;
+mod tph;
 mod wal;
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use rockmill_format::footer::BlockHandle;
 use serde_json::{Map, Value, json};
 
 use super::table_file::{IndexEntry, RANGE_DELETIONS, TableFile};
-use super::{Dump, key_json};
+use super::{Dump, key_json, tph};
 use crate::error::Result;
 use crate::output::{self, JsonList, Out};
 
@@ -41,6 +41,7 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     for (name, value) in properties.for_display() {
         out.line(format!("  {name:<52} {value}"))?;
     }
+    tph::text(dump, out, &table)?;
     out.line("")?;
     out.line(format!("Index: {} data blocks", output::count(index.len() as u64)))?;
     let mut partition = None;
@@ -145,6 +146,9 @@ fn json_form(
     let properties: Map<String, Value> =
         table.properties()?.for_display().into_iter().map(|(n, v)| (n, v.into())).collect();
     head.insert("properties".into(), properties.into());
+    if let Some(tph) = tph::json_form(dump, table)? {
+        head.insert("tph".into(), tph);
+    }
     let entries: Vec<Value> = index
         .iter()
         .map(|e| {

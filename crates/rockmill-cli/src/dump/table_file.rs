@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rockmill::internals::{OwnFile, told_by_own_file};
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::compression::{CompressionType, Dictionary, decompress};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN_MAX, Footer};
@@ -17,6 +18,7 @@ const BLOCK_LEN_MAX: usize = 1 << 30;
 const PROPERTIES: &str = "rocksdb.properties";
 const INDEX: &str = "rocksdb.index";
 const DICTIONARY: &str = "rocksdb.compression_dict";
+const TPH: &str = "rockmill.tph";
 /// Range tombstones.
 pub const RANGE_DELETIONS: &str = "rocksdb.range_del";
 
@@ -82,6 +84,14 @@ impl TableFile {
     /// Length in bytes.
     pub fn size(&self) -> u64 {
         self.file.size()
+    }
+
+    /// What it says as the head of a TPH table, if it is one.
+    pub fn tph_head(&self) -> Result<Option<OwnFile>> {
+        match self.find(TPH) {
+            Some(_) => Ok(Some(told_by_own_file(Arc::clone(&self.file), &self.path)?)),
+            None => Ok(None),
+        }
     }
 
     /// The block with this name.

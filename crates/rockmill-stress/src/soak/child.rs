@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use rockmill::merge_operator::{MaxOperator, UInt64AddOperator};
 use rockmill::{
-    ColumnFamilyDescriptor, Db, ErrorSeverity, IteratorMode, Options, ReadOptions, ReverseBytewiseComparator,
+    ColumnFamilyDescriptor, Db, ErrorSeverity, HashRangeComparator, IteratorMode, Options, ReadOptions,
+    ReverseBytewiseComparator,
 };
 
 use super::expected::Expected;
@@ -141,6 +142,12 @@ pub fn family_options(settings: &Settings, family: usize, base: &Options) -> Opt
         Kind::Reversed => {
             options.set_merge_operator_object(Arc::new(MaxOperator));
             options.set_comparator_object(Arc::new(ReverseBytewiseComparator));
+        }
+        Kind::Hashed => {
+            options.set_merge_operator_object(Arc::new(MaxOperator));
+            options.set_comparator_object(Arc::new(HashRangeComparator));
+            // Keys with one prefix do not stand together there.
+            options.cf.prefix_extractor = None;
         }
         Kind::Expiring => options.set_compaction_filter_factory(Expire),
     }

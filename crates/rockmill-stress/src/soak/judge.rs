@@ -57,7 +57,8 @@ pub fn family_name(settings: &Settings, family: usize) -> String {
 
 /// "column family f, key k": what is meant in a message.
 pub fn place(settings: &Settings, family: usize, key: u32) -> String {
-    let text = String::from_utf8(value::key(settings, family, key)).unwrap_or_default();
+    let text = value::key(settings, family, key);
+    let text = String::from_utf8(text).unwrap_or_else(|e| format!("0x{}", value::hex(e.as_bytes())));
     format!("column family {} (number {family}), key {text} (number {key})", family_name(settings, family))
 }
 

@@ -170,7 +170,7 @@ pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
         let new = &mut plan.settings;
         (new.seed, new.keys, new.families) = (old.seed, old.keys, old.families);
         (new.value_min, new.value_max) = (old.value_min, old.value_max);
-        new.own_wals = old.own_wals;
+        (new.own_wals, new.hash_range) = (old.own_wals, old.hash_range);
     } else if std::fs::read_dir(&paths.db).is_ok_and(|mut d| d.next().is_some()) {
         return Err(format!("{db} exists and is of no stress run; give a new directory: what is there would be lost"));
     } else if paths.home.exists() {
@@ -273,8 +273,10 @@ pub fn verify(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Re
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan, limit: Option<Arranged>, progress: &'a mut dyn FnMut(&Report)) -> Self {
         let mut report = Report::default();
-        let ldb = Ldb::find(plan.ldb.as_deref());
-        let ldb = ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), Needs::Ldb.because(e))).ok();
+        // RocksDB knows no order by hash, and opens no database that has one.
+        let ldb = (!plan.settings.hash_range).then(|| Ldb::find(plan.ldb.as_deref())).and_then(|ldb| {
+            ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), Needs::Ldb.because(e))).ok()
+        });
         let mut formats = BTreeSet::new();
         for line in std::fs::read_to_string(plan.paths.own("configurations")).unwrap_or_default().lines() {
             let known = line.split_once(' ').and_then(|(_, c)| c.parse::<Configuration>().ok());

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rockmill::{ColumnFamily, ReadOptions};
+use rockmill::{ColumnFamily, Comparator as _, HashRangeComparator, ReadOptions};
 
 use super::expected::Slot;
 use super::judge::{self, Entry, Findings};
@@ -143,6 +143,9 @@ impl Worker<'_, '_> {
         let (start, end) = (self.key(family, keys.start), self.key(family, keys.end));
         let outside = |key: &[u8]| match Kind::of(self.shared.settings, family) {
             Kind::Reversed => key > &start[..] || key <= &end[..],
+            Kind::Hashed => {
+                HashRangeComparator.compare(key, &start).is_lt() || HashRangeComparator.compare(key, &end).is_ge()
+            }
             _ => key < &start[..] || key >= &end[..],
         };
         if bounds {

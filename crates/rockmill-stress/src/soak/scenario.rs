@@ -57,6 +57,16 @@ pub const SCENARIOS: &[Scenario] = &[
         },
     },
     Scenario {
+        name: "hashed",
+        about: "the same with a column family in the order of a hash, which RocksDB cannot check",
+        apply: |p| {
+            random(p, &[]);
+            p.kill_every = Some(Duration::from_secs(2));
+            p.settings.families = 4;
+            p.settings.hash_range = true;
+        },
+    },
+    Scenario {
         name: "rocksdb",
         about: "the same in formats that RocksDB 6.6 and later reads, which checks after every third death",
         apply: |p| {

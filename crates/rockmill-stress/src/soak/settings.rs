@@ -78,6 +78,8 @@ pub struct Settings {
     pub shares: [f64; ACTS.len()],
     /// WALs are in a directory of their own.
     pub own_wals: bool,
+    /// The last column family with values is in the order of a hash.
+    pub hash_range: bool,
     /// A leak in the harness itself, bytes an operation, so that a test sees the soak fail.
     pub leak: usize,
 }
@@ -94,6 +96,7 @@ impl Default for Settings {
             sync_every: 1000,
             shares: ACTS.map(|a| a.2),
             own_wals: false,
+            hash_range: false,
             leak: 0,
         }
     }
@@ -110,6 +113,8 @@ impl Settings {
             s if s.threads == 0 || s.threads > 1024 => bad("threads: 1 to 1024"),
             s if s.keys < 16 || s.keys > 100_000_000 => bad("keys: 16 to 100,000,000"),
             s if s.families == 0 || s.families > 100 => bad("column families: 1 to 100"),
+            // `default` keeps the order of bytes.
+            s if s.hash_range && s.families < 2 => bad("the order of a hash: 2 column families or more"),
             s if s.value_min < super::value::LEN_MIN => bad("values: 16 bytes or more"),
             s if s.value_max < s.value_min || s.value_max > 16 << 20 => bad("values: SMALLEST-LARGEST, at most 16 MiB"),
             s if s.shares.iter().any(|p| !p.is_finite() || *p < 0.0) => bad("shares of operations: 0 or more"),
@@ -124,7 +129,7 @@ impl Settings {
         let _ = writeln!(out, "seed={}\nthreads={}\nkeys={}", self.seed, self.threads, self.keys);
         let _ = writeln!(out, "families={}\nvalue-min={}", self.families, self.value_min);
         let _ = writeln!(out, "value-max={}\nsync-every={}\nleak={}", self.value_max, self.sync_every, self.leak);
-        let _ = writeln!(out, "own-wals={}", u8::from(self.own_wals));
+        let _ = writeln!(out, "own-wals={}\nhash-range={}", u8::from(self.own_wals), u8::from(self.hash_range));
         for ((_, name, _), share) in ACTS.iter().zip(self.shares) {
             let _ = writeln!(out, "{name}={share}");
         }
@@ -152,6 +157,7 @@ impl Settings {
                 "sync-every" => new.sync_every = number()?,
                 "leak" => new.leak = narrow()? as usize,
                 "own-wals" => new.own_wals = narrow()? != 0,
+                "hash-range" => new.hash_range = narrow()? != 0,
                 _ => {
                     let at = ACTS.iter().position(|(_, known, _)| *known == name).ok_or_else(bad)?;
                     new.shares[at] = value.parse().map_err(|_| bad())?;
@@ -218,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_text_of_settings_gives_them_back() {
-        let mut settings = Settings { seed: 7, keys: 99, own_wals: true, ..Settings::default() };
+        let mut settings = Settings { seed: 7, keys: 99, own_wals: true, hash_range: true, ..Settings::default() };
         settings.shares[3] = 0.25;
         assert_eq!(Settings::from_text(&settings.to_text()), Ok(settings));
         assert!(Settings::from_text("keys=1").unwrap_err().contains("keys"));

@@ -5,6 +5,8 @@
 //! value can be compared with what was written without that being stored anywhere. In a column family whose values
 //! expire the second in which it does stands in front (8 bytes, big-endian), which follows from the version, too.
 
+use rockmill_format::comparator::{key_at, search_key};
+
 use super::expected::Slot;
 use super::settings::Settings;
 
@@ -23,6 +25,9 @@ pub enum Kind {
     Plain,
     /// The same, and keys descend: bytewise the first is the last.
     Reversed,
+    /// The same, and keys are in the order of a hash (hash range). They are made from their places in it, and ranges
+    /// are not deleted.
+    Hashed,
     /// A compaction filter removes values that have expired ([`crate::kinds::Expire`]). There are no merges.
     Expiring,
     /// Merges add.
@@ -34,6 +39,7 @@ impl Kind {
     pub fn of(settings: &Settings, family: usize) -> Self {
         match family {
             f if f == settings.families => Self::Counters,
+            f if settings.hash_range && f + 1 == settings.families => Self::Hashed,
             f if f % 3 == 1 => Self::Reversed,
             f if f % 3 == 2 => Self::Expiring,
             _ => Self::Plain,
@@ -90,9 +96,17 @@ pub fn unfiltered_between(
     (begun, begun.is_none())
 }
 
-/// The key with this number. Keys are ordered as their numbers, and of several lengths.
+/// How far apart two neighbours are in the order of a hash: keys fill it from end to end, and there is a place for the
+/// one behind the last.
+fn hash_step(settings: &Settings) -> u32 {
+    u32::MAX / (settings.keys + 1)
+}
+
+/// The key with this number. Keys are ordered as their numbers, and of several lengths, but for those in the order of a
+/// hash.
 pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
     let digits = match Kind::of(settings, family) {
+        Kind::Hashed => return key_at(number.saturating_mul(hash_step(settings))).to_vec(),
         Kind::Reversed => DIGITS_MAX - u64::from(number),
         _ => u64::from(number),
     };
@@ -103,6 +117,10 @@ pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
 
 /// The number of a key; `None` when it is none of ours.
 pub fn number_of(settings: &Settings, family: usize, bytes: &[u8]) -> Option<u32> {
+    if Kind::of(settings, family) == Kind::Hashed {
+        let number = search_key(bytes) / hash_step(settings);
+        return (key(settings, family, number) == bytes).then_some(number);
+    }
     let digits = bytes.strip_prefix(b"key")?.get(..10)?;
     let digits: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     let number = if Kind::of(settings, family) == Kind::Reversed { DIGITS_MAX - digits } else { digits };
@@ -185,6 +203,8 @@ pub fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rockmill::{Comparator as _, HashRangeComparator};
+
     use super::super::expected::Change;
     use super::*;
 
@@ -220,6 +240,15 @@ mod tests {
         }
         for bad in [&b"key"[..], b"key0000000001", b"kex0000000000", b"key0000000000.", b"key9999999999"] {
             assert_eq!(number_of(&settings, 0, bad), None);
+        }
+        for keys in [16, 20_000, 100_000_000] {
+            let hashed = Settings { keys, hash_range: true, ..Settings::default() };
+            assert_eq!(Kind::of(&hashed, 2), Kind::Hashed);
+            let numbers = [0, 1, 2, keys / 3, keys - 1, keys];
+            let made = numbers.map(|n| key(&hashed, 2, n));
+            assert!(made.is_sorted_by(|a, b| HashRangeComparator.compare(a, b).is_lt()), "{keys} keys");
+            assert_eq!(made.map(|key| number_of(&hashed, 2, &key)), numbers.map(Some));
+            assert_eq!([&b""[..], b"key0000000000", &[7; 8]].map(|bad| number_of(&hashed, 2, bad)), [None; 3]);
         }
     }
 

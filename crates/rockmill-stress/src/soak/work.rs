@@ -285,6 +285,9 @@ impl<'s, 'a> Worker<'s, 'a> {
 
     fn range_delete(&mut self) -> Done {
         let (family, keys) = (self.any_family(), self.any_range(RANGE_KEYS_MAX));
+        if self.kind(family) == Kind::Hashed {
+            return self.delete();
+        }
         let _held = self.shared.expected.lock(&[(family, keys.clone())]);
         let cf = self.shared.family(family);
         let touched: Vec<_> = keys.clone().map(|key| (family, key, Change::Delete)).collect();

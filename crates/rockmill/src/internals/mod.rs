@@ -21,8 +21,8 @@ pub use crate::memtable::{
     LeftInLog, LeftOut, LogOf, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable,
 };
 pub use crate::table::{
-    BlockBasedSettings, BlockCache, OwnFile, Table, TableBlock, TableBlockKind, TableBuilder, TableBuilderOptions,
-    TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
+    BlockBasedSettings, BlockCache, FunctionSummary, HeadSummary, OwnFile, Table, TableBlock, TableBlockKind,
+    TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
 };
 pub use crate::version::{
     FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableDirs, current_manifest, each_file,

@@ -51,8 +51,8 @@ pub use compression::CompressionOptions;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
+pub use tph::{FunctionSummary, HeadSummary, OwnFile, TphSettings, TphTable, told_by_own_file};
 pub(crate) use tph::{KeptPiece, Origin, PieceUse};
-pub use tph::{OwnFile, TphSettings, TphTable, told_by_own_file};
 
 /// The order in which a table has its entries, and a sorted run its tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

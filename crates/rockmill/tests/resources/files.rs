@@ -172,6 +172,47 @@ fn compactions_of_tph_tables_read_through_the_ring() {
     assert!(written[0] == written[1] && written[2] == written[3], "rings make a difference");
 }
 
+/// Whichever file of the table a key is in, one read finds it. One that is gone takes none, and of keys that never were
+/// there one in 255 is looked for.
+#[test]
+fn lookups_of_tph_tables_read_one_block() {
+    let (fs, mut o) = watched();
+    let mut blocks = BlockBasedOptions::default();
+    blocks.disable_cache();
+    let mut tph = TphTableOptions::default();
+    tph.set_block_based_options(&blocks);
+    tph.set_garbage_percent(1000);
+    o.set_tph_table_factory(&tph);
+    o.set_num_levels(2);
+    let db = Db::open(&o, "/db").unwrap();
+    let compact = || {
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    };
+    fill(&db, 0..6000, 300);
+    compact();
+    (0..6000).step_by(17).for_each(|n| fill(&db, n..n + 1, 300));
+    compact();
+    (23..5990).step_by(23).for_each(|n| db.delete(key(n)).unwrap());
+    compact();
+    let files = db.live_files().unwrap();
+    assert!(files.len() == 1 && files[0].pieces.len() == 2, "{files:?}");
+    let mut absent = 0;
+    for n in 0..6000 {
+        fs.seen.take_reads();
+        let gone = n > 0 && n % 23 == 0 && n < 5990;
+        assert_eq!(db.get(key(n)).unwrap(), (!gone).then(|| noise(n, 300)), "key {n}");
+        assert_eq!(fs.seen.take_reads().len(), usize::from(!gone), "key {n}");
+        // Behind the last key nobody looks.
+        for more in (0..6u8).filter(|_| n < 5999) {
+            assert_eq!(db.get([&key(n)[..], &[more]].concat()).unwrap(), None);
+            absent += fs.seen.take_reads().len();
+        }
+    }
+    // One in 255 of 35,994 is 141, give or take a dozen.
+    assert!((60..230).contains(&absent), "{absent} reads for absent keys");
+}
+
 /// Names of the tables of `dir` that this process has open, with the flags of the descriptors.
 fn open_tables(dir: &Path) -> Vec<u32> {
     let mut flags = Vec::new();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY};
+use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY, TPH_INDEX_MEMORY};
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, MergeEngine, RateLimiter, RateLimiterMode,
-    ReadOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
+    ReadOptions, TphTableOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
 use rockmill_io::ManualClock;
 
@@ -342,6 +342,33 @@ fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
         db.flush().unwrap();
     }
     (o, db)
+}
+
+/// What finds the keys of TPH tables stays in memory, and counts in the cache as index and filter blocks do.
+#[test]
+fn the_index_of_tph_tables_may_count_in_the_cache() {
+    for counts in [false, true] {
+        let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+        let mut blocks = BlockBasedOptions::default();
+        blocks.set_block_cache(&cache);
+        blocks.set_cache_index_and_filter_blocks(counts);
+        let mut tph = TphTableOptions::default();
+        tph.set_block_based_options(&blocks);
+        let mut o = options(&memory());
+        o.set_tph_table_factory(&tph);
+        let db = Db::open(&o, "/db").unwrap();
+        fill(&db, 0..20_000, 20);
+        db.flush().unwrap();
+        assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 20)));
+        let index = number(&db, TPH_INDEX_MEMORY) as usize;
+        assert!((20_000..100_000).contains(&index), "{index} bytes for 20,000 keys");
+        assert_eq!(cache.get_pinned_usage() >= index, counts, "{} of {index}", cache.get_pinned_usage());
+        // Nobody needs blocks; the table is open.
+        cache.set_capacity(0);
+        assert_eq!(cache.get_usage() >= index, counts, "{} of {index}", cache.get_usage());
+        drop(db);
+        assert_eq!(cache.get_usage(), 0);
+    }
 }
 
 #[test]

@@ -28,7 +28,7 @@ use rockmill_format::coding;
 use rockmill_format::properties::TableProperties;
 use rockmill_phash::PerfectHash;
 
-use super::PIECES_MAX;
+use super::{FunctionSummary, PIECES_MAX};
 use crate::table::ReplacedTables;
 
 const VERSION: u8 = 1;
@@ -149,6 +149,18 @@ impl Finder {
     /// Bytes of memory.
     pub fn memory_usage(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// What it is, in short.
+    pub fn summary(&self) -> FunctionSummary {
+        let function = &self.function;
+        FunctionSummary {
+            kind: function.kind().name(),
+            keys: function.key_count(),
+            slots: function.slot_count() as u64,
+            bytes: function.bytes().len() as u64,
+            locator_bits: self.bits,
+        }
     }
 }
 

@@ -49,18 +49,57 @@ pub struct OwnFile {
     pub pieces: Vec<PieceUse>,
     /// Tables that no longer count, where it lists any as a TPH table.
     pub replaced: ReplacedTables,
+    /// What else it says as the head of a TPH table.
+    pub head: Option<HeadSummary>,
+}
+
+/// What the head of a TPH table says of all its files together.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadSummary {
+    /// User keys with at least one entry.
+    pub user_keys: u64,
+    /// Their entries.
+    pub entries: u64,
+    /// Data blocks of the own file.
+    pub own_blocks: u64,
+    /// Data blocks of all files.
+    pub blocks: u64,
+    /// `None` where lookups search the files.
+    pub function: Option<FunctionSummary>,
+}
+
+/// The function of a TPH table.
+#[derive(Debug, Clone, Copy)]
+pub struct FunctionSummary {
+    /// The kind's name (docs/phash.md).
+    pub kind: &'static str,
+    /// Keys that it was built of; those that are gone, but are in some file, included.
+    pub keys: u64,
+    /// Slots.
+    pub slots: u64,
+    /// Bytes of the function alone.
+    pub bytes: u64,
+    /// Bits of a slot's locator.
+    pub locator_bits: u32,
 }
 
 /// Reads what a table's own file tells of the table.
 pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<OwnFile> {
     let (mut properties, block) = properties_with_block(file, path, Some(TPH_BLOCK))?;
     let Some(block) = block else { return Ok(OwnFile { properties, ..OwnFile::default() }) };
-    let (head, _) = layout::Head::decode(block)
+    let (head, finder) = layout::Head::decode(block)
         .map_err(|what| Error::corruption(format!("{}: block {TPH_BLOCK:?} {what}", path.display())))?;
     if !head.pieces.is_empty() {
         head.totals.write_to(&mut properties);
     }
-    Ok(OwnFile { properties, pieces: head.pieces, replaced: head.replaced })
+    let summary = HeadSummary {
+        user_keys: head.totals.user_keys,
+        entries: head.totals.entries,
+        own_blocks: head.own_blocks,
+        blocks: head.blocks(),
+        function: finder.map(|finder| finder.summary()),
+    };
+    Ok(OwnFile { properties, pieces: head.pieces, replaced: head.replaced, head: Some(summary) })
 }
 
 /// A block-based table as what a new TPH table may go on using.
