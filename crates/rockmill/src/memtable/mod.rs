@@ -29,7 +29,7 @@ use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
 use log_read_ahead::SlotIterator;
-use log_values::{LogValues, LoggedValue, Slot};
+use log_values::{LogValues, LoggedValue, Slot, SlotBuffer};
 pub(crate) use merged::{HeldMemory, left_in_log};
 pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
@@ -156,10 +156,9 @@ impl MemTable {
         if value_type == ValueType::RangeDeletion {
             self.add_range_deletion(seq, key, value);
         } else {
-            match &self.values {
-                None => self.list.insert(key, pack_tag(seq, value_type), value),
-                Some(values) => values.slot(value, at, |slot| self.list.insert(key, pack_tag(seq, value_type), slot)),
-            }
+            let slot = self.values.as_ref().map(|values| values.slot(value, at));
+            let value = slot.as_ref().map_or(value, SlotBuffer::as_bytes);
+            self.list.insert(key, pack_tag(seq, value_type), value);
             if let Some(bloom) = &self.bloom {
                 bloom.add(key);
             }
