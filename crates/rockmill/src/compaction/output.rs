@@ -238,7 +238,8 @@ impl<'a> Outputs<'a> {
     }
 
     /// The table that an entry goes into, begun if it is not open.
-    #[inline]
+    // Inlined into the loop of a compaction, although those that share files call it as well.
+    #[inline(always)]
     fn table_for(&mut self, ikey: &[u8], new_user_key: bool) -> Result<&mut TableBuilder> {
         if new_user_key && self.plan.level > 0 && self.ends_before(ikey) {
             self.close(Some(user_key(ikey)))?;

@@ -208,7 +208,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     /// True when the input's user key is the current one.
     fn same_user_key(&self) -> bool {
-        self.rules.cmp.compare_user(self.user_key(), user_key(self.input.key())).is_eq()
+        self.rules.cmp.is_same_user_key(self.user_key(), user_key(self.input.key()))
     }
 
     fn set_tag(&mut self, seq: SequenceNumber, t: ValueType) {

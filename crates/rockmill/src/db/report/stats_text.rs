@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rockmill_format::printable;
 
+use crate::db::report::Reported;
 use crate::db::report::events::LevelJobStats;
 use crate::db::report::properties::levels;
-use crate::db::report::Reported;
 use crate::db::report::stats::DbCounters;
 use crate::db::{CfState, DbInner};
 use crate::pacing::decide::LogsNow;
