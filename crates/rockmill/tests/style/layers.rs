@@ -32,10 +32,15 @@ const LAYERS: &[&[&str]] = &[
     &["db::read"],
     &["db::write"],
     // What users change and ask in an open database.
-    &["db::catalog::families", "db::catalog::set_options"],
-    &["db::report::approximate_sizes", "db::report::live_files", "db::report::memory_usage"],
-    &["db::report::properties"],
-    &["db::report::stats_text"],
+    &[
+        "db::catalog::families",
+        "db::catalog::set_options",
+        "db::report::approximate_sizes",
+        "db::report::live_files",
+        "db::report::memory_usage",
+        "db::report::properties",
+        "db::report::stats_text",
+    ],
     &["db::jobs"],
     // Whole files that come and go.
     &["db::files::checkpoint", "db::files::delete_files", "db::files::export", "db::files::ingest"],
