@@ -284,7 +284,7 @@ impl<'a> Outputs<'a> {
         Ok(any)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let mut crossed = self.grandparents.advance(user_key(ikey));
         // Passed before there is a table: then that one begins behind it.
