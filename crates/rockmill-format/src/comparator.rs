@@ -224,7 +224,7 @@ pub fn comparator_named(name: &str) -> Option<Arc<dyn Comparator>> {
 
 /// Orders internal keys: user key ascending by the user's comparator, then tag descending.
 ///
-/// The built-in orders are compared without a virtual call.
+/// The bytewise orders are compared without a virtual call.
 #[derive(Clone)]
 pub struct InternalKeyComparator {
     builtin: Option<BuiltinOrder>,
@@ -283,12 +283,19 @@ impl InternalKeyComparator {
     /// Orders two user keys.
     #[inline]
     pub fn compare_user(&self, a: &[u8], b: &[u8]) -> Ordering {
-        match self.builtin {
-            Some(BuiltinOrder::Bytewise) => a.cmp(b),
-            Some(BuiltinOrder::ReverseBytewise) => b.cmp(a),
-            // A hash costs more than a call.
-            Some(BuiltinOrder::HashRange) | None => self.user.compare(a, b),
-        }
+        if self.is_bytewise() { a.cmp(b) } else { self.compare_user_otherwise(a, b) }
+    }
+
+    /// Apart, so that what is inlined nearly everywhere is short.
+    #[inline(never)]
+    fn compare_user_otherwise(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.is_reverse_bytewise() { b.cmp(a) } else { self.user.compare(a, b) }
+    }
+
+    /// True where two user keys are the same one.
+    #[inline]
+    pub fn is_same_user_key(&self, a: &[u8], b: &[u8]) -> bool {
+        a == b || (!self.finds_by_bytes && self.compare_user(a, b).is_eq())
     }
 
     /// Orders two encoded internal keys.

@@ -142,6 +142,7 @@ pub fn sequence(ikey: &[u8]) -> SequenceNumber {
 /// Appends the internal key for (`user_key`, `seq`, `t`).
 #[inline]
 pub fn append_internal_key(dst: &mut Vec<u8>, user_key: &[u8], seq: SequenceNumber, t: ValueType) {
+    dst.reserve(user_key.len() + TAG_LEN);
     dst.extend_from_slice(user_key);
     dst.extend_from_slice(&pack_tag(seq, t).to_le_bytes());
 }

@@ -31,7 +31,7 @@ use crate::generate::{Profile, generate};
 use crate::history::{External, Move, Reopen, Step, Update};
 use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::{Family, Model, State};
-use crate::place::{SortedRun, descriptors, existing};
+use crate::place::{TestDir, descriptors, existing};
 use crate::replay::{Failure, Observer, Trouble};
 use options::{Peer, Texts};
 use ours::Ours;
@@ -159,7 +159,7 @@ impl Beside {
         static DIRECTORIES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let n = DIRECTORIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let root = home.join(format!("rockmill-beside-{}-{n}", std::process::id()));
-        let place = SortedRun { ttl: case.ttl, ..SortedRun::on_disk(&root) };
+        let place = TestDir { ttl: case.ttl, ..TestDir::on_disk(&root) };
         let mut run = Run::new(self, case, place, observer, mistake);
         let done = catch_unwind(AssertUnwindSafe(|| run.all()));
         let done = done.unwrap_or_else(|panic| {
@@ -179,7 +179,7 @@ impl Beside {
 struct Run<'a> {
     beside: &'a Beside,
     case: &'a Case,
-    place: SortedRun,
+    place: TestDir,
     observer: &'a mut dyn Observer,
     model: Model,
     configuration: usize,
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
     fn new(
         beside: &'a Beside,
         case: &'a Case,
-        place: SortedRun,
+        place: TestDir,
         observer: &'a mut dyn Observer,
         mistake: Option<Mistake>,
     ) -> Self {

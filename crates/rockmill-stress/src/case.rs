@@ -15,7 +15,7 @@ use std::str::FromStr;
 use crate::configuration::Configuration;
 use crate::history::{History, ParseError};
 use crate::model::{Model, Planted};
-use crate::place::SortedRun;
+use crate::place::TestDir;
 use crate::replay::{Failure, Observer, Run, Trouble, replay};
 
 /// A history and its configurations: the first one is opened first, `reopen next` goes through them.
@@ -72,7 +72,7 @@ impl Case {
     ///
     /// # Errors
     /// Where it went wrong; also where something panicked.
-    pub fn run(&self, place: &SortedRun, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
+    pub fn run(&self, place: &TestDir, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
         self.run_with(place, observer, None)
     }
 
@@ -82,11 +82,11 @@ impl Case {
     /// As [`Self::run`].
     pub fn run_with(
         &self,
-        place: &SortedRun,
+        place: &TestDir,
         observer: &mut dyn Observer,
         planted: Option<Planted>,
     ) -> Result<Vec<u64>, Failure> {
-        let place = SortedRun { ttl: self.ttl, ..place.clone() };
+        let place = TestDir { ttl: self.ttl, ..place.clone() };
         let mut run = Run::new(place, self.configurations.clone(), observer);
         if let Some(planted) = planted {
             run.plant(Model::with_mistake(planted).with_ttl(self.ttl));

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use crate::case::Case;
     use crate::history::History;
-    use crate::place::SortedRun;
+    use crate::place::TestDir;
     use crate::replay::Silent;
 
     const STEPS: &str = "create 1 merging\n\
@@ -345,7 +345,7 @@ mod tests {
 
     /// What a database shows after these steps.
     fn after(steps: &[Step]) -> Contents {
-        let place = SortedRun::in_memory(&MemFileSystem::new());
+        let place = TestDir::in_memory(&MemFileSystem::new());
         let case = Case { configurations: Vec::new(), ttl: false, history: History { steps: steps.to_vec() } };
         case.run(&place, &mut Silent).unwrap();
         Contents::read(&place.open(&crate::configuration::Configuration::default()).unwrap()).unwrap()

@@ -32,7 +32,7 @@ use crate::files;
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::{SortedRun, existing};
+use crate::place::{TestDir, existing};
 use crate::replay::{Run, Silent, replay};
 pub use cost::{Cost, Costs};
 use newest::Suffixes;
@@ -244,16 +244,25 @@ impl fmt::Display for Report {
 /// # Errors
 /// The first thing that is not as promised, with all that is needed to try it again.
 pub fn run(plan: &Plan) -> Result<Report, String> {
-    let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
-    let context = format!(
-        "seed {}, {} steps, configurations {}, {:?}",
-        plan.seed,
-        plan.history.steps.len(),
-        all.join(" | "),
-        plan.places
-    );
-    let recording =
-        Recording::new(&plan.history, &plan.configurations, plan.places).map_err(|e| format!("{context}: {e}"))?;
+    with_context(plan.seed, &plan.history, &plan.configurations, plan.places, cut(plan))
+}
+
+/// Adds to an error what is needed to try it again.
+pub(crate) fn with_context<R>(
+    seed: u64,
+    history: &History,
+    configurations: &[Configuration],
+    places: Where,
+    done: Result<R, String>,
+) -> Result<R, String> {
+    done.map_err(|e| {
+        let (steps, all): (_, Vec<_>) = (history.steps.len(), configurations.iter().map(ToString::to_string).collect());
+        format!("seed {seed}, {steps} steps, configurations {}, {places:?}: {e}", all.join(" | "))
+    })
+}
+
+fn cut(plan: &Plan) -> Result<Report, String> {
+    let recording = Recording::new(&plan.history, &plan.configurations, plan.places)?;
     let newest = (plan.promise == Promise::Newest).then(|| Suffixes::new(&recording.steps));
     let mut cutter = Cutter {
         plan,
@@ -262,7 +271,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
         report: Report::default(),
         rng: fastrand::Rng::with_seed(plan.seed),
     };
-    cutter.cut_all().map_err(|e| format!("{context}: {e}"))?;
+    cutter.cut_all()?;
     Ok(cutter.report)
 }
 
@@ -311,7 +320,7 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    fn place(&self, image: &MemFileSystem) -> SortedRun {
+    fn place(&self, image: &MemFileSystem) -> TestDir {
         self.plan.places.on(image)
     }
 
@@ -457,7 +466,7 @@ impl Cutter<'_> {
     ) -> rockmill::Result<Db> {
         let counted = CountingFileSystem::new(Arc::new(image.clone()));
         let logs = files::log_bytes(&self.place(image));
-        let place = SortedRun { fs: Arc::new(counted.clone()), ..self.place(image) };
+        let place = TestDir { fs: Arc::new(counted.clone()), ..self.place(image) };
         let begin = Instant::now();
         let mut options = existing(place.options(configuration));
         options.set_wal_recovery_mode(recovery);

@@ -25,11 +25,11 @@ use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, Op, OpKind};
 
 use crate::configuration::Configuration;
 use crate::contents::{Contents, matches};
-use crate::crash::{Points, Where, empty_disk, rounds};
+use crate::crash::{Points, Where, empty_disk, rounds, with_context};
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::SortedRun;
+use crate::place::TestDir;
 use crate::replay::{Done, Failure, Observer, Run, Trouble, Verdict, replay};
 
 /// How a call fails.
@@ -333,7 +333,7 @@ fn beside_a_recovery(hit: &Mutex<Hit>, path: PathBuf) -> Fault {
 /// Looks on while a history is done with one call failing.
 struct Watch<'a> {
     fs: &'a MemFileSystem,
-    place: SortedRun,
+    place: TestDir,
     steps: &'a [Step],
     configurations: &'a [Configuration],
     hit: Arc<Mutex<Hit>>,
@@ -469,7 +469,7 @@ impl Watch<'_> {
     /// Looks at what a power cut would leave now that [`MEANWHILE`] is written and synced.
     fn taken_meanwhile(&self) -> Result<(), String> {
         let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(CrashMode::SyncedOnly));
-        let place = SortedRun { fs: image, ..self.place.clone() };
+        let place = TestDir { fs: image, ..self.place.clone() };
         let db = place.open(&self.configurations.first().cloned().unwrap_or_default()).map_err(|e| e.to_string())?;
         if db.get(MEANWHILE.0).map_err(|e| e.to_string())?.as_deref() != Some(MEANWHILE.1) {
             return Err("it is not there".to_owned());
@@ -509,7 +509,7 @@ impl Watch<'_> {
         };
         write(&put)?;
         let configuration = self.configurations.first().cloned().unwrap_or_default();
-        let look = |what: &str, place: &SortedRun| -> Result<(), String> {
+        let look = |what: &str, place: &TestDir| -> Result<(), String> {
             let copy = place.open(&configuration).map_err(|e| failed(what, &e))?;
             if copy.cf_names() != names {
                 return Err(format!("{what} after a failure has column families {:?}, not {names:?}", copy.cf_names()));
@@ -525,9 +525,9 @@ impl Watch<'_> {
         };
         for mode in [CrashMode::KeepAll, CrashMode::SyncedOnly] {
             let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(mode));
-            look(&format!("{mode:?}"), &SortedRun { fs: image, ..self.place.clone() })?;
+            look(&format!("{mode:?}"), &TestDir { fs: image, ..self.place.clone() })?;
         }
-        let copy = SortedRun { root: self.place.path(PROBE_DIR), ..self.place.clone() };
+        let copy = TestDir { root: self.place.path(PROBE_DIR), ..self.place.clone() };
         copy.make_root().map_err(|e| failed("a directory", &e))?;
         let checkpoint = Checkpoint::new(db).and_then(|c| c.create_checkpoint_with_log_size(copy.db(), u64::MAX));
         checkpoint.map_err(|e| failed("a checkpoint", &e))?;
@@ -764,16 +764,12 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
 /// # Errors
 /// The first thing that is not as promised, with all that is needed to try it again.
 pub fn run(plan: &Plan) -> Result<Report, String> {
-    let all: Vec<String> = plan.configurations.iter().map(ToString::to_string).collect();
-    let context = format!(
-        "seed {}, {} steps, configurations {}, {:?}",
-        plan.seed,
-        plan.history.steps.len(),
-        all.join(" | "),
-        plan.places
-    );
+    with_context(plan.seed, &plan.history, &plan.configurations, plan.places, fail_all(plan))
+}
+
+fn fail_all(plan: &Plan) -> Result<Report, String> {
     let mut report = Report::default();
-    let fs = empty_disk().map_err(|e| format!("{context}: {e}"))?;
+    let fs = empty_disk()?;
     let kinds = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&kinds);
     fs.set_hook(Box::new(move |op| {
@@ -782,7 +778,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
     }));
     let mut silent = crate::replay::Silent;
     let mut whole = Run::new(plan.places.on(&fs), plan.configurations.clone(), &mut silent);
-    replay(&plan.history, &mut whole).map_err(|e| format!("{context}: without a fault: {e}"))?;
+    replay(&plan.history, &mut whole).map_err(|e| format!("without a fault: {e}"))?;
     fs.clear_fault();
     let kinds = std::mem::take(&mut *kinds.lock());
     let mut rng = fastrand::Rng::with_seed(plan.seed);
@@ -793,7 +789,7 @@ pub fn run(plan: &Plan) -> Result<Report, String> {
             if plan.until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(report);
             }
-            one(plan, n as u64, way, &mut report).map_err(|e| format!("{context}: {e}"))?;
+            one(plan, n as u64, way, &mut report)?;
         }
     }
     report.whole += 1;

@@ -14,7 +14,7 @@ use rockmill_io::FileSystem;
 
 use crate::configuration::Configuration;
 use crate::kinds::{FoldedComparator, Kind, named_family};
-use crate::place::SortedRun;
+use crate::place::TestDir;
 
 /// How long a thread may take to delete what it has just made obsolete.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ fn recycled(configuration: &Configuration) -> usize {
 ///
 /// # Errors
 /// What is missing, has the wrong size, or should not be there.
-pub fn check(place: &SortedRun, db: &Db, configuration: &Configuration) -> Result<(), String> {
+pub fn check(place: &TestDir, db: &Db, configuration: &Configuration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match check_once(place, db, configuration) {
@@ -42,7 +42,7 @@ pub fn check(place: &SortedRun, db: &Db, configuration: &Configuration) -> Resul
     }
 }
 
-fn check_once(place: &SortedRun, db: &Db, configuration: &Configuration) -> Result<(), String> {
+fn check_once(place: &TestDir, db: &Db, configuration: &Configuration) -> Result<(), String> {
     let (fs, dir, wals) = (&*place.fs, place.db(), place.wals());
     let failed = |e: std::io::Error| e.to_string();
     let live = db.live_files().map_err(|e| e.to_string())?;
@@ -139,7 +139,7 @@ fn take_table(
 ///
 /// # Errors
 /// The first that is not.
-pub fn verify_tables(place: &SortedRun) -> rockmill::Result<()> {
+pub fn verify_tables(place: &TestDir) -> rockmill::Result<()> {
     let (fs, dir) = (&*place.fs, place.db());
     let manifest = dir.join(filename::manifest(current_manifest(fs, &dir)?));
     let mut families: BTreeMap<u32, (String, BTreeMap<u64, FileEntry>)> = BTreeMap::new();
@@ -193,7 +193,7 @@ pub struct LogBytes {
 }
 
 /// Measures the logs of a database; all 0 where there is none.
-pub fn log_bytes(place: &SortedRun) -> LogBytes {
+pub fn log_bytes(place: &TestDir) -> LogBytes {
     let mut sum = LogBytes::default();
     let mut paths = Vec::new();
     for dir in BTreeSet::from([place.db(), place.wals()]) {

@@ -9,7 +9,7 @@ use crate::case::Case;
 use crate::configuration::Configuration;
 use crate::contents::Difference;
 use crate::history::History;
-use crate::place::SortedRun;
+use crate::place::TestDir;
 use crate::replay::{Failure, Observer, Trouble};
 
 /// Where databases are made.
@@ -28,12 +28,12 @@ impl Medium {
     ///
     /// # Errors
     /// Where the directory cannot be removed.
-    pub fn with_place<T>(&self, use_it: impl FnOnce(&SortedRun) -> T) -> std::io::Result<T> {
+    pub fn with_place<T>(&self, use_it: impl FnOnce(&TestDir) -> T) -> std::io::Result<T> {
         match self {
-            Self::Memory => Ok(use_it(&SortedRun::in_memory(&MemFileSystem::new()))),
+            Self::Memory => Ok(use_it(&TestDir::in_memory(&MemFileSystem::new()))),
             Self::Disk(dir) => {
                 let n = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
-                let place = SortedRun::on_disk(dir.join(format!("rockmill-stress-{}-{n}", std::process::id())));
+                let place = TestDir::on_disk(dir.join(format!("rockmill-stress-{}-{n}", std::process::id())));
                 let used = use_it(&place);
                 place.remove_tree(&place.root)?;
                 Ok(used)

@@ -15,7 +15,7 @@ use crate::model::State;
 
 /// A directory on some file system: the database is in `db` below it, backups and copies are beside that.
 #[derive(Debug, Clone)]
-pub struct SortedRun {
+pub struct TestDir {
     /// Of all files.
     pub fs: Arc<dyn FileSystem>,
     /// Of the store.
@@ -36,7 +36,7 @@ const FIRST_PATH_BYTES: u64 = 64 << 10;
 /// The time to live, where there is one: no clock reaches its end.
 const TIME_TO_LIVE: Duration = Duration::from_secs(1_000_000_000);
 
-impl SortedRun {
+impl TestDir {
     /// A directory on the machine's file system.
     pub fn on_disk(root: impl Into<PathBuf>) -> Self {
         let fs = Arc::new(PosixFileSystem::default());

@@ -17,7 +17,7 @@ use crate::files::verify_tables;
 use crate::history::{History, Reopen, Step};
 use crate::kinds::FoldedComparator;
 use crate::model::Model;
-use crate::place::{SortedRun, descriptors, existing};
+use crate::place::{TestDir, descriptors, existing};
 use session::Session;
 pub(crate) use session::TOGETHER;
 
@@ -132,7 +132,7 @@ impl Observer for Silent {}
 
 /// A database under a history.
 pub struct Run<'a> {
-    place: SortedRun,
+    place: TestDir,
     configurations: Vec<Configuration>,
     current: usize,
     /// What must be seen.
@@ -152,14 +152,14 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// A history from the start. The first of the configurations is opened first; `reopen next` goes through them.
-    pub fn new(place: SortedRun, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
+    pub fn new(place: TestDir, configurations: Vec<Configuration>, observer: &'a mut dyn Observer) -> Self {
         let model = Model::new().with_ttl(place.ttl);
         Self { made: false, ..Self::from(place, configurations, model, observer) }
     }
 
     /// One that goes on with a database that is there and shows what the model says.
     pub fn from(
-        place: SortedRun,
+        place: TestDir,
         configurations: Vec<Configuration>,
         model: Model,
         observer: &'a mut dyn Observer,

@@ -45,12 +45,12 @@ fn is_everything() -> bool {
 }
 
 /// Where a database is merged.
-struct SortedRun {
+struct TestDir {
     fs: Arc<dyn FileSystem>,
     dir: tempfile::TempDir,
 }
 
-impl SortedRun {
+impl TestDir {
     fn in_memory() -> Self {
         let place = Self { fs: Arc::new(MemFileSystem::new()), dir: tempfile::tempdir().expect("a directory") };
         place.fs.create_dir(place.dir.path(), true).expect("a directory in memory");
@@ -83,7 +83,7 @@ struct Subject {
 }
 
 /// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables.
-fn merge(subject: &Subject, place: &SortedRun, engine: MergeEngine) -> Files {
+fn merge(subject: &Subject, place: &TestDir, engine: MergeEngine) -> Files {
     let title = &subject.title;
     for (name, bytes) in &subject.files {
         place.fs.write_all(&place.path().join(name), bytes).expect("a file");
@@ -124,19 +124,19 @@ fn merge(subject: &Subject, place: &SortedRun, engine: MergeEngine) -> Files {
 
 /// All runs must give the same tables.
 fn agree(subject: &Subject, on_disk: bool) {
-    let first = merge(subject, &SortedRun::in_memory(), MergeEngine::Pread);
+    let first = merge(subject, &TestDir::in_memory(), MergeEngine::Pread);
     let mut others = vec![
-        ("pread again", SortedRun::in_memory(), MergeEngine::Pread),
-        ("the memory's ring", SortedRun::in_memory(), MergeEngine::Uring),
+        ("pread again", TestDir::in_memory(), MergeEngine::Pread),
+        ("the memory's ring", TestDir::in_memory(), MergeEngine::Uring),
     ];
     if on_disk {
-        others.push(("pread on the disk", SortedRun::on_disk(), MergeEngine::Pread));
-        others.push(("uring on the disk", SortedRun::on_disk(), MergeEngine::Uring));
+        others.push(("pread on the disk", TestDir::on_disk(), MergeEngine::Pread));
+        others.push(("uring on the disk", TestDir::on_disk(), MergeEngine::Uring));
     }
     if has_kernel() {
-        others.push(("kernel in memory", SortedRun::in_memory(), MergeEngine::Kernel));
+        others.push(("kernel in memory", TestDir::in_memory(), MergeEngine::Kernel));
         if on_disk {
-            others.push(("kernel on the disk", SortedRun::on_disk(), MergeEngine::Kernel));
+            others.push(("kernel on the disk", TestDir::on_disk(), MergeEngine::Kernel));
         }
     }
     for (name, place, engine) in others {
@@ -229,7 +229,7 @@ fn fixtures_of_every_version_are_merged_to_the_same_bytes() {
 
 /// A database with the marks of every kind of entry, left as background work left it, but for extra runs on top.
 fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Files {
-    let place = SortedRun::in_memory();
+    let place = TestDir::in_memory();
     let mut options = configuration.options();
     options.set_file_system(Arc::clone(&place.fs));
     options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
@@ -320,7 +320,7 @@ fn databases_of_the_installed_rocksdb_are_merged_to_the_same_bytes() {
             .output()
             .expect("db_bench");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        let written = SortedRun { fs: Arc::new(PosixFileSystem::default()), dir };
+        let written = TestDir { fs: Arc::new(PosixFileSystem::default()), dir };
         let files = written.files(|name| name != "LOCK" && !name.starts_with("LOG") && !name.starts_with("OPTIONS"));
         assert!(files.keys().filter(|name| name.ends_with(".sst")).count() > 1, "{:?}", files.keys());
         let configuration = repeatable(Configuration::random(&mut rng));

@@ -210,10 +210,7 @@ impl BlockCursor {
     pub fn seek(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<()> {
         // One copy of the search per order keeps the comparison inline.
         match self.kind {
-            BlockKind::Data { global_seqno: None } if cmp.is_hash_range() => {
-                let known = search_key(key::user_key(target));
-                self.seek_by(data, |k| InternalKeyComparator::compare_with_search_key(k, target, known))
-            }
+            BlockKind::Data { global_seqno: None } if cmp.is_hash_range() => self.seek_by_search_key(data, target),
             BlockKind::Data { global_seqno: None } | BlockKind::Index { user_keys: false, .. } => {
                 self.seek_by(data, |k| cmp.compare(k, target))
             }
@@ -228,6 +225,12 @@ impl BlockCursor {
             }
             BlockKind::Meta => self.seek_by(data, |k| k.cmp(target)),
         }
+    }
+
+    #[inline(never)]
+    fn seek_by_search_key(&mut self, data: &[u8], target: &[u8]) -> Result<()> {
+        let known = search_key(key::user_key(target));
+        self.seek_by(data, |k| InternalKeyComparator::compare_with_search_key(k, target, known))
     }
 
     /// To the last entry at or before `target`.

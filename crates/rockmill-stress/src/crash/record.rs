@@ -7,7 +7,7 @@ use rockmill_io::{FileSystem, MemFileSystem};
 use crate::configuration::Configuration;
 use crate::history::{History, Step};
 use crate::model::Model;
-use crate::place::SortedRun;
+use crate::place::TestDir;
 use crate::replay::{Done, Failure, Observer, Run};
 
 /// A recorded run. Moments are counts of recorded changes.
@@ -43,10 +43,10 @@ pub(super) struct Window {
     pub made: bool,
 }
 
-/// The root of a [`Place`] in memory, with a durable name.
+/// The root of a [`TestDir`] in memory, with a durable name.
 pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
     let fs = MemFileSystem::new();
-    let place = SortedRun::in_memory(&fs);
+    let place = TestDir::in_memory(&fs);
     let made = fs.create_dir(&place.root, true).and_then(|()| fs.sync_dir(std::path::Path::new("/")));
     made.map_err(|e| e.to_string())?;
     Ok(fs)
@@ -68,8 +68,8 @@ impl Where {
     }
 
     /// A database on a disk.
-    pub fn on(self, fs: &MemFileSystem) -> SortedRun {
-        SortedRun { own_wals: self.own_wals, two_paths: self.two_paths, ..SortedRun::in_memory(fs) }
+    pub fn on(self, fs: &MemFileSystem) -> TestDir {
+        TestDir { own_wals: self.own_wals, two_paths: self.two_paths, ..TestDir::in_memory(fs) }
     }
 }
 

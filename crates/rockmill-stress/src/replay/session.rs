@@ -13,7 +13,7 @@ use crate::contents::Difference;
 use crate::history::{Bottom, How, Key, Step, Update};
 use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::Family;
-use crate::place::SortedRun;
+use crate::place::TestDir;
 
 /// Updates in a batch of a thread that writes beside others.
 pub(crate) const TOGETHER: usize = 3;
@@ -61,7 +61,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         }
     }
 
-    pub fn place(&self) -> &SortedRun {
+    pub fn place(&self) -> &TestDir {
         &self.run.place
     }
 

@@ -21,7 +21,7 @@ use rockmill_format::key::user_key;
 
 use crate::error::Result;
 use crate::table::{Leaves, Origin, WholeBlock};
-use order::Order;
+use order::{Keys, Order};
 
 mod ahead;
 pub mod feed;
@@ -244,7 +244,7 @@ impl<R: Run> Merger<R> {
             offered: NONE,
             before: Vec::new(),
         };
-        merger.order.build(before(&merger.runs, &merger.cmp));
+        merger.order.build(keys(&merger.runs, &merger.cmp));
         merger.pick();
         Ok(merger)
     }
@@ -252,7 +252,7 @@ impl<R: Run> Merger<R> {
     /// Finds the run with the smallest key.
     #[inline]
     fn pick(&mut self) {
-        match self.order.pick(before(&self.runs, &self.cmp)) {
+        match self.order.pick(keys(&self.runs, &self.cmp)) {
             Some((run, head, others)) => {
                 if run != self.began {
                     self.began = NONE;
@@ -326,10 +326,10 @@ impl<R: Run> Merger<R> {
     }
 }
 
-/// Says whether the current entry of one run comes before that of another; of equal keys the newer run's does.
+/// The keys of the runs' current entries.
 #[inline]
-fn before<R: Run>(runs: &[R], cmp: &InternalKeyComparator) -> impl Fn(usize, usize) -> bool {
-    |a, b| cmp.compare(runs[a].key(), runs[b].key()).then(a.cmp(&b)).is_lt()
+fn keys<'a, R: Run>(runs: &'a [R], cmp: &'a InternalKeyComparator) -> Keys<'a, impl Fn(usize) -> &'a [u8]> {
+    Keys { of: |run: usize| runs[run].key(), cmp }
 }
 
 impl<R: Run> MergeStream for Merger<R> {

@@ -238,7 +238,8 @@ impl<'a> Outputs<'a> {
     }
 
     /// The table that an entry goes into, begun if it is not open.
-    #[inline]
+    // Inlined into the loop of a compaction, although those that share files call it as well.
+    #[inline(always)]
     fn table_for(&mut self, ikey: &[u8], new_user_key: bool) -> Result<&mut TableBuilder> {
         if new_user_key && self.plan.level > 0 && self.ends_before(ikey) {
             self.close(Some(user_key(ikey)))?;
@@ -283,7 +284,7 @@ impl<'a> Outputs<'a> {
         Ok(any)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let mut crossed = self.grandparents.advance(user_key(ikey));
         // Passed before there is a table: then that one begins behind it.

@@ -207,6 +207,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     }
 
     /// True when the input's user key is the current one.
+    #[inline(always)]
     fn same_user_key(&self) -> bool {
         self.rules.cmp.compare_user(self.user_key(), user_key(self.input.key())).is_eq()
     }

@@ -10,13 +10,18 @@
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
 //! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
 //!
-//! A room uses the types and functions of those below it in this table, which a test holds
-//! (`tests/style/layers.rs`). The catalogue says what there is, and needs nobody for it. Everybody counts and reports.
-//! Reads need no writer. Writers begin no job: they leave work for jobs to find. Jobs switch memtables as writers do.
-//! Whole files come and go between jobs, and an opening begins all of it. `files/repair/` and `report/summary.rs` stand
-//! above: they are for databases that are not open, and look into them as an opening does. Through [`DbInner`] the
-//! rooms call each other both ways: a version that the catalogue installs changes what writers may do
-//! (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
+//! A room uses those below it in this table, which a test holds (`tests/style/layers.rs`). The catalogue says what
+//! there is, and needs nobody for it. Everybody counts and reports. Reads need no writer. Writers begin no job: they
+//! leave work for jobs to find. Jobs switch memtables as writers do. Whole files come and go between jobs, and an
+//! opening begins all of it.
+//!
+//! Some files stand elsewhere than their rooms. Below all are numbers of files and their deletion. Between writers and
+//! jobs is what users change and ask while the database is open: column families, options, properties and their texts.
+//! Above the opening are `files/repair/` and `report/summary.rs`: they are for databases that are not open, and look
+//! into them as an opening does.
+//!
+//! The few calls that go up through [`DbInner`] are listed in the test: a version that the catalogue installs changes
+//! what writers may do (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
 //!
 //! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Files`, `Writers`,
 //! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`,
@@ -78,16 +83,16 @@ use crate::version::{PurgeQueue, Version};
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
-pub use crate::db::files::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use crate::db::files::repair::{RepairOptions, RepairReport};
 pub use crate::db::jobs::error_recovery::ErrorSeverity;
-pub use crate::db::jobs::running::RunningJob;
 pub use crate::db::read::get::{DbPinnableSlice, ReadOptions};
 pub use crate::db::read::iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
 pub use crate::db::read::snapshot::Snapshot;
 pub use crate::db::report::approximate_sizes::{Range, SizeApproximationOptions};
+pub use crate::db::report::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use crate::db::report::memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
 pub use crate::db::report::properties::LevelStats;
+pub use crate::db::report::running::RunningJob;
 pub use crate::db::report::stats::DbCounters;
 pub use crate::db::report::summary::DbSummary;
 pub use crate::db::write::batch::{WriteBatch, WriteBatchIterator, WriteBatchIteratorCf};
@@ -98,11 +103,11 @@ pub(crate) use crate::options::check::table_writer_options;
 pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::jobs::running::RunningJobs;
 use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
 use crate::db::read::Readers;
 use crate::db::report::events::CfJobStats;
+use crate::db::report::running::RunningJobs;
 use crate::db::report::stats::InternalStats;
 use crate::db::write::Writers;
 use crate::pacing::Pacing;
@@ -278,6 +283,33 @@ impl DbInner {
 
     pub fn now_seconds(&self) -> u64 {
         self.opts.clock.now_micros() / 1_000_000
+    }
+
+    /// Refuses a handle of another database or of an earlier opening.
+    #[inline]
+    pub fn check_family(&self, cf: &CfData) -> Result<()> {
+        if cf.opening == self.opened.number() { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
+    }
+
+    #[cold]
+    fn foreign_family(&self, name: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
+             one from cf_handle",
+            self.path.display()
+        ))
+    }
+
+    /// Refuses what changes a read-only database.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.opened.read_only() {
+            let how = if self.opened.is_secondary() { "as a secondary instance" } else { "read-only" };
+            return Err(Error::not_supported(format!(
+                "{} was opened {how}; open it with Db::open to change it",
+                self.path.display()
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses what must not be done while the database takes no writes because of a background error.

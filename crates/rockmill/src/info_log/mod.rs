@@ -9,7 +9,6 @@ mod file;
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use rockmill_io::{Clock, FileSystem};
 pub(crate) use event::Event;
 pub(crate) use file::remove_logs;
 
+use crate::panics::in_words;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use file::LogFile;
@@ -252,7 +252,7 @@ impl Inner {
             let text = message.to_string();
             let text = escape(text.trim_end_matches('\n'));
             // The user's logger must not bring down what it reports on.
-            let _ = catch_unwind(AssertUnwindSafe(|| (logger.call)(level, &text)));
+            let _ = in_words(|| (logger.call)(level, &text));
             return;
         }
         let mut line = String::with_capacity(160);

@@ -67,14 +67,12 @@ impl MergingIterator {
         cmp: InternalKeyComparator,
         reads: Option<SeekReads>,
     ) -> Box<dyn InternalIterator> {
-        match (children.pop(), children.is_empty()) {
-            (None, _) => Box::new(EmptyIterator::new()),
-            (Some(only), true) => only,
-            (Some(last), false) => {
-                children.push(last);
-                Box::new(Self { reads: reads.map(Box::new), ..Self::new(children, cmp) })
-            }
+        if children.len() < 2 {
+            return children.pop().unwrap_or_else(|| Box::new(EmptyIterator::new()));
         }
+        let mut new = Box::new(Self::new(children, cmp));
+        new.reads = reads.map(Box::new);
+        new
     }
 
     /// The child that the current entry comes from.

@@ -2,12 +2,11 @@
 //!
 //! Six probes in three neighbouring words, two in each. It lives in memory only: nothing depends on its layout.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use rockmill_format::SliceTransform;
 use rockmill_format::hash::hash64;
 
 use super::arena::zeroed_words;
+use crate::panics::in_words;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Words that one entry's probes lie in, rounded up to a power of two.
@@ -56,7 +55,7 @@ impl Bloom {
         // A panic here would leave a write group without its leader. The prefix is then not added, and whoever asks for
         // it meets the same panic.
         let prefix = match &self.prefixes {
-            Some(e) if e.is_user_defined() => catch_unwind(AssertUnwindSafe(|| e.prefix(key))).unwrap_or_default(),
+            Some(e) if e.is_user_defined() => in_words(|| e.prefix(key)).unwrap_or_default(),
             _ => self.prefix(key),
         };
         if let Some(prefix) = prefix {

@@ -166,13 +166,20 @@ impl Address {
     }
 }
 
-/// A slot that is being made. Addresses are made without an allocation.
-struct SlotBuffer {
+/// A slot, as it is made. Addresses are made without an allocation.
+pub(crate) struct SlotBuffer {
     bytes: [u8; ADDRESS_MAX],
     len: usize,
+    /// All of one that is longer.
+    long: Vec<u8>,
 }
 
 impl SlotBuffer {
+    /// The slot.
+    pub fn as_bytes(&self) -> &[u8] {
+        if self.long.is_empty() { &self.bytes[..self.len] } else { &self.long }
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
@@ -211,9 +218,9 @@ impl LogValues {
         })
     }
 
-    /// Gives the slot of a value to `put`; it is in the log at `at`, or in none.
-    pub fn slot(&self, value: &[u8], at: Option<LoggedValue<'_>>, put: impl FnOnce(&[u8])) {
-        let mut slot = SlotBuffer { bytes: [0; ADDRESS_MAX], len: 0 };
+    /// The slot of a value, which is in the log at `at`, or in none.
+    pub fn slot(&self, value: &[u8], at: Option<LoggedValue<'_>>) -> SlotBuffer {
+        let mut slot = SlotBuffer { bytes: [0; ADDRESS_MAX], len: 0, long: Vec::new() };
         match at {
             Some(at) if value.len() > self.inline_max => {
                 self.hold(at.log);
@@ -222,15 +229,14 @@ impl LogValues {
                 slot.varint(at.offset);
                 slot.varint(value.len() as u64);
                 slot.push(&crc32c(value).to_le_bytes());
-                put(&slot.bytes[..slot.len]);
             }
             _ if value.len() < ADDRESS_MAX => {
                 slot.push(&[INLINE]);
                 slot.push(value);
-                put(&slot.bytes[..slot.len]);
             }
-            _ => put(&[&[INLINE], value].concat()),
+            _ => slot.long = [&[INLINE], value].concat(),
         }
+        slot
     }
 
     /// Keeps a log's file open.

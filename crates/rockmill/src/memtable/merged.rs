@@ -57,7 +57,7 @@ mod index;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use rockmill_format::key::{self, ParsedInternalKey};
+use rockmill_format::key;
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::bloom::Bloom;
@@ -65,10 +65,10 @@ use super::log_read_ahead::{LogReads, ReadAhead, SlotIterator};
 use super::log_values::LogValues;
 use super::skiplist::{Entry, SkipList, SortedEntries};
 use super::write_buffer_manager::MemoryAccount;
-use super::{IndexTableIterator, MemTable, lacks_key, lacks_prefix};
+use super::{IndexTableIterator, MemTable, lacks_key, lacks_prefix, offer};
 use crate::error::Result;
 use crate::iter::InternalIterator;
-use crate::iter::get::{GetContext, ValueSource};
+use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
@@ -196,19 +196,8 @@ impl MergedMemTable {
         let end = candidates.end;
         // Equal keys have equal prefixes, so that none is outside of the range.
         let first = self.end_where(candidates, |e| self.cmp.compare(e.key(), ikey).is_lt());
-        for e in (first..end).map_while(|at| self.entries.get(at)) {
-            let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return };
-            if parsed.user_key != user_key && self.cmp.compare_user(parsed.user_key, user_key).is_ne() {
-                return;
-            }
-            let goes_on = match &self.values {
-                None => ctx.offer(parsed, ValueSource::Bytes(e.value())),
-                Some(values) => values.offer(parsed, e.value(), ctx),
-            };
-            if !goes_on {
-                return;
-            }
-        }
+        let mut entries = (first..end).map_while(|at| self.entries.get(at));
+        while entries.next().is_some_and(|e| offer(e, &self.cmp, self.values.as_ref(), ctx)) {}
     }
 
     /// How many entries lie between two internal keys, and about their bytes.

@@ -29,11 +29,11 @@ use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;
 use log_read_ahead::SlotIterator;
-use log_values::{LogValues, LoggedValue, Slot};
+use log_values::{LogValues, LoggedValue, Slot, SlotBuffer};
 pub(crate) use merged::{HeldMemory, left_in_log};
 pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
-use skiplist::{Cursor, SkipList};
+use skiplist::{Cursor, Entry, SkipList};
 
 /// A memtable. Inserts are concurrent (compare-and-swap into the skip list); reads never wait. All memory is freed
 /// at once when the last reference goes.
@@ -156,10 +156,9 @@ impl MemTable {
         if value_type == ValueType::RangeDeletion {
             self.add_range_deletion(seq, key, value);
         } else {
-            match &self.values {
-                None => self.list.insert(key, pack_tag(seq, value_type), value),
-                Some(values) => values.slot(value, at, |slot| self.list.insert(key, pack_tag(seq, value_type), slot)),
-            }
+            let slot = self.values.as_ref().map(|values| values.slot(value, at));
+            let value = slot.as_ref().map_or(value, SlotBuffer::as_bytes);
+            self.list.insert(key, pack_tag(seq, value_type), value);
             if let Some(bloom) = &self.bloom {
                 bloom.add(key);
             }
@@ -203,19 +202,7 @@ impl MemTable {
             return;
         }
         let mut entry = self.list.seek(ikey);
-        while let Some(e) = entry {
-            let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return };
-            // Equal in the user's order, which need not mean equal bytes.
-            if parsed.user_key != user_key && self.list.cmp().compare_user(parsed.user_key, user_key).is_ne() {
-                return;
-            }
-            let goes_on = match &self.values {
-                None => ctx.offer(parsed, ValueSource::Bytes(e.value())),
-                Some(values) => values.offer(parsed, e.value(), ctx),
-            };
-            if !goes_on {
-                return;
-            }
+        while let Some(e) = entry.filter(|e| offer(*e, self.list.cmp(), self.values.as_ref(), ctx)) {
             entry = e.next();
         }
     }
@@ -339,6 +326,17 @@ impl Drop for MemTable {
             account.freed(bytes);
         }
     }
+}
+
+/// Offers an entry to a lookup, if it is of the key looked up. True where older ones are wanted.
+#[inline]
+fn offer(e: Entry<'_>, cmp: &InternalKeyComparator, values: Option<&LogValues>, ctx: &mut GetContext<'_>) -> bool {
+    let Ok(parsed) = ParsedInternalKey::parse(e.key()) else { return false };
+    cmp.is_same_user_key(parsed.user_key, ctx.user_key)
+        && match values {
+            None => ctx.offer(parsed, ValueSource::Bytes(e.value())),
+            Some(values) => values.offer(parsed, e.value(), ctx),
+        }
 }
 
 /// True when the filter says that no entry has this user key.

@@ -58,8 +58,7 @@ impl CachedBlock {
 
     /// A block without entries.
     fn empty() -> Self {
-        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
-        Self { bytes: Box::default(), len: 0, layout, extra: 0, meta: None }
+        Self { bytes: Box::default(), len: 0, layout: BlockLayout::empty(), extra: 0, meta: None }
     }
 
     /// The index and filter that the entry is.
@@ -193,8 +192,6 @@ const BLOCK_BYTES_TYPICAL: usize = 4096;
 const STRIPES: usize = 16;
 /// RocksDB's bound.
 const SHARD_BITS_MAX: u32 = 19;
-/// A block without entries, for reservations: no restart points.
-const NO_BLOCK: [u8; 4] = [0; 4];
 
 /// Counters of some of the threads, alone on their cache lines.
 #[derive(Debug, Default)]

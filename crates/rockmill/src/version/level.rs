@@ -121,7 +121,7 @@ impl Level {
     /// Sorted runs with files, newest first. For levels below L0, whose `base` is not one run.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = &[Arc<FileMeta>]> {
         let extras = self.extras.iter().map(|run| run.files.as_slice());
-        extras.chain([self.base.as_slice()]).filter(|files| !files.is_empty())
+        extras.chain(std::iter::once(self.base.as_slice())).filter(|files| !files.is_empty())
     }
 
     /// The files of a run by its id; 0 is the base run.

@@ -354,7 +354,7 @@ impl Version {
     pub fn sorted_runs(&self) -> impl Iterator<Item = SortedRun<'_>> {
         let top = self.levels.first().into_iter().flat_map(|level| &level.base);
         let top = top.map(|f| SortedRun { level: 0, run: 0, files: std::slice::from_ref(f) });
-        let below = self.levels.iter().enumerate().skip(1).flat_map(|(level, l)| {
+        let below = self.levels.iter().enumerate().skip(1).filter(|(_, l)| !l.is_empty()).flat_map(|(level, l)| {
             l.runs().map(move |files| SortedRun { level, run: files.first().map_or(0, |f| f.entry.extra_run), files })
         });
         top.chain(below)

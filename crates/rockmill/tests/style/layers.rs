@@ -1,6 +1,6 @@
 //! Which module of the store may use which: a module uses its own layer and those below, never one above. That holds
 //! for the rooms of `db/` too, but for what `db/mod.rs` declares: the structs that put the rooms together are all
-//! rooms' to use. Memtables are the front's alone.
+//! rooms' to use. What a room gets through them of a room above it is in a table. Memtables are the front's alone.
 
 use std::collections::HashMap;
 
@@ -26,12 +26,25 @@ const LAYERS: &[&[&str]] = &[
     &["iter::level"],
     &["compaction"],
     // The rooms of `db/`; why in this order is in its text.
+    &["db::files"],
     &["db::catalog"],
     &["db::report"],
     &["db::read"],
     &["db::write"],
+    // What users change and ask in an open database.
+    &[
+        "db::catalog::families",
+        "db::catalog::set_options",
+        "db::report::approximate_sizes",
+        "db::report::live_files",
+        "db::report::memory_usage",
+        "db::report::properties",
+        "db::report::stats_text",
+    ],
     &["db::jobs"],
-    &["db::files"],
+    // Whole files that come and go.
+    &["db::files::checkpoint", "db::files::delete_files", "db::files::export", "db::files::ingest"],
+    &["db::report::explain"],
     &["db::open"],
     // What is done with databases that are not open.
     &["db::files::repair", "db::report::summary"],
@@ -60,11 +73,44 @@ const MEMTABLE_USERS: &[(&str, &str)] = &[
     ("internals::simulation", "memtable::block_of_arena"),
 ];
 
+/// The fields of `DbInner` that rooms have what they own in, and whose they are. What an opening is (`opened`) is for
+/// everybody.
+const DOORS: &[(&str, &str)] = &[
+    ("catalog", "db::catalog"),
+    ("files", "db::files"),
+    ("readers", "db::read"),
+    ("recovery", "db::jobs"),
+    ("reporting", "db::report"),
+    ("writers", "db::write"),
+];
+
+/// What a module gets through `Db` and `DbInner` of a room above it: doors and methods. Nothing else, and nothing that
+/// is not used.
+const CALLS_UP: &[(&str, &str)] = &[
+    // Who deletes files says so.
+    ("db::files::deletion", "table_deleted"),
+    // A version that is installed changes what writers may do and what readers hold; a MANIFEST that cannot be written
+    // stops both.
+    ("db::catalog::install", "readers"),
+    ("db::catalog::install", "set_background_error"),
+    ("db::catalog::install", "update_pressure"),
+    ("db::catalog::install", "writers"),
+    // Which merge operator tables were written with, they say themselves.
+    ("db::catalog::merge_names", "readers"),
+    ("db::catalog::options_file", "readers"),
+    // Listeners are told of the oldest snapshot.
+    ("db::report::events", "readers"),
+    // A log that fails stops jobs.
+    ("db::write", "set_background_error"),
+    // Options say how many threads there are, and an opening how values are to be read.
+    ("db::catalog::families", "create_cf_with_ttl"),
+    ("db::catalog::set_options", "start_missing_threads"),
+];
+
 /// The layer of a path below the crate: its number, and the entry that says so.
 fn layer(path: &str) -> Option<(usize, &'static str)> {
     let all = LAYERS.iter().enumerate().flat_map(|(i, names)| names.iter().map(move |name| (i, *name)));
-    let is_in = |name: &str| path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"));
-    all.filter(|(_, name)| is_in(name)).max_by_key(|(_, name)| name.len())
+    all.filter(|(_, name)| is_in(path, name)).max_by_key(|(_, name)| name.len())
 }
 
 /// The module of a file: `db/write/group.rs` is `db::write::group`.
@@ -183,9 +229,88 @@ fn behind_db<'a>(path: &'a str, in_db: &'a HashMap<String, String>) -> Option<&'
     }
 }
 
+/// A character of a name.
+fn of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// True in the `impl` blocks of `Db` and `DbInner`, for each line.
+fn in_db_impl(lines: &[Line]) -> impl Iterator<Item = bool> {
+    lines.iter().scan(false, |inside, line| {
+        *inside = match line.code.as_str() {
+            "impl Db {" | "impl DbInner {" => true,
+            code => *inside && !code.starts_with('}'),
+        };
+        Some(*inside)
+    })
+}
+
+/// The methods of `Db` and `DbInner` with the modules that declare them.
+fn methods_of_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<&str, Vec<&str>> {
+    let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (_, module, lines) in modules {
+        for (line, _) in lines.iter().zip(in_db_impl(lines)).filter(|(line, inside)| *inside && !line.test) {
+            let item = line.code.strip_prefix("    ").filter(|item| !item.starts_with(' '));
+            let Some((_, rest)) = item.and_then(|item| item.split_once("fn ")) else { continue };
+            found.entry(rest.split(|c| !of_name(c)).next().unwrap_or("")).or_default().push(module);
+        }
+    }
+    found
+}
+
+/// What code outside tests gets through a `Db` or `DbInner`: the fields and methods it names, with their lines.
+fn through_db(lines: &[Line]) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    let mut before = "";
+    for ((i, line), inside) in lines.iter().enumerate().zip(in_db_impl(lines)).filter(|((_, line), _)| !line.test) {
+        for (at, _) in line.code.match_indices('.') {
+            let (left, right) = (line.code[..at].trim(), &line.code[at + 1..]);
+            let left = if left.is_empty() { before } else { left };
+            let of = left.rsplit(|c| !of_name(c)).next().unwrap_or("");
+            if matches!(of, "db" | "inner") || (of == "self" && inside) {
+                out.push((i + 1, right.split(|c| !of_name(c)).next().unwrap_or("")));
+            }
+        }
+        if !line.code.trim().is_empty() {
+            before = line.code.trim();
+        }
+    }
+    out
+}
+
+fn is_in(path: &str, name: &str) -> bool {
+    path == name || path.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
+}
+
+#[test]
+fn rooms_call_what_is_below_them() {
+    let modules = modules();
+    let methods = methods_of_db(&modules);
+    let mut unused = CALLS_UP.to_vec();
+    let mut broken = Vec::new();
+    for (file, module, lines) in modules.iter().filter(|(_, module, _)| module.starts_with("db::")) {
+        let own = layer(module).map(|(own, _)| own);
+        // What `db/mod.rs` has is everybody's.
+        let is_above = |place: &str| place != "db" && layer(place).map(|(other, _)| other) > own;
+        for (line, name) in through_db(lines) {
+            let door = DOORS.iter().find(|(door, _)| *door == name).map(|(_, place)| std::slice::from_ref(place));
+            let places = door.or(methods.get(name).map(Vec::as_slice)).unwrap_or(&[]);
+            if places.is_empty() || !places.iter().all(|place| is_above(place)) {
+                continue;
+            }
+            if CALLS_UP.iter().any(|(who, what)| is_in(module, who) && *what == name) {
+                unused.retain(|(who, what)| !(is_in(module, who) && *what == name));
+            } else {
+                broken.push(format!("{file}:{line}: uses {name} of {}, which is above it", places.join(" and ")));
+            }
+        }
+    }
+    broken.extend(unused.iter().map(|(who, what)| format!("{who} does not use {what}, which CALLS_UP allows it to")));
+    report("rooms call what is below them", &broken);
+}
+
 #[test]
 fn memtables_are_the_fronts_alone() {
-    let is_in = |path: &str, name: &str| path == name || path.strip_prefix(name).is_some_and(|p| p.starts_with("::"));
     let mut broken = Vec::new();
     for (file, module, lines) in modules() {
         if is_in(&module, "front") || is_in(&module, "memtable") {
@@ -258,4 +383,10 @@ fn paths_are_found() {
     assert_eq!(behind_db("db::read::snapshot::Snapshot", &in_db), Some("db::read::snapshot::Snapshot"));
     assert_eq!(behind_db("db::DbInner", &in_db), None);
     assert_eq!(behind_db("version::Version", &in_db), Some("version::Version"));
+    let file = "impl Db {\n    pub fn a(&self) {\n        self.inner\n            .b().c(db.d::<E>(), of.self_.g);\n    }\n}\n\
+                impl F {\n    fn h(&self) { self.i() }\n}\n";
+    let lines = lexer::lines(file);
+    assert_eq!(through_db(&lines), [(3, "inner"), (4, "b"), (4, "d")]);
+    let modules = [(String::new(), "db::here".to_owned(), lines)];
+    assert_eq!(methods_of_db(&modules), HashMap::from([("a", vec!["db::here"])]));
 }

@@ -4,6 +4,8 @@
 //! branch that could be mispredicted. Many runs: a tree of losers, in which a run that moved plays again against
 //! log2(runs) others only. Where heads are equal, the keys decide, newer runs first.
 
+use rockmill_format::InternalKeyComparator;
+
 /// Runs up to which going over all heads is faster than a tree; measured, see `docs/compaction.md`.
 const LINEAR_RUNS_MAX: usize = 8;
 
@@ -12,6 +14,21 @@ const FEW: usize = 4;
 
 /// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest head.
 const STREAK: u32 = 4;
+
+/// The keys of runs, each where it is, and their order.
+pub(super) struct Keys<'a, K> {
+    /// The current internal key of a run that is not at its end.
+    pub of: K,
+    pub cmp: &'a InternalKeyComparator,
+}
+
+impl<'k, K: Fn(usize) -> &'k [u8]> Keys<'_, K> {
+    /// Says whether the key of one run comes before that of another; of equal keys the newer run's does.
+    #[inline]
+    fn before(&self, a: usize, b: usize) -> bool {
+        self.cmp.compare((self.of)(a), (self.of)(b)).then(a.cmp(&b)).is_lt()
+    }
+}
 
 /// The order of runs by their current entries.
 pub(super) enum Order {
@@ -35,19 +52,19 @@ impl Order {
         }
     }
 
-    /// Orders the runs for the first time. `before` compares the keys of two runs.
-    pub fn build(&mut self, before: impl Fn(usize, usize) -> bool) {
+    /// Orders the runs for the first time.
+    pub fn build<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) {
         if let Self::Losers(losers) = self {
-            losers.build(&before);
+            losers.build(&keys);
         }
     }
 
     /// The run with the smallest key, its head, and a head that it can go on below without a new choice.
     #[inline]
-    pub fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+    pub fn pick<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
         match self {
-            Self::Linear(linear) => linear.pick(before),
-            Self::Losers(losers) => losers.pick(before),
+            Self::Linear(linear) => linear.pick(&keys),
+            Self::Losers(losers) => losers.pick(&keys),
         }
     }
 
@@ -120,22 +137,30 @@ impl Linear {
     }
 
     #[inline]
-    fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+    fn pick<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
         let (at, smallest, others) = match self.live {
             0 => return None,
             1..=FEW => scan(self.heads.first_chunk::<FEW>()?),
             _ => scan(&self.heads),
         };
-        self.at = if others == smallest { self.smallest_key(smallest, before) } else { at };
+        self.at = if others == smallest { self.smallest_key(smallest, keys) } else { at };
         Some((*self.runs.get(self.at)?, smallest, others))
     }
 
     /// Among those with this head.
     #[inline(never)]
-    fn smallest_key(&self, head: u64, before: impl Fn(usize, usize) -> bool) -> usize {
+    fn smallest_key<'k>(&self, head: u64, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> usize {
         let mut equal = (0..self.live).filter(|&i| self.heads[i] == head);
-        let first = equal.next().unwrap_or(0);
-        equal.fold(first, |best, i| if before(self.runs[i], self.runs[best]) { i } else { best })
+        let mut best = equal.next().unwrap_or(0);
+        let mut smallest = (keys.of)(self.runs[best]);
+        for i in equal {
+            let key = (keys.of)(self.runs[i]);
+            // Of equal keys the newer run's goes first, which is in front.
+            if keys.cmp.compare(key, smallest).is_lt() {
+                (best, smallest) = (i, key);
+            }
+        }
+        best
     }
 }
 
@@ -176,23 +201,23 @@ impl Losers {
     }
 
     #[inline]
-    fn wins(&self, a: usize, b: usize, before: &impl Fn(usize, usize) -> bool) -> bool {
+    fn wins<'k>(&self, a: usize, b: usize, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> bool {
         if self.heads[a] != self.heads[b] {
             return self.heads[a] < self.heads[b];
         }
         match (self.live[a], self.live[b]) {
-            (true, true) => before(a, b),
+            (true, true) => keys.before(a, b),
             (a, _) => a,
         }
     }
 
-    fn build(&mut self, before: &impl Fn(usize, usize) -> bool) {
+    fn build<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) {
         let n = self.heads.len();
         // Winners of the games at each node, leaves included.
         let mut winners: Vec<usize> = (0..2 * n).map(|i| i.saturating_sub(n)).collect();
         for node in (1..n).rev() {
             let (a, b) = (winners[2 * node], winners[2 * node + 1]);
-            let first = self.wins(a, b, before);
+            let first = self.wins(a, b, keys);
             winners[node] = if first { a } else { b };
             self.tree[node] = if first { b } else { a } as u32;
         }
@@ -202,14 +227,14 @@ impl Losers {
     }
 
     #[inline]
-    fn pick(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<(usize, u64, u64)> {
+    fn pick<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
         let n = self.heads.len();
         let last = *self.tree.first()? as usize;
         let mut winner = last;
         let mut node = (n + last) / 2;
         while node > 0 {
             let other = self.tree[node] as usize;
-            if self.wins(other, winner, &before) {
+            if self.wins(other, winner, keys) {
                 self.tree[node] = winner as u32;
                 winner = other;
             }
@@ -239,6 +264,8 @@ impl Losers {
 
 #[cfg(test)]
 mod tests {
+    use rockmill_format::{InternalKey, ValueType};
+
     use super::*;
 
     /// Merges runs of numbers whose heads are their upper halves.
@@ -247,12 +274,13 @@ mod tests {
         let first: Vec<_> = runs.iter().map(|r| r.first().map(|k| k >> 32)).collect();
         let mut order = Order::with_linear_max(&first, linear_max);
         let mut out = Vec::new();
-        let before = |at: &[usize]| {
-            let keys: Vec<_> = runs.iter().zip(at).map(|(r, &i)| r.get(i).copied()).collect();
-            move |a: usize, b: usize| (keys[a].unwrap(), a) < (keys[b].unwrap(), b)
-        };
-        order.build(before(&at));
-        while let Some((run, head, others)) = order.pick(before(&at)) {
+        let cmp = InternalKeyComparator::default();
+        let encode = |k: &u64| InternalKey::new(&k.to_be_bytes(), 1, ValueType::Value);
+        let encoded: Vec<Vec<_>> = runs.iter().map(|run| run.iter().map(encode).collect()).collect();
+        order.build(Keys { of: |run: usize| encoded[run][at[run]].as_bytes(), cmp: &cmp });
+        while let Some((run, head, others)) =
+            order.pick(Keys { of: |run: usize| encoded[run][at[run]].as_bytes(), cmp: &cmp })
+        {
             assert_eq!(head, runs[run][at[run]] >> 32);
             loop {
                 out.push((runs[run][at[run]], run));

@@ -16,7 +16,7 @@ use crate::db::DbInner;
 use crate::env::create_dir_durably;
 use crate::error::{Error, Result};
 use crate::options::{CfOptions, DBPath, DbOptions};
-use crate::version::{PurgeQueue, TableDirs};
+use crate::version::{self, PurgeQueue, TableDirs, TableFile};
 
 /// The directories of the tables of a column family of the database in `path`.
 pub(crate) fn dirs_of(options: &CfOptions, db: &DbOptions, path: &Path) -> TableDirs {
@@ -121,6 +121,11 @@ impl TablesThere {
 }
 
 impl DbInner {
+    /// Where a file of a table of a column family is.
+    pub fn table_path(&self, dirs: &TableDirs, file: TableFile) -> PathBuf {
+        version::table_path(&*self.opts.fs, dirs, file)
+    }
+
     /// The directories of tables beside the database's own. The state lock must not be held: directories are looked at.
     pub fn other_table_dirs(&self) -> Vec<PathBuf> {
         let families: Vec<_> = self.state.lock().cfs.values().map(|c| c.cf.options.load_full()).collect();

@@ -9,7 +9,6 @@
 //! | `export.rs` | column families exported and imported |
 //! | `ingest/` | tables that others wrote become part of the database |
 //! | `delete_files.rs` | whole tables deleted by key range |
-//! | `live_files.rs` | which files there are |
 //! | `repair/` | databases out of what is left of them |
 
 pub(crate) mod checkpoint;
@@ -17,7 +16,6 @@ pub(crate) mod delete_files;
 pub(crate) mod deletion;
 pub(crate) mod export;
 pub(crate) mod ingest;
-pub(crate) mod live_files;
 pub(crate) mod new_tables;
 pub(crate) mod numbers;
 pub(crate) mod repair;

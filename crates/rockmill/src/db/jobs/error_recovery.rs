@@ -313,17 +313,6 @@ impl DbInner {
         done
     }
 
-    /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
-    /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
-    /// meanwhile. So nothing more is written to that WAL, and the records leave it.
-    pub fn take_back_records(&self, size: u64) {
-        let Some((size, cut)) = self.front.take_back(size) else { return };
-        self.state.lock().logs.cut_newest(size);
-        if let Err(e) = cut {
-            log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
-        }
-    }
-
     /// Whether there is space enough for a try.
     fn has_room(&self, needs: u64) -> bool {
         // A file system that cannot say is tried.

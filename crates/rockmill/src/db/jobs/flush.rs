@@ -144,15 +144,6 @@ impl State {
 }
 
 impl DbInner {
-    /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
-    /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
-    pub fn flushes_without_merging(&self) -> bool {
-        let memory = self.front.memory();
-        // Index tables are always merged, unless their memory is needed.
-        let at_once = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
-        at_once || memory.may_stall_writers()
-    }
-
     /// Flushes what was picked; a failure is a background error.
     pub(super) fn do_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
         let done = guarded("a flush", || self.run_flush(pick, false));

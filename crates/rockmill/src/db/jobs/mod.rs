@@ -10,7 +10,7 @@
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |
 //! | `extra_runs.rs` | extra runs made for tests |
 //! | `error_recovery.rs` | background errors, and how the store resumes |
-//! | `running.rs`, `timer.rs` | which jobs run; what is done now and then |
+//! | `timer.rs` | what is done now and then |
 
 pub(crate) mod compact;
 pub(crate) mod error_recovery;
@@ -21,7 +21,6 @@ pub(crate) mod index_merge;
 pub(crate) mod manual;
 pub(crate) mod ordered_commit;
 pub(crate) mod refit;
-pub(crate) mod running;
 pub(crate) mod threads;
 pub(crate) mod timer;
 

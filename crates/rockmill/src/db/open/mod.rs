@@ -18,9 +18,6 @@ pub(crate) mod wal_owner;
 
 use rockmill_io::FileLock;
 
-use crate::db::DbInner;
-use crate::db::catalog::column_family::CfData;
-use crate::error::{Error, Result};
 use crate::sync::{Mutex, RwLockReadGuard};
 use secondary::Following;
 
@@ -66,6 +63,11 @@ impl Opened {
         &self.session_id
     }
 
+    /// It follows another process's database.
+    pub fn is_secondary(&self) -> bool {
+        self.following.is_one()
+    }
+
     /// Keeps a secondary as it is while the result lives: its snapshots hold nothing back.
     pub fn hold_still(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.following.hold_still()
@@ -75,40 +77,6 @@ impl Opened {
     pub fn let_go(&self) {
         self.locks.wal_dir.lock().take();
         self.locks.db.lock().take();
-    }
-}
-
-impl DbInner {
-    /// Refuses a handle of another database or of an earlier opening.
-    #[inline]
-    pub fn check_family(&self, cf: &CfData) -> Result<()> {
-        if cf.opening == self.opened.number { Ok(()) } else { Err(self.foreign_family(&cf.name)) }
-    }
-
-    #[cold]
-    fn foreign_family(&self, name: &str) -> Error {
-        Error::invalid_argument(format!(
-            "{}: the handle of column family {name:?} is of another database, or of an earlier opening of this one: get \
-             one from cf_handle",
-            self.path.display()
-        ))
-    }
-
-    /// True for an instance that follows another process's database.
-    pub fn is_secondary(&self) -> bool {
-        self.opened.following.is_one()
-    }
-
-    /// Refuses what changes a read-only database.
-    pub fn check_writable(&self) -> Result<()> {
-        if self.opened.read_only {
-            let how = if self.is_secondary() { "as a secondary instance" } else { "read-only" };
-            return Err(Error::not_supported(format!(
-                "{} was opened {how}; open it with Db::open to change it",
-                self.path.display()
-            )));
-        }
-        Ok(())
     }
 }
 

@@ -291,7 +291,8 @@ impl DbInner {
                 }
             }
         }
-        for (level, tables) in version.levels.iter().enumerate().skip(from.level.max(1)) {
+        let below = version.levels.iter().enumerate().skip(from.level.max(1));
+        for (level, tables) in below.filter(|(_, tables)| !tables.is_empty()) {
             for (run, files) in tables.runs().enumerate() {
                 // Versions of one key may stand in neighbouring files that share it as a boundary.
                 let mut i = match (level, run).cmp(&(from.level, from.run)) {

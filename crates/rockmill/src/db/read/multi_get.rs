@@ -11,10 +11,11 @@
 //!
 //! Where there is no ring, where only one lookup waits, and where a read failed, lookups read for themselves.
 
+use std::io;
 use std::sync::Arc;
 
 use rockmill_format::SequenceNumber;
-use rockmill_io::ring::{BatchIo, Pieces, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
+use rockmill_io::ring::{BatchIo, Pieces, ReadOptions as StreamOptions};
 
 use crate::compaction::{LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
@@ -28,8 +29,6 @@ use crate::statistics::{Histogram, MaybeStatistics};
 
 /// Lookups that wait at a time: more bring a device nothing, and each has its key and findings in memory.
 const WAITING_MAX: usize = 128;
-/// Blocks that touch are read together up to this size.
-const SPAN_BYTES: usize = 64 << 10;
 /// Reads in flight.
 const READS_IN_FLIGHT: usize = 64;
 
@@ -55,23 +54,6 @@ struct Late<'k> {
     index: usize,
     cf: &'k CfData,
     ctx: GetContext<'k>,
-}
-
-/// A block, and for which of the lookups that wait.
-struct Wanted {
-    lookup: usize,
-    block: WantedBlock,
-    /// The file's number in the plan.
-    file: u32,
-}
-
-impl Wanted {
-    /// Its bytes, if they are in the window.
-    fn bytes_in<'w>(&self, window: &'w Window) -> Option<&'w [u8]> {
-        let span = window.span();
-        let start = usize::try_from(self.block.offset.checked_sub(span.offset)?).ok()?;
-        if span.file == self.file { window.get(start..start.checked_add(self.block.len)?) } else { None }
-    }
 }
 
 /// The values of many keys, in the making.
@@ -207,24 +189,9 @@ impl<'k> Many<'k, '_> {
 
     /// Reads all values of `late`, in its order.
     fn read_values(&self, io: &BatchIo, late: &[Late<'_>]) -> Option<Pieces> {
-        let mut pieces = Pieces::default();
-        let mut files: Vec<(*const (), u32)> = Vec::new();
-        for (_, value) in late.iter().flat_map(|l| l.ctx.late.iter().flatten()) {
-            let WantedBlock { file, path, offset, len, grows } = value.wanted();
-            let same = Arc::as_ptr(&file).cast::<()>();
-            let number = match files.iter().rfind(|(known, _)| *known == same) {
-                Some((_, number)) => *number,
-                None => pieces.add_file(&file, &path, grows),
-            };
-            if number as usize == files.len() {
-                files.push((same, number));
-            }
-            pieces.add(number, offset, len);
-        }
+        let values = late.iter().flat_map(|l| l.ctx.late.iter().flatten());
         let began = self.db.opts.statistics.start_now();
-        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
-        pieces.begin(io, options, GAP_MAX).ok()?;
-        pieces.finish().ok()?;
+        let (pieces, _) = read_together(io, values.map(|(_, value)| value.wanted()), GAP_MAX).ok()?;
         self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
         Some(pieces)
     }
@@ -248,59 +215,51 @@ impl<'k> Many<'k, '_> {
         }
     }
 
-    /// Reads the blocks that `lookups` wait for. False when not all are there.
+    /// Reads the blocks that `lookups` wait for. False when they are not there.
     fn read(&self, io: &BatchIo, lookups: &mut [Lookup<'_>]) -> bool {
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(lookups.len());
-        for (lookup, l) in lookups.iter_mut().enumerate() {
-            let block = l.ctx.waiting.as_mut().and_then(|w| w.wanted.take());
-            wanted.extend(block.map(|block| Wanted { lookup, block, file: 0 }));
-        }
-        let same = |block: &WantedBlock| Arc::as_ptr(&block.file).cast::<()>();
-        wanted.sort_by_key(|w| (same(&w.block), w.block.offset));
-        let mut plan = ReadPlan::new();
-        let mut spans = Vec::new();
-        for of_file in wanted.chunk_by_mut(|a, b| same(&a.block) == same(&b.block)) {
-            let Some(first) = of_file.first() else { continue };
-            let number = plan.add_file(Arc::clone(&first.block.file), &first.block.path);
-            let mut ranges: Vec<(u64, u32)> = Vec::with_capacity(of_file.len());
-            for w in of_file {
-                w.file = number;
-                let Ok(len) = u32::try_from(w.block.len) else { return false };
-                ranges.push((w.block.offset, len));
-            }
-            ranges.dedup();
-            spans.extend(coalesce(number, ranges, SPAN_BYTES));
-        }
-        let (reads, run) = (spans.len() as u64, plan.add_run(spans));
-        let bytes = plan.bytes();
+        let waiting = lookups.iter_mut().filter_map(|l| l.ctx.waiting.as_deref_mut());
+        let (waiting, wanted): (Vec<_>, Vec<_>) =
+            waiting.filter_map(|w| w.wanted.take().map(|wanted| (w, wanted))).unzip();
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
         let users_began = self.db.pacing.read_protection().read_begins();
-        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
-        let Ok(mut stream) = io.read(plan, options) else { return false };
-        // Windows come in the order of the blocks, each with one block or several.
-        let mut window: Option<Window> = None;
-        for w in wanted {
-            let raw = loop {
-                if let Some(raw) = window.as_ref().and_then(|window| w.bytes_in(window)) {
-                    break raw.to_vec();
-                }
-                match stream.next(run) {
-                    Ok(Some(next)) => window = Some(next),
-                    Ok(None) | Err(_) => return false,
-                }
-            };
-            if let Some(waiting) = &mut lookups[w.lookup].ctx.waiting {
-                waiting.arrived = Some(raw);
-            }
-        }
+        let Ok((pieces, bytes)) = read_together(io, wanted, 0) else { return false };
         self.db.pacing.read_protection().read_ends(users_began);
         drop(timer);
-        perf::count(PerfMetric::BlockReadCount, reads);
+        perf::count(PerfMetric::BlockReadCount, pieces.reads() as u64);
         perf::count(PerfMetric::BlockReadByte, bytes);
         self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
+        for (number, waiting) in waiting.into_iter().enumerate() {
+            waiting.arrived = Some(pieces.piece(number).to_vec());
+        }
         true
     }
+}
+
+/// Reads all of `wanted`, together what has at most `gap_max` bytes in between. Gives how many bytes were read, too.
+fn read_together(
+    io: &BatchIo,
+    wanted: impl IntoIterator<Item = WantedBlock>,
+    gap_max: u64,
+) -> io::Result<(Pieces, u64)> {
+    let mut pieces = Pieces::default();
+    let mut files: Vec<(*const (), u32)> = Vec::new();
+    for WantedBlock { file, path, offset, len, grows } in wanted {
+        let same = Arc::as_ptr(&file).cast::<()>();
+        let number = match files.iter().rfind(|(known, _)| *known == same) {
+            Some((_, number)) => *number,
+            None => {
+                let number = pieces.add_file(&file, &path, grows);
+                files.push((same, number));
+                number
+            }
+        };
+        pieces.add(number, offset, len);
+    }
+    let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+    let bytes = pieces.begin(io, options, gap_max)?;
+    pieces.finish()?;
+    Ok((pieces, bytes))
 }
 
 impl Db {

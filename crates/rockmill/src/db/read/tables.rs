@@ -1,12 +1,11 @@
 //! The table cache: opens table files when they are first needed and keeps them open.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use rockmill_format::edit::FileEntry;
 use rockmill_format::{InternalKeyComparator, SliceTransform};
-use rockmill_io::AccessPattern;
+use rockmill_io::{AccessPattern, FileSystem};
 
 use crate::db::DbInner;
 use crate::db::catalog::column_family::CfData;
@@ -17,7 +16,7 @@ use crate::options::{CfOptions, DbOptions, TableKind};
 use crate::pacing::read_protection::ReadProtection;
 use crate::panics::guarded;
 use crate::perf_context::{self as perf, PerfMetric};
-use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::table::{AutoReadahead, BlockCache, MetaCaching, OpenFile, Table, TableOpenOptions};
@@ -33,8 +32,11 @@ const WEIGHED_MAX: usize = 1000;
 
 /// Which tables are open, and the blocks of those whose options name no cache.
 pub(crate) struct TableCache {
-    /// As they were when the database was opened.
-    options: DbOptions,
+    fs: Arc<dyn FileSystem>,
+    statistics: Option<Arc<Statistics>>,
+    /// [`DbOptions::use_direct_reads`] and [`DbOptions::advise_random_on_open`].
+    direct: bool,
+    advise_random: bool,
     default_cache: Option<Arc<BlockCache>>,
     read_protection: Arc<ReadProtection>,
     /// Those that `max_open_files` bounds. A leaf lock.
@@ -144,7 +146,10 @@ impl TableCache {
         read_protection: &Arc<ReadProtection>,
     ) -> Self {
         Self {
-            options: options.clone(),
+            fs: Arc::clone(&options.fs),
+            statistics: options.statistics.clone(),
+            direct: options.use_direct_reads,
+            advise_random: options.advise_random_on_open,
             default_cache,
             read_protection: Arc::clone(read_protection),
             open: Mutex::new(OpenTables::bounded(options.max_open_files)),
@@ -282,9 +287,8 @@ impl TableCache {
         settings: &TableSettings,
         caching: MetaCaching,
     ) -> Result<Arc<Table>> {
-        let direct = self.options.use_direct_reads;
-        let OpenFile { path, file } = version::open_file(&*self.options.fs, &settings.dirs, file, direct)?;
-        if !self.options.advise_random_on_open {
+        let OpenFile { path, file } = version::open_file(&*self.fs, &settings.dirs, file, self.direct)?;
+        if !self.advise_random {
             file.advise(AccessPattern::Normal);
         }
         let options = TableOpenOptions {
@@ -292,7 +296,7 @@ impl TableCache {
             cmp: settings.cmp.clone(),
             cache: settings.cache.clone(),
             largest_seqno,
-            statistics: self.options.statistics.clone(),
+            statistics: self.statistics.clone(),
             read_protection: Some(Arc::clone(&self.read_protection)),
             prefix_extractor: settings.prefix_extractor.clone(),
         };
@@ -301,7 +305,7 @@ impl TableCache {
 
     /// Opens a table, counted and timed.
     fn open_counted(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
-        let statistics = &self.options.statistics;
+        let statistics = &self.statistics;
         statistics.add(Ticker::NoFileOpens, 1);
         let began = statistics.start_now();
         let opened = self.open_table(file, settings);
@@ -344,11 +348,6 @@ impl TableCache {
 }
 
 impl DbInner {
-    /// Where a file of a table of a column family is.
-    pub fn table_path(&self, dirs: &TableDirs, file: TableFile) -> PathBuf {
-        version::table_path(&*self.opts.fs, dirs, file)
-    }
-
     /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
     /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
     /// them.

@@ -5,6 +5,7 @@
 //! | `events.rs` | who tells listeners, and what goes to LOG |
 //! | `stats.rs`, `stats_text.rs` | what is always counted; its text |
 //! | `properties.rs`, `summary.rs` | properties by name; a database that is not open, in brief |
+//! | `live_files.rs`, `running.rs` | which tables there are; which jobs run |
 //! | `approximate_sizes.rs`, `memory_usage.rs` | sizes of key ranges; memory by what has it |
 //! | `explain.rs` | what a compaction would do |
 
@@ -12,8 +13,10 @@ pub(crate) mod approximate_sizes;
 pub(crate) mod events;
 #[cfg(feature = "internals")]
 pub(crate) mod explain;
+pub(crate) mod live_files;
 pub(crate) mod memory_usage;
 pub(crate) mod properties;
+pub(crate) mod running;
 pub(crate) mod stats;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
@@ -22,7 +25,14 @@ use crate::event_listener::WriteStallCondition;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use events::DeferredEvents;
-use stats_text::Reported;
+use stats::DbCounters;
+
+/// What the last text of the database's counters said, and when.
+#[derive(Debug, Default)]
+struct Reported {
+    micros: u64,
+    counters: DbCounters,
+}
 
 /// What was told of an open database, and what is still to be told.
 #[derive(Debug)]

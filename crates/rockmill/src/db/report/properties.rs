@@ -1,5 +1,5 @@
 //! What users can ask about the store: `rocksdb.*` properties and levels. The texts of several lines are in
-//! `stats_text.rs`, tables in `files/live_files.rs`.
+//! `stats_text.rs`, tables in `live_files.rs`.
 
 use std::fmt::Write;
 use std::sync::Arc;

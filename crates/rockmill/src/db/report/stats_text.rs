@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rockmill_format::printable;
 
+use crate::db::report::Reported;
 use crate::db::report::events::LevelJobStats;
 use crate::db::report::properties::levels;
 use crate::db::report::stats::DbCounters;
@@ -16,13 +17,6 @@ use crate::version::Version;
 
 const MB: f64 = 1_048_576.0;
 const GB: f64 = 1_073_741_824.0;
-
-/// What the last text of the database's counters said, and when.
-#[derive(Debug, Default)]
-pub(crate) struct Reported {
-    micros: u64,
-    counters: DbCounters,
-}
 
 impl DbInner {
     fn micros_up(&self) -> u64 {

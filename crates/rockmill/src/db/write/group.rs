@@ -35,6 +35,7 @@ use crate::db::{ColumnFamily, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
 use crate::front::{BufferLimit, LoggedBatch, entry_of};
+use crate::info_log::log_error;
 use crate::options::WriteOptions;
 use crate::panics::caught;
 use crate::perf_context::{self as perf, PerfMetric};
@@ -259,6 +260,18 @@ impl DbInner {
             });
             let _ = caught("the end of a write", || self.take_back_records(place.wal_size));
         })
+    }
+
+    /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
+    /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
+    /// meanwhile. So nothing more is written to that WAL, and the records leave it.
+    #[cold]
+    fn take_back_records(&self, size: u64) {
+        let Some((size, cut)) = self.front.take_back(size) else { return };
+        self.state.lock().logs.cut_newest(size);
+        if let Err(e) = cut {
+            log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
+        }
     }
 
     fn count_group(&self, own: &BatchRep, members: &[Arc<Slot>], keys: u64) {

@@ -59,6 +59,15 @@ impl DbInner {
         LogsNow { newest: others.map_or(0, |_| self.front.log_size()), others: others.unwrap_or(0), ..index.logs() }
     }
 
+    /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
+    /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
+    pub fn flushes_without_merging(&self) -> bool {
+        let memory = self.front.memory();
+        // Index tables are always merged, unless their memory is needed.
+        let at_once = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
+        at_once || memory.may_stall_writers()
+    }
+
     /// What is observed of each column family.
     fn families_now<'a>(
         &self,

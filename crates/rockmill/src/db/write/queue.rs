@@ -383,6 +383,7 @@ impl WriteQueue {
     }
 
     /// Becomes leader if there is none.
+    #[inline]
     pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
         self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
     }
@@ -544,6 +545,7 @@ impl WriteQueue {
     }
 
     /// Takes waiters from the front that may share a group with a leader of these options.
+    #[inline]
     pub(crate) fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
         let mut q = self.inner.lock();
         if q.waiting.is_empty() {
@@ -564,6 +566,7 @@ impl WriteQueue {
 
 /// Inserts a group's batches: the leader's, numbered from `first`, and those of members, who have theirs. With
 /// `shared`, members who are awake insert their own.
+#[inline]
 pub(crate) fn insert_group(
     db: &DbInner,
     own: &BatchRep,

@@ -5,7 +5,7 @@ use std::path::Path;
 use rockmill_format::SliceTransform;
 use rockmill_format::ValueType::{self, Deletion, Merge, RangeDeletion, SingleDeletion, Value};
 use rockmill_format::comparator::{Comparator, FnComparator, ReverseBytewiseComparator};
-use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
+use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK};
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
 

@@ -25,9 +25,6 @@ use crate::table::TableScan;
 use crate::table::cache::CachedBlock;
 use crate::table::options::{AutoReadahead, TableReadOptions};
 
-/// A block without entries, for cursors that have no block yet: no restart points.
-const NO_BLOCK: [u8; 4] = [0; 4];
-
 /// Gives data blocks one at a time.
 pub trait Source: Send {
     /// Makes block `at` of the index the current one.
@@ -75,6 +72,7 @@ pub struct TableIter<S: Source> {
 }
 
 impl TableIter<Cached> {
+    #[inline]
     pub(in crate::table) fn cached(table: BlockAccess, ro: TableReadOptions) -> Self {
         let source = Cached::new(table.auto_readahead, ro);
         Self::new(table, source)
@@ -110,9 +108,10 @@ impl<S: StreamSource> TableScan for TableIter<S> {
 }
 
 impl<S: Source> TableIter<S> {
+    // Made where it is to be, which is not here.
+    #[inline(always)]
     fn new(table: BlockAccess, source: S) -> Self {
-        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
-        let cursor = BlockCursor::new(layout, table.data_kind());
+        let cursor = BlockCursor::new(BlockLayout::empty(), table.data_kind());
         Self { table, meta: MetaHold::Nothing, source, cursor, at: 0, loaded: false, error: None }
     }
 
@@ -179,8 +178,7 @@ impl<S: Source> TableIter<S> {
     /// Off any entry.
     fn invalidate(&mut self) {
         self.loaded = false;
-        let layout = BlockLayout::parse(&NO_BLOCK).unwrap_or_else(|e| unreachable!("an empty block is a block: {e}"));
-        self.cursor.reset(layout, self.table.data_kind());
+        self.cursor.reset(BlockLayout::empty(), self.table.data_kind());
     }
 
     /// True when the step went well; keeps the error otherwise.

@@ -218,9 +218,8 @@ impl BlockBasedTable {
         }
         while cursor.valid() {
             let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
-            if self.cmp.compare_user(key.user_key, key::user_key(ikey)).is_ne()
-                || key.value_type == ValueType::Placeholder
-            {
+            let same = self.cmp.is_same_user_key(key.user_key, key::user_key(ikey));
+            if !same || key.value_type == ValueType::Placeholder {
                 return Ok(false);
             }
             if !ctx.offer(key, ValueSource::Block(&block, cursor.value_range())) {
