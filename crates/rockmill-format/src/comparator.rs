@@ -23,9 +23,10 @@ pub trait Comparator: Send + Sync {
     fn find_shortest_separator(&self, _start: &mut Vec<u8>, _limit: &[u8]) {}
     /// May change `key` to a shorter key that is not less than it. Leaving it as it is is always right.
     fn find_short_successor(&self, _key: &mut Vec<u8>) {}
-    /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then the hash index
-    /// of data blocks is neither written nor used: it finds a key by its bytes. True unless a comparator says
-    /// otherwise; say `false` where only keys of the same bytes are equal.
+    /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then keys are told
+    /// apart by `compare` alone, and the hash index of data blocks, which finds a key by its bytes, is neither written
+    /// nor used. True unless a comparator says otherwise. Say `false` only where keys are equal that have the same
+    /// bytes and no others: lookups and compactions then go by bytes, and would take equal keys for different ones.
     fn can_keys_with_different_byte_contents_be_equal(&self) -> bool {
         self.builtin().is_none()
     }

@@ -168,15 +168,15 @@ impl<'k> Many<'k, '_> {
         let values: usize = late.iter().flat_map(|l| &l.ctx.late).map(Vec::len).sum();
         // A single one is read by itself; so are all where the reads fail, and say what is wrong.
         let read = self.io.as_ref().filter(|_| values > 1).and_then(|io| self.read_values(io, &late));
-        let mut number = 0;
+        let mut asked = 0;
         for Late { index, cf, mut ctx } in late {
             let mut done = Ok(());
             for (place, value) in ctx.late.take().unwrap_or_default() {
                 let bytes = match &read {
-                    Some(pieces) => value.join(pieces.piece(number).to_vec()),
+                    Some(read) => value.join(read.of(asked).to_vec()),
                     None => value.read(),
                 };
-                number += 1;
+                asked += 1;
                 match bytes {
                     Ok(bytes) => ctx.fill(place, bytes),
                     Err(e) => done = done.and(Err(e)),
@@ -188,12 +188,12 @@ impl<'k> Many<'k, '_> {
     }
 
     /// Reads all values of `late`, in its order.
-    fn read_values(&self, io: &BatchIo, late: &[Late<'_>]) -> Option<Pieces> {
+    fn read_values(&self, io: &BatchIo, late: &[Late<'_>]) -> Option<Together> {
         let values = late.iter().flat_map(|l| l.ctx.late.iter().flatten());
         let began = self.db.opts.statistics.start_now();
-        let (pieces, _) = read_together(io, values.map(|(_, value)| value.wanted()), GAP_MAX).ok()?;
+        let read = Together::read(io, values.map(|(_, value)| value.wanted()), GAP_MAX).ok()?;
         self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
-        Some(pieces)
+        Some(read)
     }
 
     /// Sees to all lookups that wait.
@@ -223,43 +223,63 @@ impl<'k> Many<'k, '_> {
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
         let users_began = self.db.pacing.read_protection().read_begins();
-        let Ok((pieces, bytes)) = read_together(io, wanted, 0) else { return false };
+        let read = Together::read(io, wanted, 0);
         self.db.pacing.read_protection().read_ends(users_began);
         drop(timer);
-        perf::count(PerfMetric::BlockReadCount, pieces.reads() as u64);
-        perf::count(PerfMetric::BlockReadByte, bytes);
+        let Ok(read) = read else { return false };
+        perf::count(PerfMetric::BlockReadCount, read.pieces.reads() as u64);
+        perf::count(PerfMetric::BlockReadByte, read.bytes);
         self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
-        for (number, waiting) in waiting.into_iter().enumerate() {
-            waiting.arrived = Some(pieces.piece(number).to_vec());
+        for (asked, waiting) in waiting.into_iter().enumerate() {
+            waiting.arrived = Some(read.of(asked).to_vec());
         }
         true
     }
 }
 
-/// Reads all of `wanted`, together what has at most `gap_max` bytes in between. Gives how many bytes were read, too.
-fn read_together(
-    io: &BatchIo,
-    wanted: impl IntoIterator<Item = WantedBlock>,
-    gap_max: u64,
-) -> io::Result<(Pieces, u64)> {
-    let mut pieces = Pieces::default();
-    let mut files: Vec<(*const (), u32)> = Vec::new();
-    for WantedBlock { file, path, offset, len, grows } in wanted {
-        let same = Arc::as_ptr(&file).cast::<()>();
-        let number = match files.iter().rfind(|(known, _)| *known == same) {
-            Some((_, number)) => *number,
-            None => {
-                let number = pieces.add_file(&file, &path, grows);
-                files.push((same, number));
-                number
+/// What was read for several who asked.
+struct Together {
+    pieces: Pieces,
+    /// The piece of each who asked.
+    piece_of: Vec<usize>,
+    /// Bytes that were read.
+    bytes: u64,
+}
+
+impl Together {
+    /// Reads all of `wanted`, together what has at most `gap_max` bytes in between. Neighbours that want the same share
+    /// a piece: keys in order are often in one block.
+    fn read(io: &BatchIo, wanted: impl IntoIterator<Item = WantedBlock>, gap_max: u64) -> io::Result<Self> {
+        let mut pieces = Pieces::default();
+        let mut files: Vec<(*const (), u32)> = Vec::new();
+        let (mut piece_of, mut before) = (Vec::new(), None);
+        for WantedBlock { file, path, offset, len, grows } in wanted {
+            let same = Arc::as_ptr(&file).cast::<()>();
+            let number = match files.iter().rfind(|(known, _)| *known == same) {
+                Some((_, number)) => *number,
+                None => {
+                    let number = pieces.add_file(&file, &path, grows);
+                    files.push((same, number));
+                    number
+                }
+            };
+            let place = (number, offset, len);
+            if before != Some(place) {
+                pieces.add(number, offset, len);
+                before = Some(place);
             }
-        };
-        pieces.add(number, offset, len);
+            piece_of.push(pieces.len() - 1);
+        }
+        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        let bytes = pieces.begin(io, options, gap_max)?;
+        pieces.finish()?;
+        Ok(Self { pieces, piece_of, bytes })
     }
-    let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
-    let bytes = pieces.begin(io, options, gap_max)?;
-    pieces.finish()?;
-    Ok((pieces, bytes))
+
+    /// What the one who asked as this number was given.
+    fn of(&self, asked: usize) -> &[u8] {
+        self.pieces.piece(self.piece_of[asked])
+    }
 }
 
 impl Db {
