@@ -100,7 +100,7 @@ fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
 #[test]
 fn nothing_is_lost_in_the_order_of_a_hash() {
     let config = "random,table=tph-4";
-    let args = ["--scenario", "hashed", "--duration", "4s", "--kill-every", "600ms", "--config", config];
+    let args = ["--scenario", "hashed", "--duration", "5s", "--kill-every", "400ms", "--config", config];
     let Some(f) = run("kills in hash range", &[&args[..], &["--check-every", "2"]].concat()) else { return };
     assert!(number(&f, "kills") >= 2 && number(&f, "operations") > 1000, "{f}");
     assert!(number(&f, "file_checks") >= 2 && number(&f, "rocksdb_checks") == 0, "{f}");

@@ -48,7 +48,7 @@ declare_options! {
     /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
     /// Which kind of tables is written. Tables of the other kind that are there stay, and are rewritten as compactions
-    /// come to them. RocksDB refuses a database with TPH tables.
+    /// come to them. RocksDB refuses a database with TPH tables of several files (docs/tph.md).
     table_factory: TableKind = TableKind::BlockBased, fixed;
     /// Of block-based tables, and of TPH tables what they share with those.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
