@@ -9,11 +9,13 @@
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
 //! | `memory.rs` | where their memory comes from, and what bounds it |
 //! | `recovery.rs` | what logs hold comes back into memtables |
+//! | `kept_logs.rs` | logs that stay in use after a recovery are made durable |
 //! | `follow.rs` | memtables of those who only read logs |
 
 pub(crate) mod family;
 pub(crate) mod follow;
 pub(crate) mod index_merge;
+mod kept_logs;
 pub(crate) mod logs;
 pub(crate) mod memory;
 pub(crate) mod recovery;

@@ -1,20 +1,18 @@
 //! WAL recovery: what was acknowledged and is in no table comes back into memtables.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::batch::{self, BatchRep};
 use rockmill_format::log::place::RecordPlace;
-use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
+use rockmill_format::log::{DamageKind, LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
-use rockmill_io::{FileSystem, WriteOptions};
 
 use super::WalMemtable;
+use super::kept_logs::{self, Replayed};
 use super::wal::{Follows, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
-use crate::version::LogSource;
+use crate::version::{BlockHashes, LogSource};
 
 /// The store whose logs are replayed.
 pub(crate) trait RecoveryHost {
@@ -58,6 +56,13 @@ pub(crate) struct RecoveryPlan {
     pub keep_logs: bool,
 }
 
+impl RecoveryPlan {
+    /// Logs are kept if nothing that is found in them speaks against it.
+    fn may_keep(&self) -> bool {
+        self.flush_full && self.keep_logs
+    }
+}
+
 /// What recovery came to.
 pub(crate) struct Recovered {
     /// The newest sequence number that was replayed, if one was.
@@ -88,6 +93,8 @@ struct Replay {
     irregular: bool,
     /// Bytes of records since memtables were last looked at for whether they are full.
     unchecked: usize,
+    /// What was read, of logs that may be kept.
+    logs: Vec<Replayed>,
 }
 
 /// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
@@ -122,13 +129,17 @@ impl WalMemtable {
             oldest,
             irregular: false,
             unchecked: 0,
+            logs: Vec::new(),
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             host.pass_number(number);
             if plan.flush_full {
                 host.seal_full(number);
             }
-            self.replay_wal(host, number, &mut replay, plan)?;
+            let hashes = self.replay_wal(host, number, &mut replay, plan)?;
+            if plan.may_keep() {
+                replay.logs.push(Replayed { number, path: self.log_path(number), hashes });
+            }
         }
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
@@ -136,27 +147,17 @@ impl WalMemtable {
             // would refuse a database that lost nothing.
             host.check_tables_not_ahead(at, if replay.hole_is_doubtful { replay.next } else { 0 })?;
         }
-        let keep = plan.flush_full && plan.keep_logs && !replay.irregular && replay.any;
+        let keep = plan.may_keep() && !replay.irregular && replay.any;
         let follows = Follows { wal: replay.last_wal, end: replay.next };
-        Ok(Recovered {
-            last_sequence: replay.any.then(|| replay.next - 1),
-            kept: if keep { Some(self.keep_logs(logs, host.oldest_log(), follows)?) } else { None },
-        })
-    }
-
-    /// The WALs that memtables were recovered from, made durable: the process that wrote them may not have done so, and
-    /// what is written and synced from now on must be preceded by what they hold.
-    ///
-    /// They are written anew for that, with the same bytes. That process may have seen a sync fail: the kernel then has
-    /// the contents, which were just read, and takes them for written; another sync would succeed and do nothing.
-    fn keep_logs(&self, logs: &[u64], oldest: Option<u64>, follows: Follows) -> Result<KeptLogs> {
-        let mut kept = Vec::new();
-        for &number in logs.iter().filter(|&&n| oldest.is_some_and(|o| n >= o)) {
-            let path = self.log_path(number);
-            let size = write_anew(&*self.fs, &path);
-            kept.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
+        let (last_sequence, oldest) = (replay.any.then(|| replay.next - 1), host.oldest_log());
+        let mut kept = None;
+        if keep {
+            // What is written and synced from now on must be preceded by what they hold.
+            let mut read = replay.logs;
+            read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
+            kept = Some(KeptLogs { logs: kept_logs::make_durable(&*self.fs, &read)?, follows });
         }
-        Ok(KeptLogs { logs: kept, follows })
+        Ok(Recovered { last_sequence, kept })
     }
 
     /// Refuses a WAL that the MANIFEST keeps although all its updates are in tables, if it has a transaction that was
@@ -179,20 +180,22 @@ impl WalMemtable {
         Ok(())
     }
 
+    /// Replays a log. Gives the hashes of what was read of it, if it may be kept.
     fn replay_wal(
         &self,
         host: &impl RecoveryHost,
         number: u64,
         replay: &mut Replay,
         plan: &RecoveryPlan,
-    ) -> Result<()> {
+    ) -> Result<BlockHashes> {
         let path = self.log_path(number);
         let mode = plan.mode;
         let file = self
             .fs
             .open_sequential(&path)
             .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
-        let mut reader = LogReader::new(LogSource::new(file), number);
+        let source = if plan.may_keep() { LogSource::with_hashes(file) } else { LogSource::new(file) };
+        let mut reader = LogReader::new(source, number);
         let mut record = Vec::new();
         let mut first = true;
         let mut values: Option<Arc<LogFile>> = None;
@@ -245,7 +248,7 @@ impl WalMemtable {
                 match replay_record(host, mode, (number, at.as_ref()), &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
                     // This WAL does not follow on from where the hole is: all of it is after the point in time.
-                    Ok(Applied::BehindHole) => return Ok(()),
+                    Ok(Applied::BehindHole) => return Ok(BlockHashes::default()),
                     Err(e) => {
                         replay.irregular = true;
                         action = mode.action_on_error(&e);
@@ -260,7 +263,7 @@ impl WalMemtable {
                         replay.hole = Some(number);
                         replay.hole_is_doubtful = reader.is_recycled() && replay.last_wal == number;
                     }
-                    return Ok(());
+                    return Ok(reader.source_mut().take_hashes());
                 }
                 RecoveryAction::Fail => {
                     let e = failure.unwrap_or_else(|| FormatError::corruption("damaged record", 0));
@@ -340,28 +343,6 @@ fn replay_record(
     replay.last_wal = number;
     *record = batch.into_bytes();
     Ok(Applied::Yes)
-}
-
-/// Overwrites a file with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
-/// the same. Each is read twice before it is written: a bit that flipped on the way would stay.
-fn write_anew(fs: &dyn FileSystem, path: &Path) -> io::Result<u64> {
-    let mut first = LogSource::new(fs.open_sequential(path)?);
-    let mut second = LogSource::new(fs.open_sequential(path)?);
-    let mut to = fs.reuse(path, path, WriteOptions::default())?;
-    let (mut buf, mut again) = (vec![0; 64 << 10], vec![0; 64 << 10]);
-    loop {
-        let n = first.read_block(&mut buf)?;
-        if second.read_block(&mut again[..n])? != n || buf[..n] != again[..n] {
-            return Err(io::Error::other("it reads differently the second time; nothing was changed"));
-        }
-        if n == 0 {
-            break;
-        }
-        to.append(&buf[..n])?;
-    }
-    to.sync()?;
-    to.close()?;
-    Ok(to.len())
 }
 
 enum Applied {
