@@ -17,6 +17,7 @@ use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::{LogFile, LoggedValue};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{MemTableFilter, left_in_log};
+use crate::sync::Share;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 static NO_FILTER: MemTableFilter = MemTableFilter { bytes: 0, whole_keys: false, prefixes: None };
@@ -525,7 +526,8 @@ fn a_filter_leaves_lookups_and_seeks_out() {
 fn log_reads(fs: &MemFileSystem) -> LogReads {
     let limits = BatchLimits { memory_bytes: 1 << 20, huge_pages: false, ..BatchLimits::default() };
     let io = fs.batch_io(BatchKind::Uring, &limits).unwrap();
-    LogReads { io, pace: None, together: 1, counts: Arc::default() }
+    let windows = Arc::new(Share::of(&Arc::default()));
+    LogReads { io, pace: None, together: 1, memory: 1 << 20, windows, counts: Arc::default() }
 }
 
 /// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.
