@@ -69,7 +69,7 @@ pub(crate) use wal_memtable::logs::Logs;
 pub(crate) use wal_memtable::memory::{BufferLimit, FrontMemory};
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
 pub(crate) use wal_memtable::view::{FrontView, SealedRuns};
-pub(crate) use wal_memtable::wal::Follows;
+pub(crate) use wal_memtable::wal::{Follows, Precedes};
 pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, wal_dir_of, wal_numbers};
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 

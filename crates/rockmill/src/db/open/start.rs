@@ -304,6 +304,11 @@ fn open_files(
     }
     let wal_dir = db.front.dir();
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
+    // Before the directory is claimed, which may write another note.
+    let expected = match &recovered {
+        Some(state) if !read_only && has_fast_path(&db) => expected_logs(&db, state.manifest_number)?,
+        _ => None,
+    };
     if wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, wal_dir)?;
@@ -336,7 +341,7 @@ fn open_files(
         // it was read. Whatever is older than the newest of the first list was there when the second began.
         let mut again = wal_numbers(&list(wal_dir)?);
         again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
-        db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
+        db.recover_wals(&again, false, None)?; // into memtables; nothing is kept or written
         db.open_tables_to_read()?;
         let state = db.state.lock();
         state.cfs.values().for_each(CfState::publish);
@@ -344,7 +349,7 @@ fn open_files(
         drop(state);
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
-    let kept = db.recover_wals(&logs, true)?;
+    let kept = db.recover_wals(&logs, true, expected)?;
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
@@ -356,6 +361,23 @@ fn open_files(
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// True for a database whose WALs are on a device of their own, as `fast_path` says.
+fn has_fast_path(db: &DbInner) -> bool {
+    !db.opts.fast_path.as_os_str().is_empty() && db.front.dir() != db.path
+}
+
+/// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are those of
+/// logs that were there. `None` where it did not, as with copies, and after RocksDB.
+fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
+    let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
+        return Ok(None);
+    };
+    let state = db.state.lock();
+    let families = state.cfs.values().map(|c| c.front.log_number());
+    // That of a column family without data stays behind.
+    Ok(Some(families.chain([began.log]).filter(|n| *n >= state.logs.bound()).collect()))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -428,6 +450,11 @@ fn finish_open(
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
+    if has_fast_path(db) {
+        // Both are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
+        let began = wal_owner::Began { manifest: manifest_number, log: wal_number };
+        wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
+    }
     let mut state = db.state.lock();
     state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
     db.update_pressure(&state);

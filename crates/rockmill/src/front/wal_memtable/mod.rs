@@ -52,6 +52,8 @@ pub(crate) struct WalMemtable {
     dir: PathBuf,
     /// Records gather in memory until a flush of the log (`manual_wal_flush`).
     gathers: bool,
+    /// A log that is left says which one comes after it.
+    chained: bool,
     retention: Retention,
     wal: Wal,
     memory: FrontMemory,
@@ -114,6 +116,7 @@ impl WalMemtable {
             clock: Arc::clone(&options.clock),
             dir: wal_dir_of(options, path),
             gathers: options.manual_wal_flush,
+            chained: !options.fast_path.as_os_str().is_empty(),
             retention: Retention::of(options),
             wal: Wal::default(),
             memory: FrontMemory::new(options, alarm),
@@ -228,7 +231,14 @@ impl WalMemtable {
         let number = number();
         let fresh = self.create_log(live, number, self.wal.take_for_reuse());
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
-        if let Some(before) = &*current {
+        if let Some(before) = current.as_mut() {
+            if self.chained
+                && let Err(error) = before.precede(number)
+            {
+                drop(fresh);
+                let _ = self.fs.remove(&self.log_path(number)); // an orphan is removed at the next open
+                return Err(LogFailure { what: "a write to the WAL", error });
+            }
             fresh.follow(before);
         }
         let left = self.wal.begin(&mut current, fresh);

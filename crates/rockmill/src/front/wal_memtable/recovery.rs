@@ -9,7 +9,7 @@ use rockmill_format::{FormatError, SequenceNumber};
 
 use super::WalMemtable;
 use super::kept_logs::{self, Replayed};
-use super::wal::{Follows, open_values};
+use super::wal::{Follows, Precedes, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
 use crate::version::{BlockHashes, LogSource};
@@ -40,7 +40,7 @@ pub(crate) trait RecoveryHost {
 }
 
 /// How logs are replayed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RecoveryPlan {
     /// What is done where a log is damaged.
     pub mode: RecoveryMode,
@@ -54,6 +54,9 @@ pub(crate) struct RecoveryPlan {
     pub flush_full: bool,
     /// Data is to stay in memory, and its logs with it, where that can be.
     pub keep_logs: bool,
+    /// Logs that must be there, and with them all that logs name. `None` where that is not known: what is missing may
+    /// never have been there.
+    pub expected: Option<Vec<u64>>,
 }
 
 impl RecoveryPlan {
@@ -95,6 +98,8 @@ struct Replay {
     unchecked: usize,
     /// What was read, of logs that may be kept.
     logs: Vec<Replayed>,
+    /// Logs that others name.
+    named: Vec<u64>,
 }
 
 /// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
@@ -118,6 +123,7 @@ impl WalMemtable {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
         let oldest = plan.oldest;
+        self.refuse_missing(logs, plan, plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER")))?;
         logs.iter().filter(|&&n| n >= plan.bound && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
         let mut replay = Replay {
             next: plan.next,
@@ -130,6 +136,7 @@ impl WalMemtable {
             irregular: false,
             unchecked: 0,
             logs: Vec::new(),
+            named: Vec::new(),
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             host.pass_number(number);
@@ -141,6 +148,8 @@ impl WalMemtable {
                 replay.logs.push(Replayed { number, path: self.log_path(number), hashes });
             }
         }
+        // A hole is no reason to go on where the file itself is gone.
+        self.refuse_missing(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
             // time. (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB
@@ -158,6 +167,30 @@ impl WalMemtable {
             kept = Some(KeptLogs { logs: kept_logs::make_durable(&*self.fs, &read)?, follows });
         }
         Ok(Recovered { last_sequence, kept })
+    }
+
+    /// Refuses to go on without a log that must be there: by its number, and by what says so.
+    ///
+    /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
+    /// not needed, which is below `oldest`.
+    fn refuse_missing<'a>(
+        &self,
+        logs: &[u64],
+        plan: &RecoveryPlan,
+        named: impl Iterator<Item = (u64, &'a str)>,
+    ) -> Result<()> {
+        // That mode takes what there is.
+        if plan.expected.is_none() || plan.mode == RecoveryMode::SkipAnyCorruptedRecords {
+            return Ok(());
+        }
+        let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
+        let Some((number, by)) = named.next() else { return Ok(()) };
+        Err(Error::corruption(format!(
+            "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Bring it back; \
+             if it is lost, open the database once with `wal_dir` in place of `fast_path`, which goes on without it and \
+             without what came after it",
+            self.log_path(number).display()
+        )))
     }
 
     /// Refuses a WAL that the MANIFEST keeps although all its updates are in tables, if it has a transaction that was
@@ -289,8 +322,10 @@ fn replay_record(
 ) -> std::result::Result<Applied, FormatError> {
     let batch = BatchRep::from_bytes(std::mem::take(record))?;
     let sequence = batch.sequence();
+    replay.named.extend(Precedes::read(&batch).map(|next| next.0));
     if *first {
         *first = false;
+        replay.named.extend(Follows::read(&batch).map(|follows| follows.wal));
         // The WAL before this one lost its end between two records, or as a whole. What follows then is behind that
         // hole, whatever its sequence number: `next` may be the MANIFEST's count of what was in that WAL alone.
         if let Some(follows) = Follows::read(&batch)
