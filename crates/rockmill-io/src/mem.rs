@@ -195,6 +195,15 @@ impl MemFileSystem {
         Ok(())
     }
 
+    /// Lets a file's pages leave the page cache, as the kernel may do at any time: reads find what is dirty, and
+    /// otherwise what the disk has. No call; part of a recording. Fails where no such file is.
+    pub fn drop_cache(&self, path: &Path) -> io::Result<()> {
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_file(path).map_err(|e| path_error("drop from the cache", path, e))?.0;
+        live.commit(Event::CacheDropped(id));
+        Ok(())
+    }
+
     /// From now on keeps every change, for [`replay`](Self::replay); forgets what was recorded before.
     pub fn start_recording(&self) {
         let mut live = self.shared.live.write();

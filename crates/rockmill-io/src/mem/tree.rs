@@ -71,6 +71,8 @@ pub(super) enum Event {
     Sync(Id),
     /// The file's sync or write-back failed: the kernel forgets what it had to write, without having written it.
     SyncFailed(Id),
+    /// The file's pages leave the page cache, but for those that are dirty.
+    CacheDropped(Id),
     /// The directory is synced.
     SyncDir(Id),
 }
@@ -250,6 +252,12 @@ impl Tree {
                 if let Some(file) = self.file_mut(*id) {
                     file.lost |= !file.pending.is_empty();
                     file.pending.clear();
+                }
+            }
+            Event::CacheDropped(id) => {
+                if let Some(file) = self.file_mut(*id) {
+                    file.current = Arc::new(file.on_disk().into_owned());
+                    file.lost = false;
                 }
             }
             Event::SyncDir(id) => self.sync_dir(*id),

@@ -1,0 +1,303 @@
+//! Logs of a fast path after a crash: what recovery keeps is durable, and what is missing is noticed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::{Checkpoint, Db, Env, ErrorKind, IteratorMode, Options, RecoveryMode, WriteOptions};
+use rockmill_io::{CountingFileSystem, CrashMode, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, SystemClock};
+use rockmill_skip::{Needs, skip};
+
+const EIO: i32 = 5;
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    o.set_fast_path("/fast", 1 << 30);
+    o.set_max_index_size(16 << 10);
+    // No flush comes by itself.
+    o.set_data_flush_trigger_size(1 << 30);
+    o
+}
+
+fn open(fs: &MemFileSystem) -> rockmill::Result<Db> {
+    Db::open(&options(fs), "/db")
+}
+
+fn synced() -> WriteOptions {
+    let mut o = WriteOptions::default();
+    o.set_sync(true);
+    o
+}
+
+fn key(i: usize) -> String {
+    format!("key{i:05}")
+}
+
+fn value(i: usize) -> Vec<u8> {
+    vec![b'a' + (i % 26) as u8; 300 + i % 500]
+}
+
+fn write(db: &Db, range: std::ops::Range<usize>) {
+    range.for_each(|i| db.put(key(i), value(i)).expect("a put"));
+}
+
+/// How many writes are there, all of them from the first on.
+fn prefix(db: &Db, what: &str) -> usize {
+    let all: BTreeMap<_, _> = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect();
+    for (i, (k, v)) in all.iter().enumerate() {
+        assert_eq!((&k[..], &v[..]), (key(i).as_bytes(), &value(i)[..]), "{what}: no prefix");
+    }
+    all.len()
+}
+
+/// The logs with records, oldest first.
+fn logs(fs: &MemFileSystem) -> Vec<PathBuf> {
+    let mut names = fs.list_dir(Path::new("/fast")).expect("a list");
+    names.retain(|n| n.ends_with(".log"));
+    names.sort();
+    let paths = names.iter().map(|n| Path::new("/fast").join(n));
+    paths.filter(|p| fs.file_size(p).expect("a size") > 0).collect()
+}
+
+/// A database whose process has died: 1,500 writes in several logs, of which the first third is durable.
+fn died() -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    let db = open(&fs).expect("open");
+    write(&db, 0..500);
+    db.flush_wal(true).expect("a sync");
+    write(&db, 500..1500);
+    let next = fs.next_process();
+    assert!(logs(&next).len() > 3, "{:?}", logs(&next));
+    next
+}
+
+/// What a power cut leaves after the opening and one synced write.
+fn check_durable(fs: &MemFileSystem, what: &str) {
+    let db = open(fs).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(prefix(&db, what), 1500);
+    db.put_opt(key(1500), value(1500), &synced()).expect("a synced write");
+    for mode in [CrashMode::SyncedOnly, CrashMode::Random(1), CrashMode::Random(2)] {
+        let after = fs.crash_image(mode);
+        let db = open(&after).unwrap_or_else(|e| panic!("{what}, {mode:?}: {e}"));
+        assert_eq!(prefix(&db, what), 1501, "{mode:?}");
+        // Also on the way that does without index tables.
+        db.flush().expect("a flush");
+        assert_eq!(prefix(&db, what), 1501, "{mode:?}");
+    }
+}
+
+#[test]
+fn kept_logs_are_written_anew_only_where_the_device_lacks_them() {
+    let anew = |fs: &MemFileSystem| fs.calls_of(OpKind::Reuse);
+    let fs = died();
+    check_durable(&fs, "what was dirty");
+    assert_eq!(anew(&fs), 0, "a sync was enough");
+    let count = logs(&died()).len();
+    for lost in (0..count).map(|i| vec![i]).chain([(0..count).collect()]) {
+        let fs = died();
+        let dirty: Vec<PathBuf> = lost.iter().map(|&i| logs(&fs)[i].clone()).collect();
+        dirty.iter().for_each(|log| fs.fail_write_back(log).expect("a log"));
+        check_durable(&fs, &format!("the write-back of {dirty:?} failed"));
+        // The first ones were durable already.
+        assert!(anew(&fs) <= lost.len() as u64, "{} for {dirty:?}", anew(&fs));
+        assert!(anew(&fs) > 0 || lost[0] < count / 2, "{dirty:?}");
+    }
+    // The kernel tells the opening that a write-back failed.
+    let fs = died();
+    let mut told = 0;
+    fs.set_fault(Box::new(move |op| {
+        let hit = op.kind == OpKind::Sync && op.path.extension().is_some_and(|e| e == "log") && told < 2;
+        told += u64::from(hit);
+        hit.then(|| io::Error::from_raw_os_error(EIO))
+    }));
+    check_durable(&fs, "two syncs failed");
+    assert_eq!(anew(&fs), 2);
+    // The device cannot be asked.
+    let fs = died();
+    let direct = |op: &rockmill_io::Op<'_>| op.kind == OpKind::ReadAt && op.len >= 4096;
+    fs.set_fault(Box::new(move |op| direct(op).then(|| io::Error::from_raw_os_error(EIO))));
+    let db = open(&fs).expect("open");
+    fs.clear_fault();
+    assert_eq!(anew(&fs), logs(&fs).len() as u64);
+    drop(db);
+    check_durable(&fs, "direct reads failed");
+}
+
+/// Whatever point the power goes at, after another process died with dirty logs, or with what a write-back lost.
+#[test]
+fn the_power_may_go_at_any_point_of_an_opening_that_keeps_logs() {
+    for lost in [false, true] {
+        let fs = died();
+        if lost {
+            logs(&fs).iter().for_each(|log| fs.fail_write_back(log).expect("a log"));
+        }
+        fs.start_recording();
+        let db = open(&fs).expect("open");
+        write(&db, 1500..1510);
+        db.put_opt(key(1510), value(1510), &synced()).expect("a synced write");
+        let durable = fs.recorded();
+        write(&db, 1511..1600);
+        let mut disk = fs.replay().expect("a recording");
+        let points = disk.points();
+        for point in (0..points).filter(|p| p % 7 == 0 || *p == durable) {
+            disk.advance_to(point);
+            for mode in [CrashMode::SyncedOnly, CrashMode::Random(point as u64)] {
+                let what = format!("lost: {lost}, {point} of {points}, {mode:?}");
+                let after = disk.crash_image(mode);
+                let db = open(&after).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let found = prefix(&db, &what);
+                assert!(found >= 500 && (point < durable || found >= 1511), "{what}: {found}");
+            }
+        }
+    }
+}
+
+/// A page that was taken for written leaves the cache between the replay and the look at the device: both agree then,
+/// and neither is what memtables hold.
+#[test]
+fn a_log_that_left_the_cache_after_its_replay_is_no_base_to_build_on() {
+    let fs = died();
+    let last = logs(&fs).pop().expect("a log");
+    fs.fail_write_back(&last).expect("a log");
+    let (other, evicted) = (fs.clone(), last.clone());
+    fs.set_hook(Box::new(move |op| {
+        if op.kind != OpKind::Sync || op.path != evicted {
+            return Fault::None;
+        }
+        let (fs, path) = (other.clone(), evicted.clone());
+        Fault::After(Box::new(move || fs.drop_cache(&path).expect("a log")))
+    }));
+    let e = open(&fs).expect_err("the log changed").to_string();
+    assert!(e.contains("differently") && e.contains(&last.display().to_string()), "{e}");
+    fs.clear_fault();
+    // What was lost was never durable: what is left is a prefix.
+    let found = prefix(&open(&fs).expect("open"), "opened again");
+    assert!((500..1500).contains(&found), "{found}");
+}
+
+/// On a real disk an opening writes no log again.
+#[test]
+fn an_opening_reads_kept_logs_and_writes_none() {
+    let test = "an_opening_reads_kept_logs_and_writes_none";
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_file_system(Arc::new(fs.clone()));
+    let fast = home.path().join("fast");
+    o.set_fast_path(&fast, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_max_index_size(64 << 10);
+    let path = home.path().join("db");
+    let values = |db: &Db| (0..9000_u32).filter(|i| db.get(i.to_be_bytes()).expect("a get").is_some()).count();
+    {
+        let db = Db::open(&o, &path).expect("open");
+        for i in 0..9000_u32 {
+            db.put(i.to_be_bytes(), vec![i as u8; 1000]).expect("a put");
+        }
+    }
+    let log = std::fs::read_dir(&fast).expect("a list").map(|e| e.expect("an entry").path());
+    let log = log.filter(|p| p.extension().is_some_and(|e| e == "log")).min().expect("a log");
+    if !fs.open_random(&log, true).expect("open").reads_device() {
+        return skip(test, &Needs::DirectIo.because("nothing says that direct reads ask the device"));
+    }
+    for round in 0..2 {
+        let before = fs.counts();
+        let db = Db::open(&o, &path).expect("open again");
+        let written = fs.counts().write_bytes - before.write_bytes;
+        assert!(written < 100_000, "opening {round} wrote {written} bytes");
+        assert_eq!(values(&db), 9000);
+    }
+}
+
+/// A single log that is gone is named by an opening, whatever the others say, and wherever the database stood.
+#[test]
+fn a_missing_log_is_named() {
+    let states: [(&str, fn(&MemFileSystem, Db)); 5] = [
+        ("closed", |_, db| drop(db)),
+        ("opened twice", |fs, db| {
+            drop(db);
+            drop(open(fs).expect("open"));
+        }),
+        ("opened and written to", |fs, db| {
+            drop(db);
+            write(&open(fs).expect("open"), 1500..1600);
+        }),
+        ("flushed", |_, db| {
+            db.flush().expect("a flush");
+            write(&db, 1500..1600);
+            db.wait_for_background_work().expect("no error");
+        }),
+        ("flushed and opened", |fs, db| {
+            db.flush().expect("a flush");
+            write(&db, 1500..2600);
+            db.wait_for_background_work().expect("no error");
+            drop(db);
+            write(&open(fs).expect("open"), 2600..2700);
+        }),
+    ];
+    for (state, reach) in states {
+        let fs = MemFileSystem::new();
+        let db = open(&fs).expect("open");
+        write(&db, 0..1500);
+        reach(&fs, db);
+        let whole = prefix(&open(&fs.next_process()).expect("open"), state);
+        let all = logs(&fs);
+        assert!(!all.is_empty(), "{state}");
+        for log in &all {
+            let fs = fs.next_process();
+            let contents = fs.read_to_vec(log).expect("a read");
+            fs.remove(log).expect("a removal");
+            let e = open(&fs).err().unwrap_or_else(|| panic!("{state}: opened without {}", log.display()));
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{state}: {e}");
+            let name = log.display().to_string();
+            assert!(e.to_string().contains(&name) && e.to_string().contains("missing"), "{state}, {name}: {e}");
+            // Nothing was changed: with the log all is there.
+            let back = fs.next_process();
+            back.write_all(log, &contents).expect("a write");
+            assert_eq!(prefix(&open(&back).expect("open"), state), whole, "{state}, {name}");
+            // Two ways to go on without it.
+            let mut skip = options(&fs);
+            skip.set_wal_recovery_mode(RecoveryMode::SkipAnyCorruptedRecords);
+            assert!(Db::open(&skip, "/db").is_ok(), "{state}, {name}");
+            let mut plain = options(&fs.next_process());
+            plain.set_fast_path("", 0);
+            plain.set_wal_dir("/fast");
+            assert!(Db::open(&plain, "/db").is_ok(), "{state}, {name}");
+        }
+        assert!(whole >= 1500, "{state}");
+    }
+}
+
+/// What a copy, a restored backup or another way to open has no logs for is not missed.
+#[test]
+fn logs_that_were_never_there_are_not_missed() {
+    let fs = MemFileSystem::new();
+    let db = open(&fs).expect("open");
+    write(&db, 0..1500);
+    db.flush().expect("a flush");
+    Checkpoint::new(&db).and_then(|c| c.create_checkpoint("/copy")).expect("a checkpoint");
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let engine = BackupEngineOptions::new("/backup").and_then(|o| BackupEngine::open(&o, &env));
+    let engine = engine.expect("a backup engine");
+    engine.create_new_backup(&db).expect("a backup");
+    write(&db, 1500..3000);
+    drop(db);
+    let mut other = options(&fs);
+    other.set_fast_path("/fast2", 1 << 30);
+    for _ in 0..2 {
+        assert_eq!(prefix(&Db::open(&other, "/copy").expect("open"), "a checkpoint"), 1500);
+    }
+    // Without the option in between, and with it again.
+    let mut plain = options(&fs);
+    plain.set_fast_path("", 0);
+    plain.set_wal_dir("/fast");
+    assert_eq!(prefix(&Db::open(&plain, "/db").expect("open"), "as a wal_dir"), 3000);
+    assert_eq!(prefix(&open(&fs).expect("open"), "as before"), 3000);
+    engine.restore_from_latest_backup("/db", "/fast", &RestoreOptions::default()).expect("restored");
+    assert_eq!(prefix(&open(&fs).expect("open"), "restored"), 1500);
+}
