@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{Checkpoint, Db, Env, ErrorKind, IteratorMode, Options, RecoveryMode, WriteOptions};
-use rockmill_io::{CountingFileSystem, CrashMode, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, SystemClock};
+use rockmill_io::{
+    CountingFileSystem, CrashMode, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, SystemClock,
+};
 use rockmill_skip::{Needs, skip};
 
 const EIO: i32 = 5;

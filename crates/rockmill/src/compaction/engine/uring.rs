@@ -28,8 +28,8 @@ impl PartEngine for Uring {
     }
 }
 
-/// A ring for what the calling thread does, which merges so many runs of tables (0: a flush), and has so many `bytes` of
-/// other reads in flight. `None` where the options ask for `pread`, and where no ring can be made: that is noted.
+/// A ring for what the calling thread does, which merges so many runs of tables (0: a flush), and has `bytes` of other
+/// reads in flight. `None` where the options ask for `pread`, and where no ring can be made: that is noted.
 pub(in crate::compaction) fn ring(host: &dyn JobHost, runs: usize, bytes: usize) -> Option<LentRing> {
     let means = host.means();
     if means.db.merge_engine == MergeEngine::Pread {

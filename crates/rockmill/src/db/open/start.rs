@@ -368,8 +368,8 @@ fn has_fast_path(db: &DbInner) -> bool {
     !db.opts.fast_path.as_os_str().is_empty() && db.front.dir() != db.path
 }
 
-/// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are those of
-/// logs that were there. `None` where it did not, as with copies, and after RocksDB.
+/// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
+/// that were there. `None` where it did not, as with copies, and after RocksDB.
 fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
     let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
         return Ok(None);

@@ -5,8 +5,8 @@
 //! enough. Where a write-back failed before, the kernel keeps the pages, takes them for written, and reports the
 //! failure once: to the process that died, to a sync of ours, or to nobody. A later sync succeeds and does nothing.
 //!
-//! So each log is synced, and then the device is asked: direct reads of all of it, several large ones in flight, several
-//! logs at once, are compared with what was replayed. If they agree, the log is durable and stays as it is. If not, or
+//! So each log is synced, and then the device is asked: direct reads of all of it, several large ones in flight and of
+//! several logs, are compared with what was replayed. If they agree, the log is durable and stays as it is. If not, or
 //! where direct reads may be served from the page cache ([`RandomAccessFile::reads_device`]), the log is written anew
 //! in place, with the same bytes, and synced: pages that were written to are dirty again.
 //!
