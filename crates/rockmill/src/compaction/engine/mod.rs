@@ -227,7 +227,7 @@ pub(super) fn run_scans(
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
     // What was read goes before the ring does.
-    let ring = ring(host, lanes(plan, part));
+    let ring = ring(host, lanes(plan, part), 0);
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;

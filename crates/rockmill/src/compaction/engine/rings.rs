@@ -18,9 +18,9 @@ use std::sync::Arc;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 use rockmill_io::{Clock, FileSystem};
 
-use crate::sync::{Mutex, Share};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Mutex, Share};
 
 /// How long a ring is kept that nobody borrows: a hundred times what it takes to set one up.
 const IDLE_NANOS: u64 = 5_000_000_000;
