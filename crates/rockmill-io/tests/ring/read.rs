@@ -1,8 +1,8 @@
 //! Reading by plan.
 
 use super::places::{Place, everywhere, in_memory, pattern, small};
-use rockmill_io::RandomAccessFile;
 use rockmill_io::ring::{BatchKind, BatchLimits, CallOrder, Pieces, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
+use rockmill_io::{RandomAccessFile, WritableFile as _};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

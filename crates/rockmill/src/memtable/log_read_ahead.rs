@@ -25,8 +25,8 @@ const WINDOW_ENTRIES: usize = 32 << 10;
 const GAP_MAX: u64 = 4 << 10;
 /// Reads that a flush has in flight.
 pub(crate) const READS_IN_FLIGHT: usize = 64;
-/// Of those, each table's at least.
-const READS_IN_FLIGHT_MIN: usize = 4;
+/// Of those, each table's at least: more than there are in all from 33 tables on.
+const READS_IN_FLIGHT_MIN: usize = 2;
 /// Entries of a window between two looks at how far the next one's reads are.
 const PACE_STEP: usize = 16;
 
