@@ -91,9 +91,10 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     Ok(output)
 }
 
-/// What a ring has for the writer of a table.
-fn writer_memory(ring: &BatchIo) -> usize {
-    ring.limits().memory_for(None, 0)
+/// What a ring may have for reads: what the writer of a table leaves, or half where that is more.
+fn memory_beside_writer(ring: &BatchIo) -> usize {
+    let limits = ring.limits();
+    limits.memory_bytes.saturating_sub(limits.memory_for(None, 0)).max(limits.memory_bytes / 2)
 }
 
 /// How the values of so many index tables are read: through `ring`, or by plain calls.
@@ -116,8 +117,7 @@ fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Res
     // Shares of the device are about that with the tables.
     let limit = means.limit(IoPriority::High).filter(|l| l.limiter.mode().limits_reads());
     let pace = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Pace);
-    // A small ring is shared with the writer of the table, which has as much as it likes.
-    let memory = ring.map_or(wanted, |ring| wanted.min(ring.limits().memory_bytes.saturating_sub(writer_memory(ring))));
+    let memory = ring.map_or(wanted, |ring| wanted.min(memory_beside_writer(ring)));
     let windows = Arc::new(means.engines.rings.count(0));
     Ok(LogReads { io, pace, together, memory, windows, counts: Arc::default() })
 }

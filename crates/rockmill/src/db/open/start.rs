@@ -350,6 +350,10 @@ fn open_files(
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
     let kept = db.recover_wals(&logs, true, expected)?;
+    if let Some(kept) = &kept {
+        let (logs, anew) = (kept.logs.len(), &kept.anew);
+        log_info!(db.log, "{logs} WALs are kept; written anew, since the device lacked them or cannot tell: {anew:?}");
+    }
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();

@@ -43,27 +43,34 @@ pub(super) struct Replayed {
     pub hashes: BlockHashes,
 }
 
-/// Makes logs durable with the contents that were replayed. Gives number and length of each.
+/// What became of logs that are kept.
+pub(super) struct Durable {
+    /// Number and length of each.
+    pub logs: Vec<(u64, u64)>,
+    /// The numbers of those that were written anew.
+    pub anew: Vec<u64>,
+}
+
+/// Makes logs durable with the contents that were replayed.
 ///
 /// # Errors
 /// A log that cannot be written anew, or that reads differently than when it was replayed.
-pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Vec<(u64, u64)>> {
-    let on_device = on_device(fs, logs);
-    let mut kept = Vec::with_capacity(logs.len());
-    for (log, on_device) in logs.iter().zip(on_device) {
-        let size = if on_device { Ok(log.hashes.bytes()) } else { write_anew(fs, &log.path, &log.hashes) };
-        let failed = |e| Error::io(format_args!("cannot keep WAL {}", log.path.display()), &e);
-        kept.push((log.number, size.map_err(failed)?));
+pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Durable> {
+    let mut durable = Durable { logs: Vec::with_capacity(logs.len()), anew: Vec::new() };
+    for (log, on_device) in logs.iter().zip(on_device(fs, logs)) {
+        let mut size = log.hashes.bytes();
+        if !on_device {
+            let written = write_anew(fs, &log.path, &log.hashes);
+            size = written.map_err(|e| Error::io(format_args!("cannot keep WAL {}", log.path.display()), &e))?;
+            durable.anew.push(log.number);
+        }
+        durable.logs.push((log.number, size));
     }
-    Ok(kept)
+    Ok(durable)
 }
 
 /// Of each log: whether the device is known to have what was replayed, and all of it.
 fn on_device(fs: &dyn FileSystem, logs: &[Replayed]) -> Vec<bool> {
-    // All reads come after all syncs: a direct read of a dirty page would have it written first, and nobody would ask
-    // the device to keep it.
-    let files: Vec<_> = logs.iter().map(|log| open_synced(fs, log)).collect();
-    let mut known = vec![false; logs.len()];
     let bytes = logs.iter().map(|log| log.hashes.bytes()).sum::<u64>();
     let kind = if bytes <= PLAIN_BYTES_MAX { BatchKind::Pread } else { BatchKind::Auto };
     let limits = BatchLimits {
@@ -73,23 +80,23 @@ fn on_device(fs: &dyn FileSystem, logs: &[Replayed]) -> Vec<bool> {
         register: false,
         ..BatchLimits::default()
     };
-    let mut todo: Vec<_> = files.into_iter().enumerate().filter_map(|(i, file)| Some((i, file?))).collect();
-    if todo.is_empty() {
-        return known;
-    }
+    let mut known = vec![false; logs.len()];
     let Ok(io) = fs.batch_io(kind, &limits) else { return known };
-    while !todo.is_empty() {
-        let group: Vec<_> = todo.drain(..todo.len().min(LOGS_AT_ONCE)).collect();
-        let of_group: Vec<_> = group.iter().map(|(i, file)| (&logs[*i], file)).collect();
-        let Ok(same) = compare(&io, &of_group) else { return known };
-        for ((i, file), same) in group.iter().zip(same) {
-            known[*i] = same && file.reads_device();
+    for (logs, known) in logs.chunks(LOGS_AT_ONCE).zip(known.chunks_mut(LOGS_AT_ONCE)) {
+        let files: Vec<_> = logs.iter().map(|log| open_synced(fs, log)).collect();
+        let asked: Vec<_> = logs.iter().zip(&files).filter_map(|(log, file)| Some((log, file.as_ref()?))).collect();
+        let Ok(mut same) = compare(&io, &asked).map(Vec::into_iter) else { continue };
+        for (known, file) in known.iter_mut().zip(&files) {
+            // That reads cannot be direct may have been found out only now.
+            *known = file.as_ref().is_some_and(|file| same.next().unwrap_or(false) && file.reads_device());
         }
     }
     known
 }
 
 /// Syncs a log and opens it for direct reads; `None` where that says nothing about the device.
+///
+/// The sync comes first: a direct read has dirty pages written, but nobody would ask the device to keep them.
 fn open_synced(fs: &dyn FileSystem, log: &Replayed) -> Option<Arc<dyn RandomAccessFile>> {
     // A sync that fails may be told of an old failure, or of a new one. Either way the log is written anew.
     fs.sync_file(&log.path).ok()?;

@@ -8,7 +8,7 @@ use rockmill_format::log::{DamageKind, LogEvent, LogReader, RecoveryAction, Reco
 use rockmill_format::{FormatError, SequenceNumber};
 
 use super::WalMemtable;
-use super::kept_logs::{self, Replayed};
+use super::kept_logs::{self, Durable, Replayed};
 use super::wal::{Follows, Precedes, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
@@ -110,6 +110,8 @@ pub(crate) const CHECK_EVERY: usize = 64 << 10;
 pub(crate) struct KeptLogs {
     /// Number and length, oldest first.
     pub logs: Vec<(u64, u64)>,
+    /// The numbers of those that had to be written anew to be durable.
+    pub anew: Vec<u64>,
     /// Where the last of them ends.
     pub follows: Follows,
 }
@@ -164,7 +166,8 @@ impl WalMemtable {
             // What is written and synced from now on must be preceded by what they hold.
             let mut read = replay.logs;
             read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
-            kept = Some(KeptLogs { logs: kept_logs::make_durable(&*self.fs, &read)?, follows });
+            let Durable { logs, anew } = kept_logs::make_durable(&*self.fs, &read)?;
+            kept = Some(KeptLogs { logs, anew, follows });
         }
         Ok(Recovered { last_sequence, kept })
     }
