@@ -36,7 +36,7 @@ use crate::db::write::Writers;
 use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{Front, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
+use crate::front::{Front, KeptLogs, Logs, destroy_wals, has_fast_path, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
@@ -306,7 +306,7 @@ fn open_files(
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
-        Some(state) if !read_only && has_fast_path(&db) => expected_logs(&db, state.manifest_number)?,
+        Some(state) if !read_only && expects_logs(&db) => expected_logs(&db, state.manifest_number)?,
         _ => None,
     };
     if wal_dir != path {
@@ -367,9 +367,9 @@ fn open_files(
     Ok(Db { inner: db, threads: Mutex::new(threads) })
 }
 
-/// True for a database whose WALs are on a device of their own, as `fast_path` says.
-fn has_fast_path(db: &DbInner) -> bool {
-    !db.opts.fast_path.as_os_str().is_empty() && db.front.dir() != db.path
+/// True where an opening notes what it began, and the next one asks which logs must be there.
+fn expects_logs(db: &DbInner) -> bool {
+    has_fast_path(&db.opts) && db.front.dir() != db.path
 }
 
 /// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
@@ -454,7 +454,7 @@ fn finish_open(
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    if has_fast_path(db) {
+    if expects_logs(db) {
         // Both are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
         let began = wal_owner::Began { manifest: manifest_number, log: wal_number };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;

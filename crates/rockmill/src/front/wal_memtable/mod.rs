@@ -34,7 +34,7 @@ use self::family::FamilyFront;
 use self::logs::{LogRelease, LogTurn};
 use self::memory::FrontMemory;
 use self::wal::{Follows, Wal, WalKind, WalWriter};
-use self::wal_files::{Retention, wal_dir_of};
+use self::wal_files::{Retention, has_fast_path, wal_dir_of};
 use crate::error::{Error, Result};
 use crate::front::LogFailure;
 use crate::info_log::Alarm;
@@ -116,7 +116,7 @@ impl WalMemtable {
             clock: Arc::clone(&options.clock),
             dir: wal_dir_of(options, path),
             gathers: options.manual_wal_flush,
-            chained: !options.fast_path.as_os_str().is_empty(),
+            chained: has_fast_path(options),
             retention: Retention::of(options),
             wal: Wal::default(),
             memory: FrontMemory::new(options, alarm),

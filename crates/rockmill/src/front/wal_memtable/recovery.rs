@@ -190,7 +190,7 @@ impl WalMemtable {
         let Some((number, by)) = named.next() else { return Ok(()) };
         Err(Error::corruption(format!(
             "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Bring it back; \
-             if it is lost, open the database once with `wal_dir` in place of `fast_path`, which goes on without it \
+             if it is lost, open the database once with `wal_dir` alone, without a fast path, which goes on without it \
              and without what came after it",
             self.log_path(number).display()
         )))

@@ -61,6 +61,12 @@ pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
     if own { path.to_owned() } else { wal_dir.clone() }
 }
 
+/// True where the WALs are the only place of what is in no table, on a device of their own: it is noticed when one is
+/// missing.
+pub(crate) fn has_fast_path(options: &DbOptions) -> bool {
+    !options.fast_path.as_os_str().is_empty() || options.fast_capacity > 0
+}
+
 /// Numbers of the WALs in a directory, ascending.
 pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
     let mut logs: Vec<u64> = names
