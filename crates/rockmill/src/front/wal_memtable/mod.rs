@@ -186,8 +186,8 @@ impl WalMemtable {
 
     /// No space is reserved ahead, as RocksDB does. On ext4 that saves extents (1 instead of 9 for 60 MB next to another
     /// file) and an eighth of the sectors of synced writes, but no write and no flush of the device: each append makes
-    /// the file longer, which is journaled either way. It would cost three calls a log, and space beyond what logs may
-    /// have, until they are closed.
+    /// the file longer, which is journaled either way. It would cost three calls for each log, and space beyond what
+    /// logs may have until they are closed.
     fn create_log(&self, live: &DbOptions, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
         let options = WriteOptions {
             bytes_per_sync: live.wal_bytes_per_sync,
