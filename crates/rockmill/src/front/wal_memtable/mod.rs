@@ -184,7 +184,7 @@ impl WalMemtable {
         &self.memory
     }
 
-    /// No space is reserved ahead, as RocksDB does. On ext4 that saves extents (1 instead of 9 for 60 MB next to another
+    /// No space is reserved ahead, as RocksDB does. On ext4 it saves extents (1 instead of 9 for 60 MB next to another
     /// file) and an eighth of the sectors of synced writes, but no write and no flush of the device: each append makes
     /// the file longer, which is journaled either way. It would cost three calls for each log, and space beyond what
     /// logs may have until they are closed.
