@@ -103,7 +103,7 @@ impl Handle {
     fn copy(&self, offset: u64, buf: &mut [u8]) -> usize {
         let live = self.shared.live.read();
         let Some(file) = live.tree.file(self.id) else { return 0 };
-        let contents = if self.direct { file.on_disk() } else { Cow::Borrowed(&*file.current) };
+        let contents = if self.direct { file.on_disk() } else { Cow::Borrowed(&file.current[..]) };
         let Some(rest) = usize::try_from(offset).ok().and_then(|at| contents.get(at..)) else { return 0 };
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);

@@ -330,11 +330,11 @@ fn set_entry(entries: &mut BTreeMap<OsString, Id>, name: &OsString, after: Optio
 
 impl FileNode {
     /// What a direct read finds: the kernel first writes what is pending, and what it has given up it does not.
-    pub(super) fn on_disk(&self) -> Cow<'_, Vec<u8>> {
+    pub(super) fn on_disk(&self) -> Cow<'_, [u8]> {
         if !self.lost {
-            return Cow::Borrowed(&*self.current);
+            return Cow::Borrowed(&self.current);
         }
-        let mut bytes = Cow::Borrowed(&*self.durable);
+        let mut bytes = Cow::Borrowed(&self.durable[..]);
         for op in &self.pending {
             op.apply(bytes.to_mut());
         }
