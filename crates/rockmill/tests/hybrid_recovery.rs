@@ -216,10 +216,13 @@ fn an_opening_reads_kept_logs_and_writes_none() {
     }
 }
 
+/// A name, and how a database comes to be there.
+type State = (&'static str, fn(&MemFileSystem, Db));
+
 /// A single log that is gone is named by an opening, whatever the others say, and wherever the database stood.
 #[test]
 fn a_missing_log_is_named() {
-    let states: [(&str, fn(&MemFileSystem, Db)); 5] = [
+    let states: [State; 5] = [
         ("closed", |_, db| drop(db)),
         ("opened twice", |fs, db| {
             drop(db);
