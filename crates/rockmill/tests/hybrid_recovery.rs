@@ -47,9 +47,15 @@ fn write(db: &Db, range: std::ops::Range<usize>) {
     range.for_each(|i| db.put(key(i), value(i)).expect("a put"));
 }
 
+type Entries = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+fn entries(db: &Db) -> Entries {
+    db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect()
+}
+
 /// How many writes are there, all of them from the first on.
 fn prefix(db: &Db, what: &str) -> usize {
-    let all: BTreeMap<_, _> = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect();
+    let all = entries(db);
     for (i, (k, v)) in all.iter().enumerate() {
         assert_eq!((&k[..], &v[..]), (key(i).as_bytes(), &value(i)[..]), "{what}: no prefix");
     }
@@ -222,7 +228,7 @@ type State = (&'static str, fn(&MemFileSystem, Db));
 /// A single log that is gone is named by an opening, whatever the others say, and wherever the database stood.
 #[test]
 fn a_missing_log_is_named() {
-    let states: [State; 5] = [
+    let states: [State; 7] = [
         ("closed", |_, db| drop(db)),
         ("opened twice", |fs, db| {
             drop(db);
@@ -231,6 +237,17 @@ fn a_missing_log_is_named() {
         ("opened and written to", |fs, db| {
             drop(db);
             write(&open(fs).expect("open"), 1500..1600);
+        }),
+        ("opened, written to a little, and opened", |fs, db| {
+            drop(db);
+            write(&open(fs).expect("open"), 1500..1510);
+            drop(open(fs).expect("open"));
+        }),
+        ("written to a little, and opened often", |fs, db| {
+            drop(db);
+            write(&open(fs).expect("open"), 1500..1510);
+            write(&open(fs).expect("open"), 1510..1515);
+            (0..3).for_each(|_| drop(open(fs).expect("open")));
         }),
         ("flushed", |_, db| {
             db.flush().expect("a flush");
@@ -265,14 +282,25 @@ fn a_missing_log_is_named() {
             let back = fs.next_process();
             back.write_all(log, &contents).expect("a write");
             assert_eq!(prefix(&open(&back).expect("open"), state), whole, "{state}, {name}");
-            // Two ways to go on without it.
-            let mut skip = options(&fs);
-            skip.set_wal_recovery_mode(RecoveryMode::SkipAnyCorruptedRecords);
-            assert!(Db::open(&skip, "/db").is_ok(), "{state}, {name}");
-            let mut plain = options(&fs.next_process());
-            plain.set_fast_path("", 0);
-            plain.set_wal_dir("/fast");
-            assert!(Db::open(&plain, "/db").is_ok(), "{state}, {name}");
+            // The ways to go on without it: each once, and the next openings are as before.
+            for way in 0..3 {
+                let fs = fs.next_process();
+                let mut once = options(&fs);
+                if way == 0 {
+                    once.set_wal_recovery_mode(RecoveryMode::SkipAnyCorruptedRecords);
+                } else {
+                    once.set_fast_path("", 0);
+                    once.set_wal_dir("/fast");
+                    once.set_avoid_flush_during_recovery(way == 2);
+                }
+                let what = format!("{state}, {name}, {way}");
+                let left = entries(&Db::open(&once, "/db").unwrap_or_else(|e| panic!("{what}: {e}")));
+                assert!(left.len() <= whole, "{what}");
+                for _ in 0..3 {
+                    let db = open(&fs).unwrap_or_else(|e| panic!("{what}: {e}"));
+                    assert!(entries(&db) == left, "{what}");
+                }
+            }
         }
         assert!(whole >= 1500, "{state}");
     }
@@ -305,4 +333,80 @@ fn logs_that_were_never_there_are_not_missed() {
     assert_eq!(prefix(&open(&fs).expect("open"), "as before"), 3000);
     engine.restore_from_latest_backup("/db", "/fast", &RestoreOptions::default()).expect("restored");
     assert_eq!(prefix(&open(&fs).expect("open"), "restored"), 1500);
+}
+
+/// Moves all logs from one directory to another, which has nothing but what else is given.
+fn move_logs(fs: &MemFileSystem, from: &str, to: &str, others: &[&str]) {
+    fs.create_dir(Path::new(to), true).expect("a directory");
+    for name in fs.list_dir(Path::new(from)).expect("a list") {
+        if name.ends_with(".log") || others.contains(&&*name) {
+            fs.rename(&Path::new(from).join(&name), &Path::new(to).join(&name)).expect("a rename");
+        }
+    }
+}
+
+/// A copy has no empty logs, which others name. Nothing is lost, so no opening misses them.
+#[test]
+fn logs_that_copies_lack_since_they_were_empty_are_not_missed() {
+    let cfs = ["default", "b"];
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.create_missing_column_families(true);
+    let db = Db::open_cf(&o, "/db", cfs).expect("open");
+    let b = db.cf_handle("b").expect("a column family");
+    write(&db, 0..20);
+    db.put_cf(&b, "only", "in the log").expect("a put");
+    // A new log begins, and the one before it stays for the other column family.
+    db.flush().expect("a flush");
+    let newest = fs.list_dir(Path::new("/fast")).expect("a list").into_iter().filter(|n| n.ends_with(".log")).max();
+    let newest = Path::new("/fast").join(newest.expect("a log"));
+    assert!(fs.file_size(&newest).expect("a size") == 0 && logs(&fs).len() == 1, "{:?}", logs(&fs));
+    let named = fs.read_to_vec(&logs(&fs)[0]).expect("a read");
+    assert!(named.windows(17).any(|w| w == b"rockmill.precedes"));
+    Checkpoint::new(&db).and_then(|c| c.create_checkpoint_with_log_size("/copy", u64::MAX)).expect("a checkpoint");
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let engine = BackupEngineOptions::new("/backup").and_then(|o| BackupEngine::open(&o, &env));
+    let engine = engine.expect("a backup engine");
+    engine.create_new_backup(&db).expect("a backup");
+    engine.restore_from_latest_backup("/restored", "/fast2", &RestoreOptions::default()).expect("restored");
+    move_logs(&fs, "/copy", "/fast3", &[]);
+    for (path, fast) in [("/restored", "/fast2"), ("/copy", "/fast3")] {
+        let newest = Path::new(fast).join(newest.file_name().expect("a name"));
+        assert!(!fs.exists(&newest).expect("a look"), "{path} has the empty log");
+        let mut o = options(&fs);
+        o.set_fast_path(fast, 1 << 30);
+        for round in 0..4 {
+            let db = Db::open_cf(&o, path, cfs).unwrap_or_else(|e| panic!("{path}, opening {round}: {e}"));
+            assert_eq!(prefix(&db, path), 20 + round);
+            let b = db.cf_handle("b").expect("a column family");
+            assert_eq!(db.get_cf(&b, "only").expect("a get").as_deref(), Some(&b"in the log"[..]), "{path}, {round}");
+            write(&db, 20 + round..21 + round);
+        }
+    }
+}
+
+/// The fast device is mounted elsewhere, and a log is missing: an opening that refused changes nothing for the next one.
+#[test]
+fn an_opening_that_refused_leaves_the_next_one_what_it_needs_to_refuse() {
+    for last in [false, true] {
+        let fs = MemFileSystem::new();
+        write(&open(&fs).expect("open"), 0..1500);
+        write(&open(&fs).expect("open"), 1500..1600);
+        let all = logs(&fs);
+        let lost = if last { all.last() } else { all.first() }.expect("a log").clone();
+        let contents = fs.read_to_vec(&lost).expect("a read");
+        move_logs(&fs, "/fast", "/elsewhere", &["WAL_OWNER"]);
+        let lost = Path::new("/elsewhere").join(lost.file_name().expect("a name"));
+        fs.remove(&lost).expect("a removal");
+        let mut o = options(&fs);
+        o.set_fast_path("/elsewhere", 1 << 30);
+        for round in 0..3 {
+            let e = Db::open(&o, "/db").err().unwrap_or_else(|| panic!("opening {round}, last: {last}")).to_string();
+            assert!(e.contains(&lost.display().to_string()) && e.contains("missing"), "{round}, {last}: {e}");
+        }
+        fs.write_all(&lost, &contents).expect("a write");
+        for _ in 0..2 {
+            assert_eq!(prefix(&Db::open(&o, "/db").expect("open"), "all is back"), 1600);
+        }
+    }
 }

@@ -73,7 +73,7 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     // What reads through it goes before it does.
     let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, 0, reading) };
     // Windows are counted as they grow, a ring's memory with the rings.
-    let _counted = means.engines.rings.count(if ring.is_none() { reading } else { 0 });
+    let _counted = means.engines.rings.count(if ring.is_none() { plain_read_memory(host, reading) } else { 0 });
     let reads = if in_logs > 0 { Some(log_reads(host, ring.as_deref(), in_logs)?) } else { None };
     let runs = sealed.iterators(reads.as_ref()).map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
@@ -97,14 +97,20 @@ fn memory_beside_writer(ring: &BatchIo) -> usize {
     limits.memory_bytes.saturating_sub(limits.memory_for(None, 0)).max(limits.memory_bytes / 2)
 }
 
+/// What plain calls have for reads that want so many bytes: no more than a ring may have, and enough for one table.
+fn plain_read_memory(host: &dyn JobHost, wanted: usize) -> usize {
+    wanted.min(host.means().db.compaction_io_memory.max(LogReads::memory_for(1)))
+}
+
 /// How the values of so many index tables are read: through `ring`, or by plain calls.
 fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Result<LogReads> {
     let means = host.means();
     let wanted = LogReads::memory_for(together);
+    let plain_memory = plain_read_memory(host, wanted);
     let plain = || {
         // Pages that are not used are not there.
         let limits = BatchLimits {
-            memory_bytes: wanted,
+            memory_bytes: plain_memory,
             depth: READS_IN_FLIGHT as u32,
             huge_pages: false,
             register: false,
@@ -117,7 +123,7 @@ fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Res
     // Shares of the device are about that with the tables.
     let limit = means.limit(IoPriority::High).filter(|l| l.limiter.mode().limits_reads());
     let pace = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Pace);
-    let memory = ring.map_or(wanted, |ring| wanted.min(memory_beside_writer(ring)));
+    let memory = ring.map_or(plain_memory, |ring| wanted.min(memory_beside_writer(ring)));
     let windows = Arc::new(means.engines.rings.count(0));
     Ok(LogReads { io, pace, together, memory, windows, counts: Arc::default() })
 }

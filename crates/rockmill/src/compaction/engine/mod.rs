@@ -48,8 +48,8 @@ mod rings;
 mod stats;
 mod uring;
 
-pub(crate) use rings::LentRing;
 use rings::LookupRings;
+pub(crate) use rings::{LOOKUP_MEMORY, LentRing};
 pub use stats::EngineParts;
 use stats::EngineStats;
 use uring::JobRings;

@@ -36,7 +36,7 @@ use crate::db::write::Writers;
 use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{Front, KeptLogs, Logs, destroy_wals, has_fast_path, wal_dir_of, wal_numbers};
+use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
@@ -306,7 +306,7 @@ fn open_files(
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
-        Some(state) if !read_only && expects_logs(&db) => expected_logs(&db, state.manifest_number)?,
+        Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
         _ => None,
     };
     if wal_dir != path {
@@ -352,7 +352,10 @@ fn open_files(
     let kept = db.recover_wals(&logs, true, expected)?;
     if let Some(kept) = &kept {
         let (logs, anew) = (kept.logs.len(), &kept.anew);
-        log_info!(db.log, "{logs} WALs are kept; written anew, since the device lacked them or cannot tell: {anew:?}");
+        log_info!(db.log, "{logs} WALs are kept, of which {} were written anew", anew.len());
+        if !anew.is_empty() {
+            log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
+        }
     }
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.write_options_file(&db.catalog.options_turn())?;
@@ -367,11 +370,6 @@ fn open_files(
     Ok(Db { inner: db, threads: Mutex::new(threads) })
 }
 
-/// True where an opening notes what it began, and the next one asks which logs must be there.
-fn expects_logs(db: &DbInner) -> bool {
-    has_fast_path(&db.opts) && db.front.dir() != db.path
-}
-
 /// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
 /// that were there. `None` where it did not, as with copies, and after RocksDB.
 fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
@@ -381,7 +379,7 @@ fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
     let state = db.state.lock();
     let families = state.cfs.values().map(|c| c.front.log_number());
     // That of a column family without data stays behind.
-    Ok(Some(families.chain([began.log]).filter(|n| *n >= state.logs.bound()).collect()))
+    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs.bound()).collect()))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -454,9 +452,11 @@ fn finish_open(
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    if expects_logs(db) {
-        // Both are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
-        let began = wal_owner::Began { manifest: manifest_number, log: wal_number };
+    if misses_logs(&db.opts, &db.path) {
+        // All are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
+        let last = kept.as_ref().map(|k| k.follows.wal);
+        let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
+        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
     }
     let mut state = db.state.lock();

@@ -11,9 +11,10 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
-//! - With a `fast_path` each opening notes which MANIFEST and which log it began, in the third line of the database's
-//!   own file. So the next one knows whether the log numbers in the MANIFEST are those of logs that were there, and
-//!   refuses to open without them.
+//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which log
+//!   it began, and the newest log with records that it kept, in the third line of the database's own file. So the next
+//!   one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open without
+//!   them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
 //!
@@ -58,12 +59,15 @@ pub(crate) struct Began {
     pub manifest: u64,
     /// Number of its first log.
     pub log: u64,
+    /// The newest log with records that it kept: no other log names that one until the first record is written.
+    pub kept: Option<u64>,
 }
 
 impl Began {
     fn parse(line: &str) -> Option<Self> {
-        let (manifest, log) = line.split_once(' ')?;
-        Some(Self { manifest: manifest.parse().ok()?, log: log.parse().ok()? })
+        let mut numbers = line.split(' ').map(str::parse);
+        let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
     }
 }
 
@@ -92,8 +96,9 @@ impl Note {
         let path = dir.join(WAL_OWNER);
         let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
         let mut text = format!("{}\n{}\n", self.token, self.other.display());
-        if let Some(Began { manifest, log }) = self.began {
-            text.push_str(&format!("{manifest} {log}\n"));
+        if let Some(Began { manifest, log, kept }) = self.began {
+            let kept = kept.map(|kept| format!(" {kept}")).unwrap_or_default();
+            text.push_str(&format!("{manifest} {log}{kept}\n"));
         }
         let written =
             fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
@@ -332,8 +337,9 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
         Note { token: token.clone(), other: database, began: None }.write(fs, wal_dir)?;
     }
-    if own.is_none_or(|own| own.other != wals) {
-        Note { token, other: wals, began: None }.write(fs, path)?;
+    if own.as_ref().is_none_or(|own| own.other != wals) {
+        // An opening that goes no further than this leaves the next one what it needs to refuse, too.
+        Note { token, other: wals, began: own.and_then(|own| own.began) }.write(fs, path)?;
     }
     Ok(())
 }

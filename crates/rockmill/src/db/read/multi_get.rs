@@ -16,7 +16,7 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 use rockmill_io::ring::{BatchIo, Pieces, ReadOptions as StreamOptions, ReadPlan, Window, coalesce};
 
-use crate::compaction::{LentRing, MergeEngine};
+use crate::compaction::{LOOKUP_MEMORY, LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::super_version::SuperVersion;
 use crate::db::read::get::{LookupKey, LookupPosition};
@@ -222,7 +222,7 @@ impl<'k> Many<'k, '_> {
             pieces.add(number, offset, len);
         }
         let began = self.db.opts.statistics.start_now();
-        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        let options = StreamOptions { depth: READS_IN_FLIGHT, memory_bytes: LOOKUP_MEMORY, pace: None };
         pieces.begin(io, options, GAP_MAX).ok()?;
         pieces.finish().ok()?;
         self.db.opts.statistics.stop_now(Histogram::FileReadMultigetMicros, began);
@@ -276,7 +276,7 @@ impl<'k> Many<'k, '_> {
         let began = self.db.opts.statistics.start_now();
         let timer = perf::time(PerfMetric::BlockReadTime);
         let users_began = self.db.pacing.read_protection().read_begins();
-        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        let options = StreamOptions { depth: READS_IN_FLIGHT, memory_bytes: LOOKUP_MEMORY, pace: None };
         let Ok(mut stream) = io.read(plan, options) else { return false };
         // Windows come in the order of the blocks, each with one block or several.
         let mut window: Option<Window> = None;

@@ -34,7 +34,7 @@ use self::family::FamilyFront;
 use self::logs::{LogRelease, LogTurn};
 use self::memory::FrontMemory;
 use self::wal::{Follows, Wal, WalKind, WalWriter};
-use self::wal_files::{Retention, has_fast_path, wal_dir_of};
+use self::wal_files::{Retention, misses_logs, wal_dir_of};
 use crate::error::{Error, Result};
 use crate::front::LogFailure;
 use crate::info_log::Alarm;
@@ -116,7 +116,7 @@ impl WalMemtable {
             clock: Arc::clone(&options.clock),
             dir: wal_dir_of(options, path),
             gathers: options.manual_wal_flush,
-            chained: has_fast_path(options),
+            chained: misses_logs(options, path),
             retention: Retention::of(options),
             wal: Wal::default(),
             memory: FrontMemory::new(options, alarm),
@@ -236,12 +236,10 @@ impl WalMemtable {
         let fresh = self.create_log(live, number, self.wal.take_for_reuse());
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
         if let Some(before) = current.as_mut() {
-            if self.chained
-                && let Err(error) = before.precede(number)
-            {
-                drop(fresh);
-                let _ = self.fs.remove(&self.log_path(number)); // an orphan is removed at the next open
-                return Err(LogFailure { what: "a write to the WAL", error });
+            if self.chained {
+                // Where this fails, the name may be there all the same. So the new log stays, too: empty and not in use.
+                let named = before.precede(number);
+                named.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
             }
             fresh.follow(before);
         }

@@ -125,7 +125,8 @@ impl WalMemtable {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
         let oldest = plan.oldest;
-        self.refuse_missing(logs, plan, plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER")))?;
+        let expected = plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER"));
+        let lacks_expected = self.lacks_a_log(logs, plan, expected)?;
         logs.iter().filter(|&&n| n >= plan.bound && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
         let mut replay = Replay {
             next: plan.next,
@@ -135,7 +136,7 @@ impl WalMemtable {
             any: false,
             last_wal: 0,
             oldest,
-            irregular: false,
+            irregular: lacks_expected,
             unchecked: 0,
             logs: Vec::new(),
             named: Vec::new(),
@@ -151,7 +152,9 @@ impl WalMemtable {
             }
         }
         // A hole is no reason to go on where the file itself is gone.
-        self.refuse_missing(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
+        // Where it is gone on without it, no log that names it stays: the next opening takes all that are named for
+        // logs that were there.
+        replay.irregular |= self.lacks_a_log(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
             // time. (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB
@@ -172,26 +175,28 @@ impl WalMemtable {
         Ok(Recovered { last_sequence, kept })
     }
 
-    /// Refuses to go on without a log that must be there: by its number, and by what says so.
+    /// True where a log is missing that something names: by its number, and by what says so. Refuses to go on where that
+    /// one was there.
     ///
     /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
-    /// not needed, which is below `oldest`.
-    fn refuse_missing<'a>(
+    /// not needed, which is below `oldest`. A copy may have been made without logs that were empty.
+    fn lacks_a_log<'a>(
         &self,
         logs: &[u64],
         plan: &RecoveryPlan,
         named: impl Iterator<Item = (u64, &'a str)>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
+        let Some((number, by)) = named.next() else { return Ok(false) };
         // That mode takes what there is.
         if plan.expected.is_none() || plan.mode == RecoveryMode::SkipAnyCorruptedRecords {
-            return Ok(());
+            return Ok(true);
         }
-        let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
-        let Some((number, by)) = named.next() else { return Ok(()) };
         Err(Error::corruption(format!(
             "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Bring it back; \
              if it is lost, open the database once with `wal_dir` alone, without a fast path, which goes on without it \
-             and without what came after it",
+             and without what came after it, or, where tables have some of that, with the recovery mode \
+             SkipAnyCorruptedRecords",
             self.log_path(number).display()
         )))
     }
