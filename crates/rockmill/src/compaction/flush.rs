@@ -97,7 +97,7 @@ fn memory_beside_writer(ring: &BatchIo) -> usize {
     limits.memory_bytes.saturating_sub(limits.memory_for(None, 0)).max(limits.memory_bytes / 2)
 }
 
-/// What plain calls have for reads that want so many bytes: no more than a ring may have, and enough for one table.
+/// Memory of plain reads in flight that want `wanted` bytes: no more than a ring may have, and enough for one table.
 fn plain_read_memory(host: &dyn JobHost, wanted: usize) -> usize {
     wanted.min(host.means().db.compaction_io_memory.max(LogReads::memory_for(1)))
 }

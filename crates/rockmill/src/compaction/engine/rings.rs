@@ -179,8 +179,8 @@ impl Rings {
     }
 }
 
-/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy. Its reads ask for all of
-/// it, since nothing is ever written through these rings.
+/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy. A stream
+/// must ask for all of it: by default it leaves room for a writer, and nothing is ever written through these rings.
 pub(crate) const LOOKUP_MEMORY: usize = 2 << 20;
 
 /// So many threads may have one at a time. What they read together keeps any device busy: others wait no longer if they

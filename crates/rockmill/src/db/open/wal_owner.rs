@@ -59,7 +59,7 @@ pub(crate) struct Began {
     pub manifest: u64,
     /// Number of its first log.
     pub log: u64,
-    /// The newest log with records that it kept: no other log names that one until the first record is written.
+    /// The newest log with records that it kept. No other log names it before the first write.
     pub kept: Option<u64>,
 }
 
@@ -338,7 +338,7 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
         Note { token: token.clone(), other: database, began: None }.write(fs, wal_dir)?;
     }
     if own.as_ref().is_none_or(|own| own.other != wals) {
-        // An opening that goes no further than this leaves the next one what it needs to refuse, too.
+        // Recovery may refuse after this, and the next opening must refuse for the same reason.
         Note { token, other: wals, began: own.and_then(|own| own.began) }.write(fs, path)?;
     }
     Ok(())

@@ -237,7 +237,8 @@ impl WalMemtable {
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
         if let Some(before) = current.as_mut() {
             if self.chained {
-                // Where this fails, the name may be there all the same. So the new log stays, too: empty and not in use.
+                // If this fails, the record may still be in the file. So the new log stays, empty and not in use: the
+                // next opening must find it.
                 let named = before.precede(number);
                 named.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
             }

@@ -152,8 +152,8 @@ impl WalMemtable {
             }
         }
         // A hole is no reason to go on where the file itself is gone.
-        // Where it is gone on without it, no log that names it stays: the next opening takes all that are named for
-        // logs that were there.
+        // Recovery may go on without it. Then everything is written as tables and the logs go, also those that name it:
+        // the next opening assumes that each log which is named was there.
         replay.irregular |= self.lacks_a_log(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
@@ -175,11 +175,11 @@ impl WalMemtable {
         Ok(Recovered { last_sequence, kept })
     }
 
-    /// True where a log is missing that something names: by its number, and by what says so. Refuses to go on where that
-    /// one was there.
+    /// Looks for a log that is named and missing. `named` has the number and who names it. Fails if that log is known to
+    /// have been there; otherwise returns whether one is missing.
     ///
     /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
-    /// not needed, which is below `oldest`. A copy may have been made without logs that were empty.
+    /// not needed, which is below `oldest`. Only a copy may lack a log that was never lost: copies have no empty logs.
     fn lacks_a_log<'a>(
         &self,
         logs: &[u64],
