@@ -410,3 +410,34 @@ fn an_opening_that_refused_leaves_the_next_one_what_it_needs_to_refuse() {
         }
     }
 }
+
+/// The record that names the next log is written, and the call fails all the same. The process dies of that.
+#[test]
+fn a_log_whose_name_was_written_in_a_call_that_failed_is_there() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs);
+    o.set_max_bgerror_resume_count(0);
+    let db = Db::open(&o, "/db").expect("open");
+    write(&db, 0..10);
+    let mut fresh = None;
+    fs.set_hook(Box::new(move |op| {
+        let is_log = op.path.extension().is_some_and(|e| e == "log");
+        match op.kind {
+            OpKind::Create if is_log => fresh = Some(op.path.to_owned()),
+            OpKind::Write if is_log && fresh.as_ref().is_some_and(|fresh| fresh != op.path) => {
+                return Fault::Partial(usize::MAX, io::Error::from_raw_os_error(EIO));
+            }
+            _ => {}
+        }
+        Fault::None
+    }));
+    let e = db.flush().expect_err("a write fails").to_string();
+    assert!(e.contains("cannot write /fast/"), "{e}");
+    let next = fs.next_process();
+    let named = next.read_to_vec(&logs(&next)[0]).expect("a read");
+    assert!(named.windows(17).any(|w| w == b"rockmill.precedes"));
+    for _ in 0..2 {
+        assert_eq!(prefix(&open(&next).expect("open"), "after a failed write"), 10);
+    }
+    fs.clear_fault();
+}
