@@ -385,7 +385,7 @@ fn logs_that_copies_lack_since_they_were_empty_are_not_missed() {
     }
 }
 
-/// The fast device is mounted elsewhere, and a log is missing: an opening that refused changes nothing for the next one.
+/// The fast device is mounted elsewhere, and a log is missing: an opening that refused changes nothing for others.
 #[test]
 fn an_opening_that_refused_leaves_the_next_one_what_it_needs_to_refuse() {
     for last in [false, true] {

@@ -118,8 +118,8 @@ impl RecoveryHost for Arc<DbInner> {
             let ahead = c.version.levels.iter().flatten().any(|f| f.entry.largest_seqno >= next);
             if c.front.log_number() > hole && ahead {
                 return Err(Error::corruption(format!(
-                    "{}: the WAL {:06}.log is damaged or missing, and tables of column family {:?} are newer than it; the database \
-                     cannot be brought to one point in time (another recovery mode may open it with a loss)",
+                    "{}: the WAL {:06}.log is damaged or missing, and tables of column family {:?} are newer than it; the \
+                     database cannot be brought to one point in time (another recovery mode may open it with a loss)",
                     self.path.display(),
                     hole,
                     c.cf.name

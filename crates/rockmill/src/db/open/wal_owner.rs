@@ -11,10 +11,10 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
-//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which log
-//!   it began, and the newest log with records that it kept, in the third line of the database's own file. So the next
-//!   one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open without
-//!   them.
+//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which
+//!   log it began, and the newest log with records that it kept, in the third line of the database's own file. So the
+//!   next one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open
+//!   without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
 //!

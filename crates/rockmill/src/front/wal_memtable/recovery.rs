@@ -152,8 +152,8 @@ impl WalMemtable {
             }
         }
         // A hole is no reason to go on where the file itself is gone.
-        // Recovery may go on without it. Then everything is written as tables and the logs go, also those that name it:
-        // the next opening assumes that each log which is named was there.
+        // Recovery may go on without it. Then everything is written as tables and the logs go, also those that name
+        // it: the next opening assumes that each log which is named was there.
         replay.irregular |= self.lacks_a_log(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
