@@ -175,8 +175,8 @@ impl WalMemtable {
         Ok(Recovered { last_sequence, kept })
     }
 
-    /// Looks for a log that is named and missing. `named` has the number and who names it. Fails if that log is known to
-    /// have been there; otherwise returns whether one is missing.
+    /// Looks for a log that is named and missing. `named` has the number and who names it. Fails if that log is known
+    /// to have been there; otherwise returns whether one is missing.
     ///
     /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
     /// not needed, which is below `oldest`. Only a copy may lack a log that was never lost: copies have no empty logs.
