@@ -78,6 +78,11 @@ pub fn xxh64(data: &[u8]) -> u64 {
     xxh64::xxh64(data, 0)
 }
 
+/// The 64-bit hash XXH3 of `data`, to tell contents apart; no protection against forgery.
+pub fn xxh3(data: &[u8]) -> u64 {
+    XxHash3_64::oneshot(data)
+}
+
 /// Checksum of one contiguous slice (RocksDB `ComputeBuiltinChecksum`). For a block, `data` is its contents and the
 /// compression-type byte after them; that is the fast form, because both lie together in the file. The footers of
 /// format_version 6 and newer use it too.

@@ -264,6 +264,12 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn advise(&self, _pattern: AccessPattern) {}
     /// True when reads bypass the page cache.
     fn is_direct(&self) -> bool;
+    /// True when reads are known to give what the device has: direct ones, where the file system serves none of them
+    /// from the page cache. Asked again after reads, which may find out that they cannot be direct. What the device
+    /// has, and what the page cache has, differ after a write-back that failed.
+    fn reads_device(&self) -> bool {
+        false
+    }
     /// About how many bytes of the file are in the page cache, whoever put them there; `None` where that is not known.
     fn cached_bytes(&self) -> Option<u64> {
         None

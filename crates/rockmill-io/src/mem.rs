@@ -178,6 +178,32 @@ impl MemFileSystem {
         Self::from_tree(self.shared.live.read().tree.crash(mode))
     }
 
+    /// A new file system as another process finds it after this one's death, which the machine survives: names, what is
+    /// dirty, and what was lost on its way to the disk (see [`fail_write_back`](Self::fail_write_back)) are as they
+    /// were. Has no locks, hooks, limits or counts. A crash image of it is what a power cut leaves after both.
+    pub fn next_process(&self) -> MemFileSystem {
+        Self::from_tree(self.shared.live.read().tree.next_process())
+    }
+
+    /// Lets the kernel's own write-back of a file fail, of which nobody is told: what was not durable yet stays in the
+    /// page cache and counts as written, the disk has what it had. No call; part of a recording. Fails where no such
+    /// file is.
+    pub fn fail_write_back(&self, path: &Path) -> io::Result<()> {
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_file(path).map_err(|e| path_error("fail the write-back of", path, e))?.0;
+        live.commit(Event::SyncFailed(id));
+        Ok(())
+    }
+
+    /// Lets a file's pages leave the page cache, as the kernel may do at any time: reads find what is dirty, and
+    /// otherwise what the disk has. No call; part of a recording. Fails where no such file is.
+    pub fn drop_cache(&self, path: &Path) -> io::Result<()> {
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_file(path).map_err(|e| path_error("drop from the cache", path, e))?.0;
+        live.commit(Event::CacheDropped(id));
+        Ok(())
+    }
+
     /// From now on keeps every change, for [`replay`](Self::replay); forgets what was recorded before.
     pub fn start_recording(&self) {
         let mut live = self.shared.live.write();
@@ -393,7 +419,7 @@ impl FileSystem for MemFileSystem {
     fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>> {
         let (handle, size) =
             self.open(OpKind::OpenRandom, path).map_err(|e| path_error("open for reading", path, e))?;
-        Ok(Arc::new(MemRandomAccessFile { handle, size, direct }))
+        Ok(Arc::new(MemRandomAccessFile { handle: handle.direct(direct), size }))
     }
 
     fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>> {

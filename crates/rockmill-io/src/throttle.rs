@@ -339,6 +339,10 @@ impl RandomAccessFile for ThrottledRandomAccessFile {
         self.inner.is_direct()
     }
 
+    fn reads_device(&self) -> bool {
+        self.inner.reads_device()
+    }
+
     fn direct_alignment(&self) -> u64 {
         self.inner.direct_alignment()
     }

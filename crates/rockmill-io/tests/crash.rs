@@ -358,6 +358,57 @@ fn a_crash_image_goes_its_own_way() {
 }
 
 #[test]
+fn what_a_failed_write_back_lost_is_in_the_cache_alone() {
+    let fs = with_db();
+    let mut file = fs.create(p("/db/f"), WriteOptions::default()).unwrap();
+    fs.sync_dir(p("/db")).unwrap();
+    file.append_and_flush(b"safe ").unwrap();
+    file.sync().unwrap();
+    file.append_and_flush(b"lost").unwrap();
+    let direct = |fs: &MemFileSystem| {
+        let (mut buf, file) = ([0; 100], fs.open_random(p("/db/f"), true).unwrap());
+        assert!(file.reads_device() && file.size() == 9);
+        let n = file.read_at(0, &mut buf).unwrap();
+        buf[..n].to_vec()
+    };
+    assert_eq!(direct(&fs), b"safe lost", "a direct read has what is dirty written first");
+    assert!(!fs.open_random(p("/db/f"), false).unwrap().reads_device());
+    fs.fail_write_back(p("/db/f")).unwrap();
+    // Another process finds the same, and a sync of it brings nothing back.
+    let next = fs.next_process();
+    next.sync_file(p("/db/f")).unwrap();
+    for (name, fs) in [("this", &fs), ("the next", &next)] {
+        assert_eq!((read(fs, "/db/f").unwrap(), direct(fs)), (b"safe lost".to_vec(), b"safe ".to_vec()), "{name}");
+        assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"safe ", "{name}");
+    }
+    let evicted = next.next_process();
+    evicted.drop_cache(p("/db/f")).unwrap();
+    assert_eq!(read(&evicted, "/db/f").unwrap(), b"safe ");
+    // Written anew it is durable.
+    let mut anew = next.reuse(p("/db/f"), p("/db/f"), WriteOptions::default()).unwrap();
+    anew.append(b"safe lost").unwrap();
+    anew.sync().unwrap();
+    assert_eq!(direct(&next), b"safe lost");
+    assert_eq!(read(&next.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"safe lost");
+}
+
+#[test]
+fn another_process_finds_what_was_not_synced_and_a_power_cut_takes_it() {
+    let fs = with_db();
+    let mut file = fs.create(p("/db/f"), WriteOptions::default()).unwrap();
+    file.append_and_flush(b"dirty").unwrap();
+    let _lock = fs.lock(p("/db/LOCK")).unwrap();
+    let next = fs.next_process();
+    drop(next.lock(p("/db/LOCK")).expect("the holder died"));
+    assert_eq!(read(&next, "/db/f").unwrap(), b"dirty");
+    assert_eq!(read(&next.crash_image(CrashMode::SyncedOnly), "/db/f"), None);
+    next.sync_file(p("/db/f")).unwrap();
+    next.sync_dir(p("/db")).unwrap();
+    assert_eq!(read(&next.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"dirty");
+    assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f"), None, "each goes its own way");
+}
+
+#[test]
 fn a_failed_sync_loses_the_data_and_the_file_never_works_again() {
     let fs = with_db();
     let mut file = fs.create(p("/db/f"), WriteOptions::default()).unwrap();

@@ -13,6 +13,38 @@ pub use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 #[cfg(rockmill_shuttle)]
 pub use explored::{ArcSwap, ArcSwapOption, Guard};
 
+/// One holder's share of a sum that many threads add to: of memory that is counted while somebody has it.
+#[derive(Debug)]
+pub(crate) struct Share {
+    sum: std::sync::Arc<atomic::AtomicUsize>,
+    part: usize,
+}
+
+impl Share {
+    /// Nothing, so far, of `sum`.
+    pub fn of(sum: &std::sync::Arc<atomic::AtomicUsize>) -> Self {
+        Self { sum: std::sync::Arc::clone(sum), part: 0 }
+    }
+
+    /// Makes it `part`.
+    pub fn set(&mut self, part: usize) {
+        self.sum.fetch_add(part, atomic::Ordering::Relaxed);
+        self.sum.fetch_sub(self.part, atomic::Ordering::Relaxed);
+        self.part = part;
+    }
+
+    /// A share of the same sum that is nothing so far.
+    pub fn another(&self) -> Self {
+        Self::of(&self.sum)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// A number that no other call in this process gets. It orders nothing, so that the tester need not switch here.
 pub(crate) fn unique_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

@@ -94,6 +94,18 @@ impl Tree {
         after
     }
 
+    /// The same files and directories with the same page cache, for another process: nobody has them open.
+    pub(super) fn next_process(&self) -> Tree {
+        let mut after = self.clone();
+        for node in after.nodes.values_mut() {
+            if let Node::File(file) = node {
+                file.handles = Arc::default();
+            }
+        }
+        after.collect();
+        after
+    }
+
     /// Drops what no path leads to: a directory whose own name was lost takes all below it along.
     fn keep_reachable(&mut self) {
         let mut reachable = BTreeSet::new();

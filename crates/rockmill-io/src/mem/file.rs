@@ -7,6 +7,7 @@ use crate::error::{FirstFailure, path_error};
 use crate::fs::{RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use crate::op::{Fault, OpKind};
 use crate::ring::{BatchIo, BatchLimits};
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,13 +18,20 @@ pub(super) struct Handle {
     shared: Arc<Shared>,
     id: Id,
     path: PathBuf,
+    /// Reads past the page cache.
+    direct: bool,
     /// Keeps the contents when the last name goes.
     _alive: Arc<()>,
 }
 
 impl Handle {
     pub(super) fn new(shared: Arc<Shared>, id: Id, path: &Path, alive: Arc<()>) -> Self {
-        Self { shared, id, path: path.to_path_buf(), _alive: alive }
+        Self { shared, id, path: path.to_path_buf(), direct: false, _alive: alive }
+    }
+
+    /// The same, for reads past the page cache.
+    pub(super) fn direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -95,7 +103,8 @@ impl Handle {
     fn copy(&self, offset: u64, buf: &mut [u8]) -> usize {
         let live = self.shared.live.read();
         let Some(file) = live.tree.file(self.id) else { return 0 };
-        let Some(rest) = usize::try_from(offset).ok().and_then(|at| file.current.get(at..)) else { return 0 };
+        let contents = if self.direct { file.on_disk() } else { Cow::Borrowed(&file.current[..]) };
+        let Some(rest) = usize::try_from(offset).ok().and_then(|at| contents.get(at..)) else { return 0 };
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);
         n
@@ -137,7 +146,6 @@ impl Handle {
 pub(super) struct MemRandomAccessFile {
     pub(super) handle: Handle,
     pub(super) size: u64,
-    pub(super) direct: bool,
 }
 
 impl RandomAccessFile for MemRandomAccessFile {
@@ -164,7 +172,11 @@ impl RandomAccessFile for MemRandomAccessFile {
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
     fn is_direct(&self) -> bool {
-        self.direct
+        self.handle.direct
+    }
+
+    fn reads_device(&self) -> bool {
+        self.handle.direct
     }
 
     fn direct_alignment(&self) -> u64 {

@@ -7,10 +7,12 @@
 //! - a file's bytes and length: what they were at its last sync;
 //! - a directory's entries: what they were at the directory's last sync. Syncing a file does not make its name durable;
 //! - a rename is atomic also in what survives;
-//! - what a failed sync of a file was to make durable is lost, and no later sync brings it back. A failed sync of a
+//! - what a failed sync or write-back of a file was to make durable is lost, and no later sync brings it back, although
+//!   reads through the page cache still see it; direct reads see what the disk has. A failed sync of a
 //!   directory changes nothing: with a journal the file system takes no more changes then, and without one the next
 //!   change in the directory writes its block again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
@@ -67,8 +69,10 @@ pub(super) enum Event {
     Data(Id, DataOp),
     /// The file is synced.
     Sync(Id),
-    /// The file's sync failed: the kernel forgets what it had to write, without having written it.
+    /// The file's sync or write-back failed: the kernel forgets what it had to write, without having written it.
     SyncFailed(Id),
+    /// The file's pages leave the page cache, but for those that are dirty.
+    CacheDropped(Id),
     /// The directory is synced.
     SyncDir(Id),
 }
@@ -79,6 +83,8 @@ pub(super) struct FileNode {
     pub(super) durable: Arc<Vec<u8>>,
     /// What was done to `current` since the last sync.
     pub(super) pending: Vec<DataOp>,
+    /// A write-back failed: the disk may have other bytes than `current` where nothing is pending.
+    pub(super) lost: bool,
     /// When `current` last changed, in seconds since the Unix epoch.
     pub(super) modified: u64,
     /// Shared with every open handle; keeps an unlinked file alive.
@@ -244,7 +250,14 @@ impl Tree {
             }
             Event::SyncFailed(id) => {
                 if let Some(file) = self.file_mut(*id) {
+                    file.lost |= !file.pending.is_empty();
                     file.pending.clear();
+                }
+            }
+            Event::CacheDropped(id) => {
+                if let Some(file) = self.file_mut(*id) {
+                    file.current = Arc::new(file.on_disk().into_owned());
+                    file.lost = false;
                 }
             }
             Event::SyncDir(id) => self.sync_dir(*id),
@@ -316,6 +329,18 @@ fn set_entry(entries: &mut BTreeMap<OsString, Id>, name: &OsString, after: Optio
 }
 
 impl FileNode {
+    /// What a direct read finds: the kernel first writes what is pending, and what it has given up it does not.
+    pub(super) fn on_disk(&self) -> Cow<'_, [u8]> {
+        if !self.lost {
+            return Cow::Borrowed(&self.current);
+        }
+        let mut bytes = Cow::Borrowed(&self.durable[..]);
+        for op in &self.pending {
+            op.apply(bytes.to_mut());
+        }
+        bytes
+    }
+
     fn sync(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -325,12 +350,15 @@ impl FileNode {
         let pending = std::mem::take(&mut self.pending);
         if self.durable.is_empty() && covers(&pending, self.current.len()) {
             self.durable = Arc::clone(&self.current);
+            self.lost = false;
             return;
         }
         let durable = Arc::make_mut(&mut self.durable);
         for op in &pending {
             op.apply(durable);
         }
+        // Written anew, or cut.
+        self.lost &= self.durable != self.current;
     }
 }
 

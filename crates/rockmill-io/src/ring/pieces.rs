@@ -6,7 +6,7 @@
 //! 3. [`take`](Pieces::take) copies what was read to where it belongs, a few spans at a time: reads go on while the
 //!    caller does something else in between. What was taken stays in the buffer when the stream's memory is free again.
 
-use super::stream::{ReadOptions, ReadPlan, ReadStream, Span};
+use super::stream::{self, ReadOptions, ReadPlan, ReadStream, Span};
 use super::{BatchIo, Window};
 use crate::fs::RandomAccessFile;
 use std::io;
@@ -59,6 +59,17 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    /// Bytes that a stream needs to have so many reads of pieces in flight, besides the one that is taken.
+    pub fn memory_in_flight(reads: usize) -> usize {
+        reads.saturating_add(1).saturating_mul(stream::slot_bytes(SPAN_BYTES as usize))
+    }
+
+    /// Memory that they have, without that of reads in flight.
+    pub fn memory_bytes(&self) -> usize {
+        let places = self.pieces.capacity() * size_of::<Piece>() + self.order.capacity() * size_of::<u32>();
+        self.buffer.capacity() + places
+    }
+
     /// Forgets everything but the buffer's memory, of which it keeps up to `keep` bytes.
     pub fn clear(&mut self, keep: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);

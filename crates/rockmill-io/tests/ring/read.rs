@@ -1,8 +1,8 @@
 //! Reading by plan.
 
 use super::places::{Place, everywhere, in_memory, pattern, small};
-use rockmill_io::RandomAccessFile;
-use rockmill_io::ring::{BatchLimits, CallOrder, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
+use rockmill_io::ring::{BatchKind, BatchLimits, CallOrder, Pieces, ReadOptions, ReadPlan, ReadStream, Span, coalesce};
+use rockmill_io::{RandomAccessFile, WritableFile as _};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +37,33 @@ fn check(stream: &mut ReadStream, run: usize, wanted: &[Span], data: &[Vec<u8>],
     }
     assert!(stream.next(run).unwrap().is_none());
     assert!(stream.next(run).unwrap().is_none());
+}
+
+/// A stream that says how much it may take has that, also when a writer has its memory already.
+#[test]
+fn a_stream_has_the_memory_that_it_asks_for_beside_a_writer() {
+    everywhere(|place| {
+        let data = files(place, &[4 << 20]);
+        let in_flight = Pieces::memory_in_flight(32);
+        let mut limits = BatchLimits { huge_pages: false, ..small() };
+        limits.memory_bytes = limits.memory_for(None, 0) + in_flight;
+        let io = place.io(&limits);
+        let depth = |memory_bytes| {
+            let mut plan = plan(place, 1);
+            let spans: Vec<Span> = (0..64).map(|i| Span { file: 0, offset: i << 16, len: 1 << 16 }).collect();
+            plan.add_run(spans.clone());
+            let mut stream = io.read(plan, ReadOptions { depth: 32, memory_bytes, pace: None }).unwrap();
+            let depth = stream.depth();
+            check(&mut stream, 0, &spans, &data, &place.name);
+            depth
+        };
+        let wanted = if place.kind == BatchKind::Pread && place.direct { 1 } else { 32 };
+        assert_eq!(depth(in_flight), wanted);
+        let mut writer = io.create(&*place.fs, &place.path("out"), place.options()).unwrap();
+        writer.append(b"begun").unwrap();
+        assert_eq!(depth(in_flight), wanted, "beside a writer");
+        writer.close().unwrap();
+    });
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::tombstones::Tombstones;
 use super::{JobHost, JobOutput, LocalHost, MergeEngine, page_cache};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, Result};
-use crate::front::{LogReads, Pace, READS_IN_FLIGHT, SealedRuns, WINDOW_BYTES};
+use crate::front::{LogReads, Pace, READS_IN_FLIGHT, SealedRuns};
 use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
@@ -46,12 +46,6 @@ impl JobOutput {
     }
 }
 
-/// Reads of values in logs take as much of a ring's memory as those of so many runs of tables.
-const LOG_READS_AS_RUNS: usize = 4;
-
-/// Memory of the reads in flight where there is no ring.
-const PLAIN_READ_MEMORY: usize = 6 << 20;
-
 /// Runs the spec of a flush. A closing store does not stop it: the data may be nowhere else.
 pub(super) fn flush(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     let cpu = ThreadCpu::now();
@@ -75,15 +69,11 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     plan.output.page_cache = page_cache::takes_flush(&means.db);
     let cmp = &plan.rules.cmp;
     let in_logs = sealed.with_values_in_logs();
-    let reading = if in_logs > 0 { LOG_READS_AS_RUNS } else { 0 };
+    let reading = LogReads::memory_for(in_logs);
     // What reads through it goes before it does.
-    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, reading) };
-    let memory = match &ring {
-        _ if in_logs == 0 => 0,
-        Some(_) => WINDOW_BYTES,
-        None => WINDOW_BYTES + PLAIN_READ_MEMORY,
-    };
-    let _counted = means.engines.rings.count(memory);
+    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, 0, reading) };
+    // Windows are counted as they grow, a ring's memory with the rings.
+    let _counted = means.engines.rings.count(if ring.is_none() { plain_read_memory(host, reading) } else { 0 });
     let reads = if in_logs > 0 { Some(log_reads(host, ring.as_deref(), in_logs)?) } else { None };
     let runs = sealed.iterators(reads.as_ref()).map(IteratorRun::new).collect::<Result<Vec<_>>>()?;
     let tombstones = Tombstones::whole(sealed.range_tombstones());
@@ -101,13 +91,26 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     Ok(output)
 }
 
+/// What a ring may have for reads: what the writer of a table leaves, or half where that is more.
+fn memory_beside_writer(ring: &BatchIo) -> usize {
+    let limits = ring.limits();
+    limits.memory_bytes.saturating_sub(limits.memory_for(None, 0)).max(limits.memory_bytes / 2)
+}
+
+/// Memory of plain reads in flight that want `wanted` bytes: no more than a ring may have, and enough for one table.
+fn plain_read_memory(host: &dyn JobHost, wanted: usize) -> usize {
+    wanted.min(host.means().db.compaction_io_memory.max(LogReads::memory_for(1)))
+}
+
 /// How the values of so many index tables are read: through `ring`, or by plain calls.
 fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Result<LogReads> {
     let means = host.means();
+    let wanted = LogReads::memory_for(together);
+    let plain_memory = plain_read_memory(host, wanted);
     let plain = || {
         // Pages that are not used are not there.
         let limits = BatchLimits {
-            memory_bytes: PLAIN_READ_MEMORY,
+            memory_bytes: plain_memory,
             depth: READS_IN_FLIGHT as u32,
             huge_pages: false,
             register: false,
@@ -120,5 +123,7 @@ fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Res
     // Shares of the device are about that with the tables.
     let limit = means.limit(IoPriority::High).filter(|l| l.limiter.mode().limits_reads());
     let pace = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Pace);
-    Ok(LogReads { io, pace, together, counts: Arc::default() })
+    let memory = ring.map_or(plain_memory, |ring| wanted.min(memory_beside_writer(ring)));
+    let windows = Arc::new(means.engines.rings.count(0));
+    Ok(LogReads { io, pace, together, memory, windows, counts: Arc::default() })
 }

@@ -43,10 +43,10 @@ pub use crate::event_listener::CompactionReason;
 pub use crate::options::{KernelDriver, MergeEngine};
 use crate::sync::atomic::AtomicBool;
 use crate::version::{FileMeta, Version};
-pub(crate) use engine::LentRing;
 #[cfg(feature = "kernel")]
 pub use engine::kernel::probe_kernel_engine;
 pub use engine::{EngineParts, SharedEngines};
+pub(crate) use engine::{LOOKUP_MEMORY, LentRing};
 pub use events::{JobEvents, JobProgress};
 pub(crate) use host::{JobHost, JobMeans, LocalHost};
 use resolve::ResolveStats;

@@ -69,12 +69,12 @@ pub(crate) use wal_memtable::logs::Logs;
 pub(crate) use wal_memtable::memory::{BufferLimit, FrontMemory};
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
 pub(crate) use wal_memtable::view::{FrontView, SealedRuns};
-pub(crate) use wal_memtable::wal::Follows;
-pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, wal_dir_of, wal_numbers};
+pub(crate) use wal_memtable::wal::{Follows, Precedes};
+pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 
 use crate::error::Error;
-pub(crate) use crate::memtable::log_read_ahead::{LogReadCounts, LogReads, Pace, READS_IN_FLIGHT, WINDOW_BYTES};
+pub(crate) use crate::memtable::log_read_ahead::{LogReadCounts, LogReads, Pace, READS_IN_FLIGHT};
 pub(crate) use crate::memtable::log_values::LoggedBatch;
 
 /// Entries in memory that are in no table, in numbers.

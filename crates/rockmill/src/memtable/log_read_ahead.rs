@@ -12,10 +12,11 @@ use super::SealedTable;
 use super::log_values::{Address, LogFile, Slot, join, span};
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Share};
 
-/// Bytes of values that the windows of a flush hold at most, together, if each has more than one entry.
-pub(crate) const WINDOW_BYTES: usize = 8 << 20;
+/// Bytes of values that the windows of a flush hold at most, together: of up to 32 tables, if each window has more than
+/// one entry.
+const WINDOW_BYTES: usize = 8 << 20;
 /// Of one at least.
 const WINDOW_BYTES_MIN: usize = 128 << 10;
 /// Entries of a window at most.
@@ -24,8 +25,8 @@ const WINDOW_ENTRIES: usize = 32 << 10;
 const GAP_MAX: u64 = 4 << 10;
 /// Reads that a flush has in flight.
 pub(crate) const READS_IN_FLIGHT: usize = 64;
-/// Of those, each table's at least.
-const READS_IN_FLIGHT_MIN: usize = 4;
+/// Of those, each table's at least: more than there are in all from 33 tables on.
+const READS_IN_FLIGHT_MIN: usize = 2;
 /// Entries of a window between two looks at how far the next one's reads are.
 const PACE_STEP: usize = 16;
 
@@ -41,6 +42,10 @@ pub(crate) struct LogReads {
     pub pace: Option<Pace>,
     /// How many tables are read at once.
     pub together: usize,
+    /// Bytes that their reads in flight may have in all, of what `io` has.
+    pub memory: usize,
+    /// Where the memory of windows is counted.
+    pub windows: Arc<Share>,
     /// What was read.
     pub counts: Arc<Mutex<LogReadCounts>>,
 }
@@ -56,11 +61,24 @@ pub(crate) struct LogReadCounts {
     pub bytes: u64,
 }
 
+/// Reads in flight of each of so many tables.
+fn depth(together: usize) -> usize {
+    (READS_IN_FLIGHT / together.max(1)).max(READS_IN_FLIGHT_MIN)
+}
+
 impl LogReads {
+    /// Bytes with which as many reads of so many tables are in flight as should be.
+    pub fn memory_for(together: usize) -> usize {
+        together.saturating_mul(Pieces::memory_in_flight(depth(together)))
+    }
+
     fn options(&self) -> ReadOptions {
-        let depth = (READS_IN_FLIGHT / self.together.max(1)).max(READS_IN_FLIGHT_MIN);
+        let depth = depth(self.together);
+        // What is left to the writer of the table is its own, and none of it may be kept free for it again: once it has
+        // begun, it has its memory. 0 would say that.
+        let memory_bytes = (self.memory / self.together.max(1)).max(1);
         let pace = self.pace.clone().map(|pace| Box::new(move |bytes| pace(bytes)) as Box<dyn FnMut(u64) + Send>);
-        ReadOptions { depth, pace, ..ReadOptions::default() }
+        ReadOptions { depth, memory_bytes, pace }
     }
 
     /// Bytes of values in a window; each table has two.
@@ -86,6 +104,10 @@ struct Window {
 }
 
 impl Window {
+    fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Option<u32>>() + self.pieces.memory_bytes()
+    }
+
     /// Asks for a value.
     fn add(&mut self, table: &SealedTable, at: Address) -> Result<()> {
         let known = self.logs.iter().rposition(|log| log.number() == at.log);
@@ -122,6 +144,8 @@ pub(super) struct ReadAhead<E> {
     at: usize,
     /// The length of its value, if that was in a log.
     len: usize,
+    /// The memory of both windows.
+    counted: Share,
     status: Result<()>,
 }
 
@@ -137,7 +161,8 @@ impl<E: SlotIterator> ReadAhead<E> {
     /// Over all of the table's `entries`, from none.
     pub fn new(table: SealedTable, entries: E, reads: LogReads) -> Self {
         let (now, next, ahead) = (Window::default(), Window::default(), entries.copy());
-        Self { table, reads, entries, ahead, now, next, at: 0, len: 0, status: Ok(()) }
+        let counted = reads.windows.another();
+        Self { table, reads, entries, ahead, now, next, at: 0, len: 0, counted, status: Ok(()) }
     }
 
     /// Goes elsewhere: a new window begins there.
@@ -167,7 +192,9 @@ impl<E: SlotIterator> ReadAhead<E> {
             }
             self.ahead.next();
         }
-        let bytes = window.pieces.begin(&self.reads.io, self.reads.options(), GAP_MAX).map_err(|e| failed(&e))?;
+        let bytes = window.pieces.begin(&self.reads.io, self.reads.options(), GAP_MAX);
+        self.counted.set(self.now.memory_bytes() + self.next.memory_bytes());
+        let (bytes, window) = (bytes.map_err(|e| failed(&e))?, &self.next);
         let mut counts = self.reads.counts.lock();
         counts.values += window.pieces.len() as u64;
         counts.reads += window.pieces.reads() as u64;

@@ -3,11 +3,43 @@
 use std::io;
 use std::path::Path;
 
-use rockmill_format::checksum::crc32c_extend;
-use rockmill_format::log::{ReadBlock, block_start};
+use rockmill_format::checksum::{crc32c_extend, xxh3};
+use rockmill_format::log::{BLOCK_SIZE, ReadBlock, block_start};
 use rockmill_io::{FileSystem, SequentialFile};
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// Hashes of a log's blocks of 32 KiB, from its beginning: what was read, in little memory, to be compared later.
+#[derive(Debug, Default)]
+pub struct BlockHashes {
+    hashes: Vec<u64>,
+    bytes: u64,
+}
+
+impl BlockHashes {
+    /// Adds what follows: a block, or less at the end.
+    fn add(&mut self, block: &[u8]) {
+        if !block.is_empty() {
+            debug_assert!(block.len() <= BLOCK_SIZE);
+            self.hashes.push(xxh3(block));
+            self.bytes += block.len() as u64;
+        }
+    }
+
+    /// Bytes of all blocks.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True if these bytes from `offset` on, where a block begins, are the blocks that were read there, whole.
+    pub fn agree(&self, offset: u64, bytes: &[u8]) -> bool {
+        debug_assert!(offset.is_multiple_of(BLOCK_SIZE as u64));
+        let first = (offset / BLOCK_SIZE as u64) as usize;
+        let Some(hashes) = self.hashes.get(first..) else { return false };
+        let blocks = bytes.chunks(BLOCK_SIZE);
+        blocks.len() <= hashes.len() && blocks.zip(hashes).all(|(block, hash)| xxh3(block) == *hash)
+    }
+}
 
 /// A sequential file as the source of a [`LogReader`](rockmill_format::log::LogReader). It remembers a checksum of what
 /// it gave, see [`Self::check_again`].
@@ -16,6 +48,8 @@ pub struct LogSource {
     begin: u64,
     read: u64,
     crc: u32,
+    /// Hashes of what it gave, where they are kept.
+    blocks: Option<BlockHashes>,
     /// What [`Self::check_again`] has read.
     again: Option<Box<LogSource>>,
 }
@@ -23,7 +57,17 @@ pub struct LogSource {
 impl LogSource {
     /// A file that stands at its beginning.
     pub fn new(file: Box<dyn SequentialFile>) -> Self {
-        Self { file, begin: 0, read: 0, crc: 0, again: None }
+        Self { file, begin: 0, read: 0, crc: 0, blocks: None, again: None }
+    }
+
+    /// The same, which keeps a hash of each block. For whoever reads block by block.
+    pub fn with_hashes(file: Box<dyn SequentialFile>) -> Self {
+        Self { blocks: Some(BlockHashes::default()), ..Self::new(file) }
+    }
+
+    /// Takes out the hashes of what was read; none are kept from here on.
+    pub fn take_hashes(&mut self) -> BlockHashes {
+        self.blocks.take().unwrap_or_default()
     }
 
     /// Opens a log to read on from `from`; the source for
@@ -85,6 +129,9 @@ impl ReadBlock for LogSource {
             }
         }
         self.read += n as u64;
+        if let Some(blocks) = &mut self.blocks {
+            blocks.add(&buf[..n]);
+        }
         self.crc = crc32c_extend(self.crc, &buf[..n]);
         Ok(n)
     }

@@ -25,7 +25,7 @@ use crate::table::{KeyOrder, Table, TphTable};
 
 pub use builder::VersionBuilder;
 pub use level::{ExtraRun, Level, SortedRun, first_reaching, key_order, search, touched};
-pub use log_source::LogSource;
+pub use log_source::{BlockHashes, LogSource};
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, manifest_mark,
     recover_manifest, retry_while_files_vanish,

@@ -48,8 +48,8 @@ mod rings;
 mod stats;
 mod uring;
 
-pub(crate) use rings::LentRing;
 use rings::LookupRings;
+pub(crate) use rings::{LOOKUP_MEMORY, LentRing};
 pub use stats::EngineParts;
 use stats::EngineStats;
 use uring::JobRings;
@@ -227,7 +227,7 @@ pub(super) fn run_scans(
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
     // What was read goes before the ring does.
-    let ring = ring(host, lanes(plan, part));
+    let ring = ring(host, lanes(plan, part), 0);
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 use rockmill_io::{Clock, FileSystem};
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Mutex, Share};
 
 /// How long a ring is kept that nobody borrows: a hundred times what it takes to set one up.
 const IDLE_NANOS: u64 = 5_000_000_000;
@@ -72,27 +72,6 @@ impl Ring {
     }
 }
 
-/// A ring's share of a sum.
-#[derive(Debug)]
-pub(crate) struct Share {
-    sum: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Share {
-    fn set(&mut self, bytes: usize) {
-        self.sum.fetch_add(bytes, Ordering::Relaxed);
-        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
-
 /// True for rings that may stand in for each other. What is set up at first is no property of a ring.
 fn alike(a: &BatchLimits, b: &BatchLimits) -> bool {
     *a == BatchLimits { memory_ready: a.memory_ready, ..b.clone() }
@@ -119,7 +98,7 @@ impl Rings {
         }
         let io = fs.batch_io(BatchKind::Uring, &BatchLimits { memory_ready: memory, ..limits.clone() })?;
         self.made.fetch_add(1, Ordering::Relaxed);
-        let share = Share { sum: Arc::clone(&self.bytes), bytes: 0 };
+        let share = Share::of(&self.bytes);
         let mut ring = Ring { fs: Arc::clone(fs), io, share };
         ring.share.set(ring.bytes());
         Ok(LentRing::new(ring, self, clock))
@@ -188,7 +167,7 @@ impl Rings {
 
     /// Counts memory that a borrower has besides, until the result is dropped.
     pub fn count(&self, bytes: usize) -> Share {
-        let mut share = Share { sum: Arc::clone(&self.bytes), bytes: 0 };
+        let mut share = Share::of(&self.bytes);
         share.set(bytes);
         share
     }
@@ -200,8 +179,9 @@ impl Rings {
     }
 }
 
-/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy.
-const LOOKUP_MEMORY: usize = 2 << 20;
+/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy. A stream
+/// must ask for all of it: by default it leaves room for a writer, and nothing is ever written through these rings.
+pub(crate) const LOOKUP_MEMORY: usize = 2 << 20;
 
 /// So many threads may have one at a time. What they read together keeps any device busy: others wait no longer if they
 /// read block by block, and a server's threads may be hundreds.

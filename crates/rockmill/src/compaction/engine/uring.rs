@@ -7,12 +7,12 @@ use std::sync::Arc;
 use rockmill_io::ring::{BatchLimits, DeviceFacts};
 use rockmill_io::{Clock, FileSystem};
 
-use super::rings::{LentRing, Rings, Share};
+use super::rings::{LentRing, Rings};
 use super::{MergeEngine, PartEnd, PartEngine, PartJob};
 use crate::compaction::JobHost;
 use crate::compaction::merge::ring_feed;
 use crate::error::Result;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Share};
 
 pub(super) struct Uring;
 
@@ -23,19 +23,19 @@ impl PartEngine for Uring {
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
         let host = job.output.host();
-        let Some(ring) = ring(host, job.runs_read()) else { return Ok(PartEnd::Missing) };
+        let Some(ring) = ring(host, job.runs_read(), 0) else { return Ok(PartEnd::Missing) };
         job.merge(ring_feed::feeds(job.map, &ring, host, job.output.help)?, Some(&ring))
     }
 }
 
-/// A ring for what the calling thread does, which merges so many runs of tables (0: a flush). `None` where the options
-/// ask for `pread`, and where no ring can be made: that is noted.
-pub(in crate::compaction) fn ring(host: &dyn JobHost, runs: usize) -> Option<LentRing> {
+/// A ring for what the calling thread does, which merges so many runs of tables (0: a flush), and has `bytes` of other
+/// reads in flight. `None` where the options ask for `pread`, and where no ring can be made: that is noted.
+pub(in crate::compaction) fn ring(host: &dyn JobHost, runs: usize, bytes: usize) -> Option<LentRing> {
     let means = host.means();
     if means.db.merge_engine == MergeEngine::Pread {
         return None;
     }
-    let lent = means.engines.rings.lend(host, runs);
+    let lent = means.engines.rings.lend(host, runs, bytes);
     let missing = lent.as_ref().err().map(ToString::to_string);
     means.engines.stats.note(MergeEngine::Uring, missing, &means.log);
     lent.ok()
@@ -50,10 +50,10 @@ pub(crate) struct JobRings {
 }
 
 impl JobRings {
-    fn lend(&self, host: &dyn JobHost, runs: usize) -> io::Result<LentRing> {
+    fn lend(&self, host: &dyn JobHost, runs: usize, bytes: usize) -> io::Result<LentRing> {
         let means = host.means();
         let limits = BatchLimits { memory_bytes: means.db.compaction_io_memory, ..BatchLimits::default() };
-        let memory = limits.memory_for(host.device().as_ref(), runs);
+        let memory = limits.memory_for(host.device().as_ref(), runs).saturating_add(bytes);
         self.rings.lend(&means.fs, &means.clock, &limits, memory)
     }
 

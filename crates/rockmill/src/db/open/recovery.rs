@@ -19,7 +19,14 @@ impl DbInner {
     /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
     ///
     /// With `avoid_flush_during_recovery`, gives the WALs whose data is to stay in memtables, where that can be.
-    pub(crate) fn recover_wals(self: &Arc<Self>, logs: &[u64], flush_full: bool) -> Result<Option<KeptLogs>> {
+    ///
+    /// `expected`: see [`RecoveryPlan::expected`].
+    pub(crate) fn recover_wals(
+        self: &Arc<Self>,
+        logs: &[u64],
+        flush_full: bool,
+        expected: Option<Vec<u64>>,
+    ) -> Result<Option<KeptLogs>> {
         let (bound, by_families) = {
             let state = self.state.lock();
             (state.logs.bound(), state.least_log_number().unwrap_or(0))
@@ -31,6 +38,7 @@ impl DbInner {
             next: self.last_sequence() + 1,
             flush_full,
             keep_logs: self.opts.avoid_flush_during_recovery || self.front.memory().index().is_some(),
+            expected,
         };
         let recovered = self.front.recover(self, logs, &plan)?;
         if let Some(last) = recovered.last_sequence {
@@ -110,8 +118,8 @@ impl RecoveryHost for Arc<DbInner> {
             let ahead = c.version.levels.iter().flatten().any(|f| f.entry.largest_seqno >= next);
             if c.front.log_number() > hole && ahead {
                 return Err(Error::corruption(format!(
-                    "{}: the WAL {:06}.log is damaged and tables of column family {:?} are newer than it; the database \
-                     cannot be brought to one point in time (another recovery mode may open it with a loss)",
+                    "{}: the WAL {:06}.log is damaged or missing, and tables of column family {:?} are newer than it; the \
+                     database cannot be brought to one point in time (another recovery mode may open it with a loss)",
                     self.path.display(),
                     hole,
                     c.cf.name

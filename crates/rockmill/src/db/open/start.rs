@@ -36,7 +36,7 @@ use crate::db::write::Writers;
 use crate::db::{Around, CfState, Db, DbInner, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{Front, KeptLogs, Logs, destroy_wals, wal_dir_of, wal_numbers};
+use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
@@ -304,6 +304,11 @@ fn open_files(
     }
     let wal_dir = db.front.dir();
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
+    // Before the directory is claimed, which may write another note.
+    let expected = match &recovered {
+        Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
+        _ => None,
+    };
     if wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, wal_dir)?;
@@ -336,7 +341,7 @@ fn open_files(
         // it was read. Whatever is older than the newest of the first list was there when the second began.
         let mut again = wal_numbers(&list(wal_dir)?);
         again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
-        db.recover_wals(&again, false)?; // into memtables; nothing is kept or written
+        db.recover_wals(&again, false, None)?; // into memtables; nothing is kept or written
         db.open_tables_to_read()?;
         let state = db.state.lock();
         state.cfs.values().for_each(CfState::publish);
@@ -344,7 +349,14 @@ fn open_files(
         drop(state);
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
-    let kept = db.recover_wals(&logs, true)?;
+    let kept = db.recover_wals(&logs, true, expected)?;
+    if let Some(kept) = &kept {
+        let (logs, anew) = (kept.logs.len(), &kept.anew);
+        log_info!(db.log, "{logs} WALs are kept, of which {} were written anew", anew.len());
+        if !anew.is_empty() {
+            log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
+        }
+    }
     finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
@@ -356,6 +368,18 @@ fn open_files(
     let threads = threads::start(&db)?;
     log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
     Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
+/// that were there. `None` where it did not, as with copies, and after RocksDB.
+fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
+    let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
+        return Ok(None);
+    };
+    let state = db.state.lock();
+    let families = state.cfs.values().map(|c| c.front.log_number());
+    // That of a column family without data stays behind.
+    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs.bound()).collect()))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -428,6 +452,13 @@ fn finish_open(
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
+    if misses_logs(&db.opts, &db.path) {
+        // All are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
+        let last = kept.as_ref().map(|k| k.follows.wal);
+        let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
+        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
+        wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
+    }
     let mut state = db.state.lock();
     state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
     db.update_pressure(&state);

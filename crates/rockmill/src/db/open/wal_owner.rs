@@ -11,6 +11,10 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
+//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which
+//!   log it began, and the newest log with records that it kept, in the third line of the database's own file. So the
+//!   next one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open
+//!   without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
 //!
@@ -44,6 +48,27 @@ struct Note {
     token: String,
     /// In the database's directory the WAL directory, in that one the database.
     other: PathBuf,
+    /// In the database's directory: what the last opening began, where it noted that.
+    began: Option<Began>,
+}
+
+/// What an opening began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Began {
+    /// Number of its MANIFEST.
+    pub manifest: u64,
+    /// Number of its first log.
+    pub log: u64,
+    /// The newest log with records that it kept. No other log names it before the first write.
+    pub kept: Option<u64>,
+}
+
+impl Began {
+    fn parse(line: &str) -> Option<Self> {
+        let mut numbers = line.split(' ').map(str::parse);
+        let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
+    }
 }
 
 impl Note {
@@ -59,7 +84,8 @@ impl Note {
                 let token = lines.next().unwrap_or_default().to_owned();
                 // One that a crash cut short says nothing.
                 let other = PathBuf::from(lines.next().unwrap_or_default());
-                Ok((!token.is_empty()).then_some(Self { token, other }))
+                let began = lines.next().and_then(Began::parse);
+                Ok((!token.is_empty()).then_some(Self { token, other, began }))
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
@@ -69,7 +95,11 @@ impl Note {
     fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
         let path = dir.join(WAL_OWNER);
         let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
-        let text = format!("{}\n{}\n", self.token, self.other.display());
+        let mut text = format!("{}\n{}\n", self.token, self.other.display());
+        if let Some(Began { manifest, log, kept }) = self.began {
+            let kept = kept.map(|kept| format!(" {kept}")).unwrap_or_default();
+            text.push_str(&format!("{manifest} {log}{kept}\n"));
+        }
         let written =
             fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
         written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))
@@ -82,6 +112,19 @@ impl Note {
     fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
         !fs.same_file(&self.other, path).unwrap_or(self.other == path)
             && Note::read(fs, &self.other).is_ok_and(|n| n.is_some_and(|n| n.token == self.token))
+    }
+}
+
+/// What the last opening of the database in `path` began, if it noted that.
+pub(crate) fn read_began(fs: &dyn FileSystem, path: &Path) -> Result<Option<Began>> {
+    Ok(Note::read(fs, path)?.and_then(|own| own.began))
+}
+
+/// Notes what an opening of the database in `path` began. Its WAL directory is claimed.
+pub(crate) fn note_began(fs: &dyn FileSystem, path: &Path, began: Began) -> Result<()> {
+    match Note::read(fs, path)? {
+        Some(own) => Note { began: Some(began), ..own }.write(fs, path),
+        None => Ok(()),
     }
 }
 
@@ -237,12 +280,12 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result
     )))
 }
 
-/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`: another one takes its place, which has
-/// its WALs there.
+/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening began: another
+/// one takes its place, which has its WALs there.
 pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
-        return Ok(());
+        return if own.began.is_some() { Note { began: None, ..own }.write(fs, path) } else { Ok(()) };
     }
     let note = path.join(WAL_OWNER);
     fs.remove(&note).map_err(|e| Error::io(format_args!("cannot remove {}", note.display()), &e))
@@ -289,13 +332,14 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
     // that is named and has nothing is taken for one whose device is gone.
     if own.is_none() {
-        Note { token: token.clone(), other: PathBuf::new() }.write(fs, path)?;
+        Note { token: token.clone(), other: PathBuf::new(), began: None }.write(fs, path)?;
     }
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
-        Note { token: token.clone(), other: database }.write(fs, wal_dir)?;
+        Note { token: token.clone(), other: database, began: None }.write(fs, wal_dir)?;
     }
-    if own.is_none_or(|own| own.other != wals) {
-        Note { token, other: wals }.write(fs, path)?;
+    if own.as_ref().is_none_or(|own| own.other != wals) {
+        // Recovery may refuse after this, and the next opening must refuse for the same reason.
+        Note { token, other: wals, began: own.and_then(|own| own.began) }.write(fs, path)?;
     }
     Ok(())
 }

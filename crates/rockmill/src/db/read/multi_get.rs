@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 use rockmill_io::ring::{BatchIo, Pieces, ReadOptions as StreamOptions};
 
-use crate::compaction::{LentRing, MergeEngine};
+use crate::compaction::{LOOKUP_MEMORY, LentRing, MergeEngine};
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::super_version::SuperVersion;
 use crate::db::read::get::{LookupKey, LookupPosition};
@@ -270,7 +270,7 @@ impl Together {
             }
             piece_of.push(pieces.len() - 1);
         }
-        let options = StreamOptions { depth: READS_IN_FLIGHT, ..StreamOptions::default() };
+        let options = StreamOptions { depth: READS_IN_FLIGHT, memory_bytes: LOOKUP_MEMORY, pace: None };
         let bytes = pieces.begin(io, options, gap_max)?;
         pieces.finish()?;
         Ok(Self { pieces, piece_of, bytes })

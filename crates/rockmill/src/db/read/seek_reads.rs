@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rockmill_io::ring::{ReadOptions as StreamOptions, ReadPlan, Span};
 
-use crate::compaction::MergeEngine;
+use crate::compaction::{LOOKUP_MEMORY, MergeEngine};
 use crate::db::read::tables::CfTables;
 use crate::db::{DbInner, ReadOptions};
 use crate::iter::seek_reads::{BlockReader, SeekReads, WantedBlock};
@@ -40,7 +40,8 @@ impl BlockReader for CfTables {
         let users_began = db.pacing.read_protection().read_begins();
         let mut all = Vec::with_capacity(wanted.len());
         // Those behind one that fails, and that one, are read again by who needs them, who says what is wrong.
-        if let Ok(mut stream) = io.read(plan, StreamOptions { depth: wanted.len(), ..StreamOptions::default() }) {
+        let options = StreamOptions { depth: wanted.len(), memory_bytes: LOOKUP_MEMORY, pace: None };
+        if let Ok(mut stream) = io.read(plan, options) {
             while let Ok(Some(window)) = stream.next(run) {
                 all.push(window.to_vec());
             }

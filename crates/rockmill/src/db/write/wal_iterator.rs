@@ -11,7 +11,7 @@ use rockmill_io::FileSystem;
 
 use crate::db::{Db, WriteBatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{ARCHIVE, Follows, WalFile};
+use crate::front::{ARCHIVE, Follows, Precedes, WalFile};
 use crate::statistics::{MaybeStatistics, Ticker};
 use crate::version::LogSource;
 
@@ -94,7 +94,7 @@ impl DBWALIterator {
                     if batch.count() == 0 {
                         if let Some(follows) = Follows::read(&batch) {
                             self.follows = Some(follows);
-                        } else if first > self.since && first <= limit {
+                        } else if Precedes::read(&batch).is_none() && first > self.since && first <= limit {
                             // Log data of a user's, without an update.
                             return Ok(Some((first, WriteBatch::from_rep(batch))));
                         }

@@ -9,11 +9,13 @@
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
 //! | `memory.rs` | where their memory comes from, and what bounds it |
 //! | `recovery.rs` | what logs hold comes back into memtables |
+//! | `kept_logs.rs` | logs that stay in use after a recovery are made durable |
 //! | `follow.rs` | memtables of those who only read logs |
 
 pub(crate) mod family;
 pub(crate) mod follow;
 pub(crate) mod index_merge;
+mod kept_logs;
 pub(crate) mod logs;
 pub(crate) mod memory;
 pub(crate) mod recovery;
@@ -32,7 +34,7 @@ use self::family::FamilyFront;
 use self::logs::{LogRelease, LogTurn};
 use self::memory::FrontMemory;
 use self::wal::{Follows, Wal, WalKind, WalWriter};
-use self::wal_files::{Retention, wal_dir_of};
+use self::wal_files::{Retention, misses_logs, wal_dir_of};
 use crate::error::{Error, Result};
 use crate::front::LogFailure;
 use crate::info_log::Alarm;
@@ -50,6 +52,8 @@ pub(crate) struct WalMemtable {
     dir: PathBuf,
     /// Records gather in memory until a flush of the log (`manual_wal_flush`).
     gathers: bool,
+    /// A log that is left says which one comes after it.
+    chained: bool,
     retention: Retention,
     wal: Wal,
     memory: FrontMemory,
@@ -112,6 +116,7 @@ impl WalMemtable {
             clock: Arc::clone(&options.clock),
             dir: wal_dir_of(options, path),
             gathers: options.manual_wal_flush,
+            chained: misses_logs(options, path),
             retention: Retention::of(options),
             wal: Wal::default(),
             memory: FrontMemory::new(options, alarm),
@@ -179,6 +184,10 @@ impl WalMemtable {
         &self.memory
     }
 
+    /// No space is reserved ahead, as RocksDB does. On ext4 it saves extents (1 instead of 9 for 60 MB next to another
+    /// file) and an eighth of the sectors of synced writes, but no write and no flush of the device: each append makes
+    /// the file longer, which is journaled either way. It would cost three calls for each log, and space beyond what
+    /// logs may have until they are closed.
     fn create_log(&self, live: &DbOptions, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
         let options = WriteOptions {
             bytes_per_sync: live.wal_bytes_per_sync,
@@ -226,7 +235,13 @@ impl WalMemtable {
         let number = number();
         let fresh = self.create_log(live, number, self.wal.take_for_reuse());
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
-        if let Some(before) = &*current {
+        if let Some(before) = current.as_mut() {
+            if self.chained {
+                // If this fails, the record may still be in the file. So the new log stays, empty and not in use: the
+                // next opening must find it.
+                let named = before.precede(number);
+                named.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
+            }
             fresh.follow(before);
         }
         let left = self.wal.begin(&mut current, fresh);

@@ -1,20 +1,18 @@
 //! WAL recovery: what was acknowledged and is in no table comes back into memtables.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::batch::{self, BatchRep};
 use rockmill_format::log::place::RecordPlace;
-use rockmill_format::log::{DamageKind, LogEvent, LogReader, ReadBlock, RecoveryAction, RecoveryMode};
+use rockmill_format::log::{DamageKind, LogEvent, LogReader, RecoveryAction, RecoveryMode};
 use rockmill_format::{FormatError, SequenceNumber};
-use rockmill_io::{FileSystem, WriteOptions};
 
 use super::WalMemtable;
-use super::wal::{Follows, open_values};
+use super::kept_logs::{self, Durable, Replayed};
+use super::wal::{Follows, Precedes, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
-use crate::version::LogSource;
+use crate::version::{BlockHashes, LogSource};
 
 /// The store whose logs are replayed.
 pub(crate) trait RecoveryHost {
@@ -42,7 +40,7 @@ pub(crate) trait RecoveryHost {
 }
 
 /// How logs are replayed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RecoveryPlan {
     /// What is done where a log is damaged.
     pub mode: RecoveryMode,
@@ -56,6 +54,16 @@ pub(crate) struct RecoveryPlan {
     pub flush_full: bool,
     /// Data is to stay in memory, and its logs with it, where that can be.
     pub keep_logs: bool,
+    /// Logs that must be there, and with them all that logs name. `None` where that is not known: what is missing may
+    /// never have been there.
+    pub expected: Option<Vec<u64>>,
+}
+
+impl RecoveryPlan {
+    /// Logs are kept if nothing that is found in them speaks against it.
+    fn may_keep(&self) -> bool {
+        self.flush_full && self.keep_logs
+    }
 }
 
 /// What recovery came to.
@@ -88,6 +96,10 @@ struct Replay {
     irregular: bool,
     /// Bytes of records since memtables were last looked at for whether they are full.
     unchecked: usize,
+    /// What was read, of logs that may be kept.
+    logs: Vec<Replayed>,
+    /// Logs that others name.
+    named: Vec<u64>,
 }
 
 /// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
@@ -98,6 +110,8 @@ pub(crate) const CHECK_EVERY: usize = 64 << 10;
 pub(crate) struct KeptLogs {
     /// Number and length, oldest first.
     pub logs: Vec<(u64, u64)>,
+    /// The numbers of those that had to be written anew to be durable.
+    pub anew: Vec<u64>,
     /// Where the last of them ends.
     pub follows: Follows,
 }
@@ -111,6 +125,8 @@ impl WalMemtable {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
         let oldest = plan.oldest;
+        let expected = plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER"));
+        let lacks_expected = self.lacks_a_log(logs, plan, expected)?;
         logs.iter().filter(|&&n| n >= plan.bound && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
         let mut replay = Replay {
             next: plan.next,
@@ -120,43 +136,69 @@ impl WalMemtable {
             any: false,
             last_wal: 0,
             oldest,
-            irregular: false,
+            irregular: lacks_expected,
             unchecked: 0,
+            logs: Vec::new(),
+            named: Vec::new(),
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
             host.pass_number(number);
             if plan.flush_full {
                 host.seal_full(number);
             }
-            self.replay_wal(host, number, &mut replay, plan)?;
+            let hashes = self.replay_wal(host, number, &mut replay, plan)?;
+            if plan.may_keep() {
+                replay.logs.push(Replayed { number, path: self.log_path(number), hashes });
+            }
         }
+        // A hole is no reason to go on where the file itself is gone.
+        // Recovery may go on without it. Then everything is written as tables and the logs go, also those that name
+        // it: the next opening assumes that each log which is named was there.
+        replay.irregular |= self.lacks_a_log(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
             // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
             // time. (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB
             // would refuse a database that lost nothing.
             host.check_tables_not_ahead(at, if replay.hole_is_doubtful { replay.next } else { 0 })?;
         }
-        let keep = plan.flush_full && plan.keep_logs && !replay.irregular && replay.any;
+        let keep = plan.may_keep() && !replay.irregular && replay.any;
         let follows = Follows { wal: replay.last_wal, end: replay.next };
-        Ok(Recovered {
-            last_sequence: replay.any.then(|| replay.next - 1),
-            kept: if keep { Some(self.keep_logs(logs, host.oldest_log(), follows)?) } else { None },
-        })
+        let (last_sequence, oldest) = (replay.any.then(|| replay.next - 1), host.oldest_log());
+        let mut kept = None;
+        if keep {
+            // What is written and synced from now on must be preceded by what they hold.
+            let mut read = replay.logs;
+            read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
+            let Durable { logs, anew } = kept_logs::make_durable(&*self.fs, &read)?;
+            kept = Some(KeptLogs { logs, anew, follows });
+        }
+        Ok(Recovered { last_sequence, kept })
     }
 
-    /// The WALs that memtables were recovered from, made durable: the process that wrote them may not have done so, and
-    /// what is written and synced from now on must be preceded by what they hold.
+    /// Looks for a log that is named and missing. `named` has the number and who names it. Fails if that log is known
+    /// to have been there; otherwise returns whether one is missing.
     ///
-    /// They are written anew for that, with the same bytes. That process may have seen a sync fail: the kernel then has
-    /// the contents, which were just read, and takes them for written; another sync would succeed and do nothing.
-    fn keep_logs(&self, logs: &[u64], oldest: Option<u64>, follows: Follows) -> Result<KeptLogs> {
-        let mut kept = Vec::new();
-        for &number in logs.iter().filter(|&&n| oldest.is_some_and(|o| n >= o)) {
-            let path = self.log_path(number);
-            let size = write_anew(&*self.fs, &path);
-            kept.push((number, size.map_err(|e| Error::io(format_args!("cannot keep WAL {}", path.display()), &e))?));
+    /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
+    /// not needed, which is below `oldest`. Only a copy may lack a log that was never lost: copies have no empty logs.
+    fn lacks_a_log<'a>(
+        &self,
+        logs: &[u64],
+        plan: &RecoveryPlan,
+        named: impl Iterator<Item = (u64, &'a str)>,
+    ) -> Result<bool> {
+        let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
+        let Some((number, by)) = named.next() else { return Ok(false) };
+        // That mode takes what there is.
+        if plan.expected.is_none() || plan.mode == RecoveryMode::SkipAnyCorruptedRecords {
+            return Ok(true);
         }
-        Ok(KeptLogs { logs: kept, follows })
+        Err(Error::corruption(format!(
+            "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Bring it back; \
+             if it is lost, open the database once with `wal_dir` alone, without a fast path, which goes on without it \
+             and without what came after it, or, where tables have some of that, with the recovery mode \
+             SkipAnyCorruptedRecords",
+            self.log_path(number).display()
+        )))
     }
 
     /// Refuses a WAL that the MANIFEST keeps although all its updates are in tables, if it has a transaction that was
@@ -179,20 +221,22 @@ impl WalMemtable {
         Ok(())
     }
 
+    /// Replays a log. Gives the hashes of what was read of it, if it may be kept.
     fn replay_wal(
         &self,
         host: &impl RecoveryHost,
         number: u64,
         replay: &mut Replay,
         plan: &RecoveryPlan,
-    ) -> Result<()> {
+    ) -> Result<BlockHashes> {
         let path = self.log_path(number);
         let mode = plan.mode;
         let file = self
             .fs
             .open_sequential(&path)
             .map_err(|e| Error::io(format_args!("cannot open WAL {}", path.display()), &e))?;
-        let mut reader = LogReader::new(LogSource::new(file), number);
+        let source = if plan.may_keep() { LogSource::with_hashes(file) } else { LogSource::new(file) };
+        let mut reader = LogReader::new(source, number);
         let mut record = Vec::new();
         let mut first = true;
         let mut values: Option<Arc<LogFile>> = None;
@@ -245,7 +289,7 @@ impl WalMemtable {
                 match replay_record(host, mode, (number, at.as_ref()), &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => {}
                     // This WAL does not follow on from where the hole is: all of it is after the point in time.
-                    Ok(Applied::BehindHole) => return Ok(()),
+                    Ok(Applied::BehindHole) => return Ok(BlockHashes::default()),
                     Err(e) => {
                         replay.irregular = true;
                         action = mode.action_on_error(&e);
@@ -260,7 +304,7 @@ impl WalMemtable {
                         replay.hole = Some(number);
                         replay.hole_is_doubtful = reader.is_recycled() && replay.last_wal == number;
                     }
-                    return Ok(());
+                    return Ok(reader.source_mut().take_hashes());
                 }
                 RecoveryAction::Fail => {
                     let e = failure.unwrap_or_else(|| FormatError::corruption("damaged record", 0));
@@ -286,8 +330,10 @@ fn replay_record(
 ) -> std::result::Result<Applied, FormatError> {
     let batch = BatchRep::from_bytes(std::mem::take(record))?;
     let sequence = batch.sequence();
+    replay.named.extend(Precedes::read(&batch).map(|next| next.0));
     if *first {
         *first = false;
+        replay.named.extend(Follows::read(&batch).map(|follows| follows.wal));
         // The WAL before this one lost its end between two records, or as a whole. What follows then is behind that
         // hole, whatever its sequence number: `next` may be the MANIFEST's count of what was in that WAL alone.
         if let Some(follows) = Follows::read(&batch)
@@ -340,28 +386,6 @@ fn replay_record(
     replay.last_wal = number;
     *record = batch.into_bytes();
     Ok(Applied::Yes)
-}
-
-/// Overwrites a file with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
-/// the same. Each is read twice before it is written: a bit that flipped on the way would stay.
-fn write_anew(fs: &dyn FileSystem, path: &Path) -> io::Result<u64> {
-    let mut first = LogSource::new(fs.open_sequential(path)?);
-    let mut second = LogSource::new(fs.open_sequential(path)?);
-    let mut to = fs.reuse(path, path, WriteOptions::default())?;
-    let (mut buf, mut again) = (vec![0; 64 << 10], vec![0; 64 << 10]);
-    loop {
-        let n = first.read_block(&mut buf)?;
-        if second.read_block(&mut again[..n])? != n || buf[..n] != again[..n] {
-            return Err(io::Error::other("it reads differently the second time; nothing was changed"));
-        }
-        if n == 0 {
-            break;
-        }
-        to.append(&buf[..n])?;
-    }
-    to.sync()?;
-    to.close()?;
-    Ok(to.len())
 }
 
 enum Applied {

@@ -94,6 +94,37 @@ impl Follows {
     }
 }
 
+/// The last record of a WAL that another one comes after: a write batch without updates whose log data names that one.
+///
+/// The other's name is durable before this is written, and it is deleted only when the MANIFEST says that neither is
+/// needed. So where it is missing it was lost, also when it was the newest, of which no later one tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Precedes(pub u64);
+
+/// Begins the log data of [`Precedes`].
+const PRECEDES_MAGIC: &[u8; 17] = b"rockmill.precedes";
+
+impl Precedes {
+    /// The record, with the sequence number after the last update.
+    fn record(self, end: SequenceNumber) -> BatchRep {
+        let mut data = PRECEDES_MAGIC.to_vec();
+        data.extend_from_slice(&self.0.to_le_bytes());
+        let mut rep = BatchRep::default();
+        rep.push(BatchRecord::LogData(&data));
+        rep.set_sequence(end);
+        rep
+    }
+
+    /// What a WAL's record says, if it is of this kind.
+    pub fn read(batch: &BatchRep) -> Option<Self> {
+        if batch.count() != 0 {
+            return None;
+        }
+        let Some(Ok(BatchRecord::LogData(data))) = batch.iter().next() else { return None };
+        Some(Self(u64::from_le_bytes(data.strip_prefix(PRECEDES_MAGIC)?.try_into().ok()?)))
+    }
+}
+
 /// Opens a log to read values from.
 pub(super) fn open_values(fs: &dyn FileSystem, path: &Path, number: u64, recyclable: bool) -> Result<Arc<LogFile>> {
     let file = fs.open_random(path, false);
@@ -190,6 +221,15 @@ impl WalWriter {
             return Ok(());
         }
         self.add_batch(&Follows { wal: self.number, end: next }.record()).map(drop)?;
+        self.acknowledge();
+        Ok(())
+    }
+
+    /// Writes which WAL comes after this one, which has records. That one's name is durable.
+    pub fn precede(&mut self, next: u64) -> Result<()> {
+        let Some(end) = self.end else { return Ok(()) };
+        self.add_batch(&Precedes(next).record(end))?;
+        self.flush()?;
         self.acknowledge();
         Ok(())
     }
@@ -448,6 +488,10 @@ mod tests {
         assert_eq!(Follows::read(&other), None, "an empty batch");
         other.push(BatchRecord::LogData(b"rockmill.follows and more"));
         assert_eq!(Follows::read(&other), None, "log data of a user");
+        assert_eq!(Precedes::read(&record), None);
+        let precedes = Precedes(77).record(345);
+        assert_eq!((Precedes::read(&precedes), Follows::read(&precedes)), (Some(Precedes(77)), None));
+        assert_eq!((precedes.count(), precedes.sequence()), (0, 345));
         let mut update = record;
         update.push(BatchRecord::Delete { cf: 0, key: b"k" });
         assert_eq!(Follows::read(&update), None, "an update");

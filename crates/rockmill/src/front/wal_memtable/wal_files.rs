@@ -61,6 +61,12 @@ pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
     if own { path.to_owned() } else { wal_dir.clone() }
 }
 
+/// True where the WALs are on a fast path, in a directory of their own: it is noticed when one is missing.
+pub(crate) fn misses_logs(options: &DbOptions, path: &Path) -> bool {
+    let fast = !options.fast_path.as_os_str().is_empty() || options.fast_capacity > 0;
+    fast && wal_dir_of(options, path) != path
+}
+
 /// Numbers of the WALs in a directory, ascending.
 pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
     let mut logs: Vec<u64> = names

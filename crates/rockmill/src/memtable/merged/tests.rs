@@ -6,7 +6,7 @@ use rockmill_format::SliceTransform;
 use rockmill_format::ValueType::{self, Deletion, Merge, RangeDeletion, SingleDeletion, Value};
 use rockmill_format::comparator::{Comparator, FnComparator, ReverseBytewiseComparator};
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK};
-use rockmill_io::ring::{BatchKind, BatchLimits};
+use rockmill_io::ring::{BatchKind, BatchLimits, Pieces};
 use rockmill_io::{FileSystem, MemFileSystem, WriteOptions};
 
 use super::build::Sizes;
@@ -17,6 +17,7 @@ use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::{LogFile, LoggedValue};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
 use crate::memtable::{MemTableFilter, left_in_log};
+use crate::sync::Share;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 static NO_FILTER: MemTableFilter = MemTableFilter { bytes: 0, whole_keys: false, prefixes: None };
@@ -525,7 +526,8 @@ fn a_filter_leaves_lookups_and_seeks_out() {
 fn log_reads(fs: &MemFileSystem) -> LogReads {
     let limits = BatchLimits { memory_bytes: 1 << 20, huge_pages: false, ..BatchLimits::default() };
     let io = fs.batch_io(BatchKind::Uring, &limits).unwrap();
-    LogReads { io, pace: None, together: 1, counts: Arc::default() }
+    let windows = Arc::new(Share::of(&Arc::default()));
+    LogReads { io, pace: None, together: 1, memory: 1 << 20, windows, counts: Arc::default() }
 }
 
 /// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.
@@ -590,4 +592,46 @@ fn merged_index_tables_give_values_and_not_their_slots() {
     }
     assert!(merged.filled_memory() < merged.memory_usage());
     assert_eq!(merged.filled_memory(), inputs.iter().map(SealedTable::memory_usage).sum::<usize>());
+}
+
+/// What a flush's windows have is counted while they have it, also what is larger than a window should be.
+#[test]
+fn the_memory_of_windows_is_counted() {
+    let fs = MemFileSystem::new();
+    let path = Path::new("/log");
+    fs.write_all(path, &vec![b'x'; 8 << 20]).unwrap();
+    let log = Arc::new(LogFile::new(1, path.to_owned(), fs.open_random(path, false).unwrap(), false));
+    let sum = Arc::new(AtomicUsize::new(0));
+    let reads = LogReads { windows: Arc::new(Share::of(&sum)), ..log_reads(&fs) };
+    let table = MemTable::new(1, InternalKeyComparator::default(), 4096).with_values_in_log(8);
+    let sizes = [1000, 7 << 20, 1000, 2 << 20, 2000];
+    for (i, len) in (1..).zip(sizes) {
+        let at = LoggedValue { log: &log, offset: 100 };
+        table.add_logged(i, Value, &i.to_be_bytes(), &vec![b'x'; len], Some(at));
+    }
+    let table = SealedTable::Plain(Arc::new(table));
+    let counted = || sum.load(Ordering::Relaxed);
+    // Two tables at once, as a flush has them.
+    let (mut one, mut two) = (table.iter_all(Some(&reads)), table.iter_all(Some(&reads)));
+    assert_eq!(counted(), 0);
+    for (it, others) in [(&mut one, 0), (&mut two, 1)] {
+        let before = counted();
+        it.seek_to_first();
+        let mut most = 0;
+        for len in sizes {
+            assert_eq!(it.value().len(), len);
+            assert!(counted() - before >= len, "{} for a value of {len} bytes, {others} others", counted() - before);
+            most = most.max(counted() - before);
+            it.next();
+        }
+        assert!(!it.valid() && (7 << 20..24 << 20).contains(&most), "{most}");
+    }
+    drop(one);
+    assert!(counted() > 0);
+    drop(two);
+    assert_eq!(counted(), 0);
+    // As many reads in flight of each table as there should be, and a slot for what is taken.
+    for (together, depth) in [(1, 64), (2, 32), (16, 4), (32, 2), (40, 2)] {
+        assert_eq!(LogReads::memory_for(together), together * Pieces::memory_in_flight(depth), "{together}");
+    }
 }

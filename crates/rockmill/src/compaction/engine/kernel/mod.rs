@@ -52,7 +52,7 @@ impl PartEngine for Kernel {
         let Ok(mut instance) = pool.instance(object, &means.db, &means.engines.stats, &means.log) else {
             return Ok(PartEnd::Missing);
         };
-        let ring = uring::ring(host, job.runs_read());
+        let ring = uring::ring(host, job.runs_read(), 0);
         let io = ring.as_deref();
         // What is read and written goes with the calls that merge.
         let shared = io.filter(|_| instance.driver() == Driver::Loop);

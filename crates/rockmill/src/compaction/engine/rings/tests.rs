@@ -142,3 +142,30 @@ fn many_threads_that_look_up_have_only_so_many_rings() {
         assert!(lend().is_some());
     }
 }
+
+/// By default a stream leaves a part of the ring to a writer.
+#[test]
+fn lookups_read_with_all_of_their_ring() {
+    use rockmill_io::ring::{ReadOptions, ReadPlan, Span};
+    const SPAN: u32 = 64 << 10;
+    for (world, dir, _kept) in worlds() {
+        let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+        let path = dir.join("blocks");
+        world.fs.write_all(&path, &vec![7; 64 * SPAN as usize]).unwrap();
+        let file = world.fs.open_random(&path, true).unwrap();
+        let lookups = LookupRings::default();
+        let depth = |memory_bytes| {
+            let ring = lookups.lend(&world.fs, &clock).expect("a ring");
+            let mut plan = ReadPlan::new();
+            let number = plan.add_file(Arc::clone(&file), &path);
+            let span = |i| Span { file: number, offset: i * u64::from(SPAN), len: SPAN };
+            let run = plan.add_run((0..64).map(span).collect());
+            let mut stream = ring.read(plan, ReadOptions { depth: 64, memory_bytes, pace: None }).unwrap();
+            let depth = stream.depth();
+            while stream.next(run).unwrap().is_some() {}
+            depth
+        };
+        let (all, part) = (depth(LOOKUP_MEMORY), depth(0));
+        assert!(all >= 24 && part <= all / 2 + 1, "{all} and {part} reads in flight");
+    }
+}
