@@ -2,7 +2,7 @@
 //! its three blocks one after another waits for the device three times; read with the first one they cost one wait, and
 //! a device takes hardly longer for them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// A block is counted in so many parts.
 const PARTS: u32 = 256;
