@@ -1,5 +1,5 @@
 //! Perfect hash functions of other crates, measured as the example `figure13` measures ours: the same keys, the same
-//! lookups, the same rows.
+//! lookups, the same rows. Both sides are to be built with the same `RUSTFLAGS`.
 //!
 //!     RUSTFLAGS=-Ctarget-cpu=native \
 //!         cargo run --locked --release --manifest-path crates/rockmill-phash/compare/Cargo.toml -- [KEYS...]
