@@ -4,6 +4,7 @@
 //! access is sequential; scans stream the file through one buffer, past the cache (`stream.rs`). Steps inside a block
 //! touch neither the source nor the index.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -383,7 +384,7 @@ pub(super) struct Window {
 
 impl Window {
     /// The block's place in the window, trailer included, if it is all there.
-    pub fn find(&self, handle: BlockHandle, len: usize) -> Option<std::ops::Range<usize>> {
+    pub fn find(&self, handle: BlockHandle, len: usize) -> Option<Range<usize>> {
         let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(len)?;
         (end <= self.bytes.len()).then_some(start..end)
@@ -442,9 +443,8 @@ const TOGETHER_MAX: usize = 64 << 10;
 struct ReadRange {
     from: u64,
     len: usize,
-    /// More than the block is in it since access is in sequence, or since a reader said so, and not only since seeks
-    /// before went on to there.
-    in_sequence: bool,
+    /// Without what is in it only because seeks before went on to there.
+    sure: usize,
 }
 
 /// What a seek has asked for instead of reading a block.
@@ -486,7 +486,7 @@ pub struct Cached {
     asked: Option<Asked>,
     seek: Seek,
     /// What the kernel was last announced to read.
-    announced: std::ops::Range<u64>,
+    announced: Range<u64>,
 }
 
 impl Cached {
@@ -523,16 +523,17 @@ impl Cached {
     }
 
     /// Tells the kernel what a long scan reads next, so that the device is at work while this window is gone through:
-    /// what a flush or a compaction wrote past the page cache is not in it.
-    fn tell_ahead(&mut self, table: &BlockBasedTable, from: u64, len: u64) {
+    /// what a flush or a compaction wrote past the page cache is not in it. `len` is what the scan reads at a time, and
+    /// `window` what it just read.
+    fn tell_ahead(&mut self, table: &BlockBasedTable, window: Range<u64>, len: u64) {
         if len < TOLD_AHEAD_MIN || self.ro.async_io {
             return;
         }
         let ahead = if len < TOLD_FAR_FROM { len } else { len.max(TOLD_FAR) };
         let (start, end) = if self.backward {
-            (from.saturating_sub(ahead), from)
+            (window.start.saturating_sub(ahead), window.start)
         } else {
-            (from + len, (from + len + ahead).min(table.data_end()))
+            (window.end, (window.end + ahead).min(table.data_end()))
         };
         // Not twice, where it reaches into what was announced before.
         let announced = &self.announced;
@@ -547,12 +548,7 @@ impl Cached {
     }
 
     /// Takes what was begun for the window, if block `handle` is in it.
-    fn take_ahead(
-        &mut self,
-        table: &BlockBasedTable,
-        handle: BlockHandle,
-        len: usize,
-    ) -> Option<std::ops::Range<usize>> {
+    fn take_ahead(&mut self, table: &BlockBasedTable, handle: BlockHandle, len: usize) -> Option<Range<usize>> {
         let offset = self.ahead.take(&table.blocks, handle.offset, len, &mut self.window.bytes)?;
         self.window.offset = offset;
         self.window.bytes_read += self.window.bytes.len() as u64;
@@ -620,21 +616,23 @@ impl Cached {
             }
         } else {
             let expected = if expected_max > 0 { self.last_expected(table, index, at) } else { at };
-            let most = end.saturating_add(ahead as u64);
-            let most_expected = most.max(end.saturating_add(expected_max.min(self.auto.max) as u64));
+            let most_sure = end.saturating_add(ahead as u64);
+            let most_expected = most_sure.max(start.saturating_add(expected_max.min(self.auto.max) as u64));
+            let mut sure = end;
             for (number, behind) in (at + 1..index.len()).map(|i| (i, index.handle(i))) {
-                let most = if number <= expected { most_expected } else { most };
+                let most = if number <= expected { most_expected } else { most_sure };
                 if behind.offset != end || behind.end() > most.min(table.data_end()) {
                     break;
                 }
                 end = behind.end();
+                if end <= most_sure {
+                    sure = end;
+                }
             }
-            // A scan that goes on behind them reads no less at a time.
-            if expected > at {
-                self.auto_readahead = self.auto_readahead.max((end - start) as usize);
-            }
+            return ReadRange { from: start, len: (end - start) as usize, sure: (sure - start) as usize };
         }
-        ReadRange { from: start, len: (end - start) as usize, in_sequence: ahead > 0 }
+        let len = (end - start) as usize;
+        ReadRange { from: start, len, sure: len }
     }
 }
 
@@ -689,7 +687,7 @@ impl Cached {
                     Some((asked, arrived)) => (asked.range, arrived.filter(|raw| raw.len() == asked.range.len)),
                     None => (self.read_range(table, index, at, usize::MAX), None),
                 };
-                let ReadRange { mut from, mut len, in_sequence } = range;
+                let ReadRange { from, mut len, sure } = range;
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
@@ -717,18 +715,22 @@ impl Cached {
                     Some(raw) => self.window.replace(from, raw),
                     None => match self.window.fill(table, from, len, histogram) {
                         // Blocks that nobody asked for yet do not take this one along where they cannot be read.
-                        Err(_) if !in_sequence && len > block_len => {
-                            (from, len) = (handle.offset, block_len);
+                        Err(_) if len > sure => {
+                            len = sure;
                             self.window.fill(table, from, len, histogram)?;
                         }
                         filled => filled?,
                     },
                 }
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
+                // A scan that goes on behind what was expected reads no less at a time.
+                if len > sure {
+                    self.auto_readahead = self.auto_readahead.max(len);
+                }
                 // What is read only because other seeks needed it says nothing of a long scan.
-                if len > block_len && in_sequence {
+                if sure > block_len {
                     self.begin_ahead(table, index, at);
-                    self.tell_ahead(table, from, len as u64);
+                    self.tell_ahead(table, from..from + len as u64, sure as u64);
                 }
                 let at = (handle.offset - from) as usize;
                 at..at + block_len
