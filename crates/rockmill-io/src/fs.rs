@@ -264,9 +264,9 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn advise(&self, _pattern: AccessPattern) {}
     /// True when reads bypass the page cache.
     fn is_direct(&self) -> bool;
-    /// True when reads are known to give what the device has: direct ones, where the file system serves none of them
-    /// from the page cache. Asked again after reads, which may find out that they cannot be direct. What the device
-    /// has, and what the page cache has, differ after a write-back that failed.
+    /// True when reads are known to return the device's bytes: direct reads, on a file system that never serves them
+    /// from the page cache. Ask again after reading, because a read may find out that it cannot be direct. The device
+    /// and the page cache differ after a failed write-back.
     fn reads_device(&self) -> bool {
         false
     }

@@ -178,16 +178,19 @@ impl MemFileSystem {
         Self::from_tree(self.shared.live.read().tree.crash(mode))
     }
 
-    /// A new file system as another process finds it after this one's death, which the machine survives: names, what is
-    /// dirty, and what was lost on its way to the disk (see [`fail_write_back`](Self::fail_write_back)) are as they
-    /// were. Has no locks, hooks, limits or counts. A crash image of it is what a power cut leaves after both.
+    /// A copy of the file system as the next process finds it when this process dies and the machine keeps running.
+    /// Names, dirty pages and failed write-backs (see [`fail_write_back`](Self::fail_write_back)) are kept; locks,
+    /// hooks, limits and counts are not. A crash image of the copy is what a power cut after the death leaves.
     pub fn next_process(&self) -> MemFileSystem {
         Self::from_tree(self.shared.live.read().tree.next_process())
     }
 
-    /// Lets the kernel's own write-back of a file fail, of which nobody is told: what was not durable yet stays in the
-    /// page cache and counts as written, the disk has what it had. No call; part of a recording. Fails where no such
-    /// file is.
+    /// Makes the kernel's own write-back of a file fail silently: no call returns the error. Bytes that were not yet
+    /// durable stay in the page cache and count as clean, and the disk keeps its old bytes. This is not counted as a
+    /// call, and a recording includes it.
+    ///
+    /// # Errors
+    /// There is no such file.
     pub fn fail_write_back(&self, path: &Path) -> io::Result<()> {
         let mut live = self.shared.live.write();
         let id = live.tree.find_file(path).map_err(|e| path_error("fail the write-back of", path, e))?.0;
@@ -195,8 +198,11 @@ impl MemFileSystem {
         Ok(())
     }
 
-    /// Lets a file's pages leave the page cache, as the kernel may do at any time: reads find what is dirty, and
-    /// otherwise what the disk has. No call; part of a recording. Fails where no such file is.
+    /// Evicts a file's clean pages from the page cache, as the kernel may do at any time. Reads then return dirty bytes
+    /// where there are any, and the disk's bytes elsewhere. This is not counted as a call, and a recording includes it.
+    ///
+    /// # Errors
+    /// There is no such file.
     pub fn drop_cache(&self, path: &Path) -> io::Result<()> {
         let mut live = self.shared.live.write();
         let id = live.tree.find_file(path).map_err(|e| path_error("drop from the cache", path, e))?.0;

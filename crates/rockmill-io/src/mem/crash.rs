@@ -94,7 +94,7 @@ impl Tree {
         after
     }
 
-    /// The same files and directories with the same page cache, for another process: nobody has them open.
+    /// The same files and directories with the same page cache, for another process. No file is open.
     pub(super) fn next_process(&self) -> Tree {
         let mut after = self.clone();
         for node in after.nodes.values_mut() {

@@ -36,8 +36,6 @@ pub(super) struct PosixRandomAccessFile {
     direct: AtomicBool,
     /// Alignment of direct reads as the kernel tells it.
     told: Option<u64>,
-    /// Direct reads of it never end in the page cache.
-    reads_device: bool,
     /// Alignment of direct reads, in bytes: a power of two. Raised when the file system refuses a smaller one.
     block: AtomicU64,
 }
@@ -57,7 +55,6 @@ impl PosixRandomAccessFile {
         sys::clear_nonblock(&file, direct).map_err(|e| path_error("clear O_NONBLOCK of", path, e))?;
         // Blocks that are larger than ours, or of no size that fits, are found out by what is refused.
         let told = facts.direct_alignment.filter(|n| n.is_power_of_two() && *n <= ALIGNMENT as u64);
-        let reads_device = direct && told.is_some() && sys::direct_reads_are_direct(&file);
         if !direct {
             // Point lookups: the kernel's own readahead would read many times what is asked. Who scans calls prefetch.
             sys::advise(&file, 0, 0, Advice::Random);
@@ -69,7 +66,6 @@ impl PosixRandomAccessFile {
             mode: facts.mode,
             direct: AtomicBool::new(direct),
             told,
-            reads_device,
             block: AtomicU64::new(told.unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN)),
         })
     }
@@ -189,7 +185,8 @@ impl RandomAccessFile for PosixRandomAccessFile {
     }
 
     fn reads_device(&self) -> bool {
-        self.reads_device && self.is_direct()
+        // Asked only for logs that recovery keeps, so that opening a table costs no further system call.
+        self.is_direct() && self.told.is_some() && sys::direct_reads_are_direct(&self.file)
     }
 
     fn direct_alignment(&self) -> u64 {

@@ -42,7 +42,7 @@ pub trait Source: Send {
     }
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
-    /// A seek begins in this direction, or none does any more: the one before is over.
+    /// The previous seek is over. The next one, if any, goes in this direction.
     #[inline]
     fn seek_begins(&mut self, _table: &BlockBasedTable, _backward: bool) {}
     /// Whether the table's index may only come from the cache, and whether it is kept there.
@@ -434,16 +434,16 @@ const TOLD_AHEAD_MIN: u64 = 64 << 10;
 const TOLD_FAR_FROM: u64 = 192 << 10;
 const TOLD_FAR: u64 = 1 << 20;
 
-/// Bytes that a seek asks for at most where several runs read together: a ring's memory is cut into pieces of the
-/// largest size that one of them wants.
+/// Most bytes that a seek asks for because earlier seeks went that far, where several runs read together. The ring's
+/// memory is divided into slots of the largest read, so one long read leaves few slots.
 const TOGETHER_MAX: usize = 64 << 10;
 
-/// Bytes to read for a block: it, and what comes behind it in the direction of a scan.
+/// Bytes to read for a block: the block, and what follows it in the direction of the scan.
 #[derive(Clone, Copy)]
 struct ReadRange {
     from: u64,
     len: usize,
-    /// Without what is in it only because seeks before went on to there.
+    /// The length without the blocks that are included only because earlier seeks went that far.
     sure: usize,
 }
 
@@ -714,7 +714,7 @@ impl Cached {
                 match arrived {
                     Some(raw) => self.window.replace(from, raw),
                     None => match self.window.fill(table, from, len, histogram) {
-                        // Blocks that nobody asked for yet do not take this one along where they cannot be read.
+                        // An unreadable block that nobody asked for yet must not fail this one.
                         Err(_) if len > sure => {
                             len = sure;
                             self.window.fill(table, from, len, histogram)?;
@@ -723,11 +723,11 @@ impl Cached {
                     },
                 }
                 table.statistics().add(Ticker::PrefetchBytes, (len - block_len) as u64);
-                // A scan that goes on behind what was expected reads no less at a time.
+                // If the scan continues past the expected blocks, its next read is no smaller.
                 if len > sure {
                     self.auto_readahead = self.auto_readahead.max(len);
                 }
-                // What is read only because other seeks needed it says nothing of a long scan.
+                // Blocks read only because earlier seeks needed them are no sign of a long scan.
                 if sure > block_len {
                     self.begin_ahead(table, index, at);
                     self.tell_ahead(table, from..from + len as u64, sure as u64);
@@ -777,7 +777,7 @@ impl Source for Cached {
         let asked = self.asked.take();
         if let Some(asked) = asked.filter(|_| !reads.is_asking()) {
             let arrived = reads.take(asked.number);
-            // The seek began once more; it is the same block.
+            // The seek was restarted for the batch; count its first block again.
             self.seek.blocks += 1;
             return self.load_missing(table, index, at, Some((asked, arrived))).map(Some);
         }

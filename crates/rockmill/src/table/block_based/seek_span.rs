@@ -1,20 +1,21 @@
-//! How many blocks of a table a seek goes through, learned from the seeks before. A scan of ten entries that reads
-//! its three blocks one after another waits for the device three times; read with the first one they cost one wait, and
-//! a device takes hardly longer for them.
+//! How many blocks of a table a seek goes through, learned from earlier seeks. A scan of ten entries that reads its
+//! three blocks one after another waits for the device three times. Reading all three at once costs one wait, which is
+//! hardly longer.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// A block is counted in so many parts.
+/// Parts of a block in which the mean is counted.
 const PARTS: u32 = 256;
-/// Blocks of one seek that count at most: what goes on longer reads ahead in steps that double.
+/// Most blocks that one seek counts for. Longer scans read ahead in steps that double.
 const BLOCKS_MAX: usize = 32;
-/// The part of a seek's own count in the mean: one over this. A new kind of scan is known after four to six seeks.
+/// A seek's own count enters the mean with a weight of one over this. The mean follows a new kind of scan in four to
+/// six seeks.
 const WEIGHT: i32 = 4;
-/// The mean is rounded up from so much of a block on: a block more costs a device little, and a read more much.
+/// The mean is rounded up from this fraction of a block on: a larger read costs little, another read costs much.
 const ROUNDED_UP_FROM: u32 = PARTS / 4;
 
-/// The mean of what seeks went through that had to read, forward, with their first block. Seeks that found all in the
-/// cache leave it alone, so that many threads do not write to it.
+/// The mean number of blocks that forward seeks went through, their first block included. Only seeks that had to read
+/// count: seeks answered by the cache do not write here, so many threads do not contend for the cache line.
 #[derive(Debug)]
 pub(super) struct SeekSpan(AtomicU32);
 
@@ -31,8 +32,8 @@ impl SeekSpan {
         ((self.0.load(Ordering::Relaxed) + PARTS - ROUNDED_UP_FROM) / PARTS) as usize
     }
 
-    /// A seek has gone through `blocks`. Counts of threads that do so at once may be lost. One long scan among short
-    /// ones must not make those read much: a seek counts for hardly more than twice what was expected of it.
+    /// A seek has gone through `blocks`. Updates by several threads at once may be lost. A seek counts for little more
+    /// than twice the expected number, so that one long scan does not make many short ones read more.
     pub fn record(&self, blocks: usize) {
         let mean = self.0.load(Ordering::Relaxed);
         let most = (2 * self.expected() + 2).min(BLOCKS_MAX);
