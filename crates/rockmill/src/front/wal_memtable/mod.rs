@@ -237,8 +237,8 @@ impl WalMemtable {
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
         if let Some(before) = current.as_mut() {
             if self.chained {
-                // If this fails, the record may be in the file all the same, and the next opening looks for the log that
-                // it names. So the new log stays, unused: empty, or a recycled file with its old bytes.
+                // If this fails, the record may still be in the file, and the next opening looks for the log that it
+                // names. So the new log stays, unused: empty, or a recycled file with its old bytes.
                 let named = before.precede(number);
                 named.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
             }
