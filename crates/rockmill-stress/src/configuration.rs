@@ -349,6 +349,11 @@ pub const AXES: &[Axis] = &[
             is("shared", |_| {}),
             is("tiny", |d| d.table.set_block_cache(&Cache::new_lru_cache(64 << 10))),
             is("none", |d| d.table.disable_cache()),
+            is("rows", |d| {
+                let cache = Cache::new_lru_cache(64 << 10);
+                rockmill::internals::keep_rows(&cache);
+                d.table.set_block_cache(&cache);
+            }),
             is("index", |d| {
                 d.table.set_block_cache(&Cache::new_lru_cache(256 << 10));
                 d.table.set_cache_index_and_filter_blocks(true);

@@ -38,3 +38,8 @@ pub fn carry_options(options: &mut Options, stored: Options) {
     options.cf.carried = stored.cf.carried;
     options.cf.table.carried = stored.cf.table.carried;
 }
+
+/// Makes lookups keep rows in a cache, whatever they read, until its capacity is changed.
+pub fn keep_rows(cache: &crate::Cache) {
+    cache.0.row_choice().force_rows();
+}

@@ -10,6 +10,10 @@
 //! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
 //!    capacity limit the block is refused instead and the read fails.
 //! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]).
+//! 5. Where single keys are hot, and not the blocks that they are in, lookups keep *rows* instead of blocks
+//!    (`rows.rs`). A row is itself a small block: all entries of one user key of one block.
+
+mod rows;
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
@@ -19,7 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quick_cache::sync::Cache as Shards;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rockmill_format::block::BlockLayout;
+use rockmill_format::hash::hash64;
 
+pub(super) use self::rows::BlockUse;
+use self::rows::RowChoice;
 use super::block_based::TableMeta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::setters::setters;
@@ -35,19 +42,32 @@ pub struct CachedBlock {
     extra: usize,
     /// A table's index and filter; such an entry holds no block.
     meta: Option<Box<TableMeta>>,
+    /// Of a row.
+    row: Option<RowOf>,
+}
+
+/// The block that a row was taken from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowOf {
+    /// Where the block is in the table's file. Rows are found by hashes: it says that a row is the right one.
+    pub offset: u64,
+    /// Bytes that the block would be charged with.
+    pub block_charge: u32,
+    /// The row's entries are the last ones of the block, so that there may be more of the key in the next block.
+    pub is_last: bool,
 }
 
 impl CachedBlock {
     /// Wraps a block's contents.
     pub fn new(data: Box<[u8]>, layout: BlockLayout) -> Self {
         let len = data.len();
-        Self { bytes: data, len, layout, extra: 0, meta: None }
+        Self { bytes: data, len, layout, extra: 0, meta: None, row: None }
     }
 
     /// Wraps a buffer that begins with a block of `len` bytes, so that a trailer need not be cut off by copying.
     pub(super) fn with_trailer(bytes: Box<[u8]>, len: usize, layout: BlockLayout) -> Self {
         let len = len.min(bytes.len());
-        Self { bytes, len, layout, extra: 0, meta: None }
+        Self { bytes, len, layout, extra: 0, meta: None, row: None }
     }
 
     /// An entry for a table's index and filter.
@@ -58,7 +78,18 @@ impl CachedBlock {
 
     /// A block without entries.
     fn empty() -> Self {
-        Self { bytes: Box::default(), len: 0, layout: BlockLayout::empty(), extra: 0, meta: None }
+        Self::new(Box::default(), BlockLayout::empty())
+    }
+
+    /// The entries of one user key, laid out as a block, out of a block of a table.
+    pub(super) fn row(data: Box<[u8]>, layout: BlockLayout, of: RowOf) -> Self {
+        Self { row: Some(of), ..Self::new(data, layout) }
+    }
+
+    /// The block that this is a row of.
+    #[inline]
+    pub(super) fn row_of(&self) -> Option<RowOf> {
+        self.row
     }
 
     /// The index and filter that the entry is.
@@ -81,12 +112,22 @@ impl CachedBlock {
 
     /// Bytes to charge.
     pub fn charge(&self) -> usize {
-        if self.extra > 0 { self.extra } else { self.bytes.len() + size_of::<Self>() + ENTRY_OVERHEAD }
+        if self.extra > 0 { self.extra } else { block_charge(self.bytes.len()) }
     }
 }
 
 /// What the cache itself needs for an entry: key, pointer, list links and hash slot, reference counts.
 const ENTRY_OVERHEAD: usize = 72;
+
+/// Bytes to charge for a row whose keys and values have so many: lengths and the end of a block take 11.
+pub(super) const fn row_charge(bytes: usize) -> usize {
+    bytes + 11 + size_of::<CachedBlock>() + ENTRY_OVERHEAD
+}
+
+/// Bytes to charge for a block of so many.
+pub(super) const fn block_charge(bytes: usize) -> usize {
+    bytes + size_of::<CachedBlock>() + ENTRY_OVERHEAD
+}
 
 /// Counters of a cache.
 #[derive(Debug, Clone, Copy, Default)]
@@ -103,18 +144,27 @@ pub struct CacheStats {
 }
 
 /// (table, offset). Each kind of entry has numbers of its own in the first place, so that none is ever taken for
-/// another: data blocks the even ones that [`BlockCache::new_id`] gives, index and filter the odd ones after them
-/// ([`meta_key`]), reservations 0.
+/// another: data blocks those that [`BlockCache::new_id`] gives, which are multiples of 4, index and filter the ones
+/// after them ([`meta_key`]), rows the ones after those ([`row_key`]), reservations 0.
 type Key = (u64, u64);
+
+/// How many numbers a table has.
+const IDS_OF_A_TABLE: u64 = 4;
 
 /// The next number for a table. One count for all caches: a table keeps its number where its column family is given
 /// another cache.
-static NEXT_ID: AtomicU64 = AtomicU64::new(2);
+static NEXT_ID: AtomicU64 = AtomicU64::new(IDS_OF_A_TABLE);
 
 /// The key of the index and filter of table `id`.
 #[inline]
 fn meta_key(id: u64) -> Key {
     (id | 1, 0)
+}
+
+/// The key of a row out of the block at `offset` of table `id`. Others may have it: the row says what it is.
+#[inline]
+fn row_key(id: u64, offset: u64, user_key: &[u8]) -> Key {
+    (id | 2, FoldHasher::fold(hash64(user_key) ^ 0x9e37_79b9_7f4a_7c15, offset | 1 << 63) ^ offset)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -344,6 +394,7 @@ pub struct BlockCache {
     strict: AtomicBool,
     next_reservation: AtomicU64,
     stripes: [Stripe; STRIPES],
+    rows: RowChoice,
 }
 
 impl std::fmt::Debug for BlockCache {
@@ -371,18 +422,55 @@ impl BlockCache {
             strict: AtomicBool::new(options.strict_capacity_limit),
             next_reservation: AtomicU64::new(0),
             stripes: Default::default(),
+            rows: RowChoice::new(low as u64),
         })
     }
 
     /// A number that no other table has, in this cache or in another: the first half of its keys.
     pub fn new_id(&self) -> u64 {
-        NEXT_ID.fetch_add(2, Ordering::Relaxed)
+        NEXT_ID.fetch_add(IDS_OF_A_TABLE, Ordering::Relaxed)
     }
 
     /// The block at `offset` of table `id`.
     #[inline]
     pub fn get(&self, id: u64, offset: u64) -> Option<Arc<CachedBlock>> {
         self.look_up((id, offset), Priority::Low)
+    }
+
+    /// What lookups keep here.
+    #[inline]
+    pub(crate) fn row_choice(&self) -> &RowChoice {
+        &self.rows
+    }
+
+    /// Tells [the choice](Self::row_choice) of a read of the block at `offset` of table `id`.
+    #[inline]
+    pub(super) fn tell_read(&self, id: u64, offset: u64, of: impl FnOnce() -> BlockUse) {
+        self.rows.read(FoldHash.hash_one((id, offset)), of);
+    }
+
+    /// The row of a user key out of the block at `offset` of table `id`, or, once in a very long time, another one. Not
+    /// counted: see [`Self::row_answers`].
+    #[inline]
+    pub(super) fn get_row(&self, id: u64, offset: u64, user_key: &[u8]) -> Option<Arc<CachedBlock>> {
+        self.cache.get(&row_key(id, offset, user_key))
+    }
+
+    /// A row was the right one. Where it was not, or not there, the block is asked for, and that is counted.
+    #[inline]
+    pub(super) fn row_answers(&self) {
+        self.stripes[stripe_index()].hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many rows there are. Looks at every entry.
+    #[cfg(test)]
+    pub(super) fn rows_held(&self) -> usize {
+        self.cache.iter().filter(|(_, entry)| entry.row_of().is_some()).count()
+    }
+
+    /// Keeps a row.
+    pub(super) fn insert_row(&self, id: u64, offset: u64, user_key: &[u8], row: Arc<CachedBlock>) -> Result<()> {
+        self.insert_as(row_key(id, offset, user_key), row, Priority::Low)
     }
 
     /// True if the block at `offset` of table `id` is here. Not a use of it, and counted nowhere.
@@ -433,7 +521,16 @@ impl BlockCache {
             }
             return if strict { Err(self.full(charge)) } else { Ok(()) };
         }
-        part.insert(key, block);
+        let mut evicted = Default::default();
+        part.insert_with_lifecycle(key, block, &mut evicted);
+        // One that was replaced is among them, too.
+        if evicted.iter().any(Option::is_some)
+            && !self.rows.watches()
+            && self.cache.weight() * 8 > self.cache.capacity() * 7
+        {
+            self.rows.is_full();
+        }
+        drop(evicted);
         if strict && self.usage() > self.capacity.load(Ordering::Relaxed) {
             part.remove(&key);
             return Err(self.full(charge));
@@ -457,8 +554,9 @@ impl BlockCache {
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
         let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
+        self.rows.charge(block.charge() as u64);
         self.cache.insert((0, number), Arc::clone(&block));
-        let reservation = Reservation { cache: Arc::clone(self), number, _pin: block };
+        let reservation = Reservation { cache: Arc::clone(self), number, pin: block };
         let over = self.usage() > self.capacity.load(Ordering::Relaxed);
         (!over || !self.strict.load(Ordering::Relaxed)).then_some(reservation)
     }
@@ -468,6 +566,7 @@ impl BlockCache {
         self.capacity.store(capacity as u64, Ordering::Relaxed);
         let (high, low) = split(capacity, self.high_ratio);
         self.cache.set_capacity(low as u64);
+        self.rows.set_capacity(low as u64);
         if let Some(part) = &self.high {
             part.set_capacity(high as u64);
         }
@@ -504,11 +603,12 @@ pub(crate) struct Reservation {
     cache: Arc<BlockCache>,
     number: u64,
     /// Keeps the entry from being evicted.
-    _pin: Arc<CachedBlock>,
+    pin: Arc<CachedBlock>,
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        self.cache.rows.discharge(self.pin.charge() as u64);
         self.cache.cache.remove(&(0, self.number));
     }
 }
@@ -614,7 +714,7 @@ mod tests {
         let meta = || Arc::new(CachedBlock::of_meta(TableMeta::default()));
         let _reserved = one.reserve(100);
         for (n, id) in ids.into_iter().enumerate() {
-            assert!(id > 0 && ids[..n].iter().all(|before| before.abs_diff(id) > 1), "{ids:?}");
+            assert!(id > 0 && ids[..n].iter().all(|before| before.abs_diff(id) > 2), "{ids:?}");
             one.insert_meta(id, meta(), Priority::Low).unwrap();
             for offset in [0, 1, 4096, u64::MAX - 1, u64::MAX] {
                 assert!(one.get(id, offset).is_none(), "the index is no data block");
@@ -622,6 +722,11 @@ mod tests {
             for offset in [0, 1, u64::MAX] {
                 one.insert(id, offset, block(10)).unwrap();
                 assert!(one.get(id, offset).unwrap().meta().is_none());
+            }
+            for (key, offset) in [(&b""[..], 0), (b"k", 0), (b"k", 1), (b"", u64::MAX)] {
+                assert!(one.get_row(id, offset, key).is_none(), "a block is no row");
+                one.insert_row(id, offset, key, block(10)).unwrap();
+                assert!(one.get_row(id, offset, key).is_some());
             }
             assert!(one.get_meta(id, Priority::Low).unwrap().meta().is_some());
         }

@@ -644,6 +644,7 @@ impl Cached {
         let (cache, id) = table.cache.as_ref()?;
         let block = cache.get(*id, handle.offset)?;
         table.count_hit(&block);
+        table.tell_block_read(handle, &block, self.ro);
         let layout = block.layout();
         self.current = Current::Shared(block);
         Some(layout)
@@ -705,6 +706,7 @@ impl Cached {
                     let block = Arc::new(block);
                     table.count_add(&block);
                     cache.insert(*id, handle.offset, Arc::clone(&block))?;
+                    table.tell_block_read(handle, &block, self.ro);
                     let layout = block.layout();
                     self.current = Current::Shared(block);
                     return Ok(layout);
@@ -748,6 +750,7 @@ impl Cached {
             let block = Arc::new(CachedBlock::new(bytes, layout));
             table.count_add(&block);
             cache.insert(*id, handle.offset, Arc::clone(&block))?;
+            table.tell_block_read(handle, &block, self.ro);
             self.current = Current::Shared(block);
             return Ok(layout);
         }

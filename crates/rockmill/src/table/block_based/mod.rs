@@ -15,6 +15,7 @@ mod meta;
 mod names;
 mod open;
 mod reader;
+mod rows;
 mod seek_span;
 mod settings;
 mod stream;

@@ -201,14 +201,39 @@ impl BlockBasedTable {
         ctx: &mut GetContext<'_>,
         cursor: &mut Option<Box<BlockCursor>>,
     ) -> Result<bool> {
-        let block = if ctx.waiting.is_none() {
-            self.block(handle, ro)?
-        } else {
-            match self.block_or_wait(handle, ro, at, ctx)? {
-                Some(block) => block,
-                None => return Ok(false),
-            }
-        };
+        if self.watching_cache().is_some() {
+            return self.get_in_watched_block(handle, at, ikey, ro, ctx, cursor);
+        }
+        let Some(block) = self.block_for(handle, at, ikey, ro, ctx)? else { return Ok(false) };
+        self.offer_entries(handle, &block, ikey, ctx, cursor)
+    }
+
+    /// The block for a lookup, from the cache or the file; `None` when it must be read, which `ctx` then says.
+    #[inline]
+    pub(super) fn block_for(
+        &self,
+        handle: BlockHandle,
+        at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+    ) -> Result<Option<Arc<CachedBlock>>> {
+        match ctx.waiting {
+            None => self.block(handle, ikey, ro).map(Some),
+            Some(_) => self.block_or_wait(handle, at, ikey, ro, ctx),
+        }
+    }
+
+    /// Offers the entries of a block, or of a row out of it, as [`Self::get_in_block`] does.
+    #[inline]
+    pub(super) fn offer_entries(
+        &self,
+        handle: BlockHandle,
+        block: &Arc<CachedBlock>,
+        ikey: &[u8],
+        ctx: &mut GetContext<'_>,
+        cursor: &mut Option<Box<BlockCursor>>,
+    ) -> Result<bool> {
         let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
         let data = block.data();
         let wrap = |e| self.blocks.error(handle, &e);
@@ -222,7 +247,7 @@ impl BlockBasedTable {
             if !same || key.value_type == ValueType::Placeholder {
                 return Ok(false);
             }
-            if !ctx.offer(key, ValueSource::Block(&block, cursor.value_range())) {
+            if !ctx.offer(key, ValueSource::Block(block, cursor.value_range())) {
                 if let GetState::Failed(e) = &mut ctx.state {
                     *e = e.clone().context(self.blocks.path.display());
                 }
@@ -230,7 +255,7 @@ impl BlockBasedTable {
             }
             cursor.next(data).map_err(wrap)?;
         }
-        Ok(true)
+        Ok(block.row_of().is_none_or(|of| of.is_last))
     }
 
     /// [`Self::get`] where the block is known that has the key's entries, by a table that has this one as a piece. True
@@ -265,16 +290,16 @@ impl BlockBasedTable {
         handle.map(|handle| self.read_meta_block(handle)).transpose()
     }
 
-    /// A data block from the cache or the file.
+    /// A data block from the cache or the file, for a lookup of `ikey`.
     #[inline]
-    pub(super) fn block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+    fn block(&self, handle: BlockHandle, ikey: &[u8], ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
         if let Some((cache, id)) = &self.cache
             && let Some(block) = cache.get(*id, handle.offset)
         {
             self.count_hit(&block);
             return Ok(block);
         }
-        self.read_block(handle, ro)
+        self.read_block(handle, ikey, ro)
     }
 
     /// A data block from the cache or as it was read for this lookup; `None` when it must be read, which `ctx` then
@@ -283,12 +308,13 @@ impl BlockBasedTable {
     fn block_or_wait(
         &self,
         handle: BlockHandle,
-        ro: TableReadOptions,
         at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
         ctx: &mut GetContext<'_>,
     ) -> Result<Option<Arc<CachedBlock>>> {
         let Some(waiting) = ctx.waiting.as_mut().filter(|w| !w.alone) else {
-            return self.block(handle, ro).map(Some);
+            return self.block(handle, ikey, ro).map(Some);
         };
         let arrived = waiting.arrived.take();
         if let Some((cache, id)) = &self.cache
@@ -303,9 +329,8 @@ impl BlockBasedTable {
                 if self.cache.is_some() {
                     self.statistics().add(Ticker::BlockCacheDataMiss, 1);
                 }
-                let block = Arc::new(self.blocks.decode_data_block(handle, raw, ro.verify_checksums)?);
-                self.keep(handle, &block, ro)?;
-                Ok(Some(block))
+                let block = self.blocks.decode_data_block(handle, raw, ro.verify_checksums)?;
+                self.keep(handle, block, ikey, ro).map(Some)
             }
             _ => {
                 let BlockFile { file, path, .. } = &self.blocks;
@@ -317,19 +342,8 @@ impl BlockBasedTable {
         }
     }
 
-    /// Puts a block that was read into the cache.
-    fn keep(&self, handle: BlockHandle, block: &Arc<CachedBlock>, ro: TableReadOptions) -> Result<()> {
-        if let Some((cache, id)) = &self.cache
-            && ro.fill_cache
-        {
-            self.count_add(block);
-            cache.insert(*id, handle.offset, Arc::clone(block))?;
-        }
-        Ok(())
-    }
-
     #[cold]
-    fn read_block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+    fn read_block(&self, handle: BlockHandle, ikey: &[u8], ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
         if self.cache.is_some() {
             self.statistics().add(Ticker::BlockCacheDataMiss, 1);
         }
@@ -337,10 +351,9 @@ impl BlockBasedTable {
             return Err(self.not_in_cache(handle));
         }
         let began = self.statistics().start_now();
-        let block = Arc::new(self.blocks.read_data_block(handle, ro.verify_checksums)?);
+        let block = self.blocks.read_data_block(handle, ro.verify_checksums)?;
         self.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
-        self.keep(handle, &block, ro)?;
-        Ok(block)
+        self.keep(handle, block, ikey, ro)
     }
 
     pub(super) fn not_in_cache(&self, handle: BlockHandle) -> Error {
@@ -494,7 +507,11 @@ impl BlockBasedTable {
 
 /// The cursor, made on first use, set to a block.
 #[inline]
-fn reset_cursor(cursor: &mut Option<Box<BlockCursor>>, layout: BlockLayout, kind: BlockKind) -> &mut BlockCursor {
+pub(super) fn reset_cursor(
+    cursor: &mut Option<Box<BlockCursor>>,
+    layout: BlockLayout,
+    kind: BlockKind,
+) -> &mut BlockCursor {
     match cursor {
         Some(c) => {
             c.reset(layout, kind);

@@ -56,6 +56,7 @@ impl World {
         };
         let compression = *rng.choice(&[CompressionType::None, CompressionType::Lz4]).unwrap();
         let cache = rng.bool().then(|| BlockCache::new(1 << 20));
+        cache.iter().filter(|_| rng.bool()).for_each(|c| c.row_choice().force_rows());
         let readahead = AutoReadahead::default();
         Self {
             fs: MemFileSystem::new(),

@@ -2,6 +2,7 @@
 
 mod damage;
 mod oracle;
+mod rows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -390,6 +391,7 @@ fn tables_answer_as_a_sorted_list_does() {
             assert!(cmp.compare(summary.largest.as_bytes(), &last.0).is_ge());
         }
         let cache = rng.bool().then(|| BlockCache::new(1 << 20));
+        cache.iter().filter(|_| rng.bool()).for_each(|c| c.row_choice().force_rows());
         let table = open_at(&fs, &o.path, &cmp, cache).unwrap();
         assert_eq!(table.properties(), p);
         check(&table, &entries, &tombstones, &mut rng);

@@ -1,0 +1,164 @@
+//! Lookups in a cache that is full: they tell it what they read, and keep rows or blocks as it says
+//! (`table/cache/rows.rs`).
+
+use std::sync::Arc;
+
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockLayout};
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::hash::hash64;
+use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ValueType};
+
+use super::reader::{BlockBasedTable, reset_cursor};
+use crate::error::Result;
+use crate::iter::get::GetContext;
+use crate::table::cache::{BlockCache, BlockUse, CachedBlock, RowOf, row_charge};
+use crate::table::options::TableReadOptions;
+
+impl BlockBasedTable {
+    /// The cache and the table's number in it, if it wants to know what is read.
+    #[inline]
+    pub(super) fn watching_cache(&self) -> Option<(&BlockCache, u64)> {
+        self.cache.as_ref().filter(|(cache, _)| cache.row_choice().watches()).map(|(cache, id)| (&**cache, *id))
+    }
+
+    /// [`Self::get_in_block`] with a cache that wants to know.
+    #[inline(never)]
+    pub(super) fn get_in_watched_block(
+        &self,
+        handle: BlockHandle,
+        at: usize,
+        ikey: &[u8],
+        ro: TableReadOptions,
+        ctx: &mut GetContext<'_>,
+        cursor: &mut Option<Box<BlockCursor>>,
+    ) -> Result<bool> {
+        let block = match self.cached_row(handle, ikey, cursor) {
+            Some(row) => {
+                if let Some(waiting) = &mut ctx.waiting {
+                    waiting.arrived = None;
+                }
+                row
+            }
+            None => match self.block_for(handle, at, ikey, ro, ctx)? {
+                Some(block) => block,
+                None => return Ok(false),
+            },
+        };
+        let undecided = self.offer_entries(handle, &block, ikey, ctx, cursor)?;
+        if let Some((cache, id)) = self.watching_cache().filter(|_| ro.fill_cache) {
+            cache.tell_read(id, handle.offset, || self.use_by_lookup(&block, ikey));
+        }
+        Ok(undecided)
+    }
+
+    /// What a lookup's read is to the cache, of a block or a row.
+    fn use_by_lookup(&self, block: &CachedBlock, ikey: &[u8]) -> BlockUse {
+        let key = || hash64(key::user_key(ikey));
+        match block.row_of() {
+            Some(of) => BlockUse { block_charge: of.block_charge, row: Some((key(), block.charge() as u32)) },
+            None => {
+                let row = self.entries_of_key(block, ikey, |_, _| {});
+                let row = row.map(|row| (key(), row_charge(row.bytes) as u32));
+                BlockUse { block_charge: block.charge() as u32, row }
+            }
+        }
+    }
+
+    /// Tells of an iterator's read of a block.
+    #[inline]
+    pub(super) fn tell_block_read(&self, handle: BlockHandle, block: &CachedBlock, ro: TableReadOptions) {
+        if let Some((cache, id)) = self.watching_cache().filter(|_| ro.fill_cache) {
+            let block_charge = block.charge() as u32;
+            cache.tell_read(id, handle.offset, || BlockUse { block_charge, row: None });
+        }
+    }
+
+    /// The row of a lookup's user key out of a block, if the cache has it.
+    fn cached_row(
+        &self,
+        handle: BlockHandle,
+        ikey: &[u8],
+        cursor: &mut Option<Box<BlockCursor>>,
+    ) -> Option<Arc<CachedBlock>> {
+        let (cache, id) = self.watching_cache().filter(|(cache, _)| cache.row_choice().has_rows())?;
+        let user_key = key::user_key(ikey);
+        let row = cache.get_row(id, handle.offset, user_key)?;
+        if row.row_of()?.offset != handle.offset {
+            return None;
+        }
+        let cursor = reset_cursor(cursor, row.layout(), self.data_kind());
+        cursor.seek_to_first(row.data()).ok()?;
+        if !cursor.valid() || !self.cmp.is_same_user_key(key::user_key(cursor.key()), user_key) {
+            return None;
+        }
+        cache.row_answers();
+        self.count_hit(&row);
+        Some(row)
+    }
+
+    /// Puts what a lookup of `ikey` read into the cache, the block or the row, and gives it back: what the lookup's
+    /// value points into is what the cache counts.
+    pub(super) fn keep(
+        &self,
+        handle: BlockHandle,
+        block: CachedBlock,
+        ikey: &[u8],
+        ro: TableReadOptions,
+    ) -> Result<Arc<CachedBlock>> {
+        let Some((cache, id)) = self.cache.as_ref().filter(|_| ro.fill_cache) else { return Ok(Arc::new(block)) };
+        if cache.row_choice().keeps_rows()
+            && let Some(row) = self.row_out_of(handle, &block, ikey)
+        {
+            let row = Arc::new(row);
+            self.count_add(&row);
+            cache.insert_row(*id, handle.offset, key::user_key(ikey), Arc::clone(&row))?;
+            return Ok(row);
+        }
+        let block = Arc::new(block);
+        self.count_add(&block);
+        cache.insert(*id, handle.offset, Arc::clone(&block))?;
+        Ok(block)
+    }
+
+    /// The row of a lookup's user key. `None` where [`Self::entries_of_key`] gives none.
+    fn row_out_of(&self, handle: BlockHandle, block: &CachedBlock, ikey: &[u8]) -> Option<CachedBlock> {
+        let mut entries = BlockBuilder::new(BlockBuilderOptions::default());
+        let row = self.entries_of_key(block, ikey, |key, value| entries.add(key, value, None))?;
+        let bytes: Box<[u8]> = entries.finish().into();
+        let layout = BlockLayout::parse(&bytes).ok()?;
+        let of = RowOf { offset: handle.offset, block_charge: block.charge() as u32, is_last: row.is_last };
+        Some(CachedBlock::row(bytes, layout, of))
+    }
+
+    /// Gives `each` all entries that a block has of a lookup's user key. `None`: it has none, or they are most of it,
+    /// or it is damaged, which the lookup will find.
+    fn entries_of_key(&self, block: &CachedBlock, ikey: &[u8], mut each: impl FnMut(&[u8], &[u8])) -> Option<RowSize> {
+        let (data, user_key) = (block.data(), key::user_key(ikey));
+        let mut cursor = BlockCursor::new(block.layout(), self.data_kind());
+        let newest = InternalKey::new(user_key, MAX_SEQUENCE, ValueType::Max);
+        cursor.seek(data, newest.as_bytes(), &self.cmp).ok()?;
+        let mut bytes = 0;
+        while cursor.valid() && self.cmp.is_same_user_key(key::user_key(cursor.key()), user_key) {
+            bytes += cursor.key().len() + cursor.value_range().len();
+            if !is_worth_it(row_charge(bytes), block.charge()) {
+                return None;
+            }
+            each(cursor.key(), cursor.value(data));
+            cursor.next(data).ok()?;
+        }
+        (bytes > 0).then_some(RowSize { bytes, is_last: !cursor.valid() })
+    }
+}
+
+/// The entries of a row.
+struct RowSize {
+    /// Of keys and values.
+    bytes: usize,
+    /// They are the last ones of their block.
+    is_last: bool,
+}
+
+/// True for a row that takes at most half of what its block would.
+fn is_worth_it(row_charge: usize, block_charge: usize) -> bool {
+    row_charge * 2 <= block_charge
+}
