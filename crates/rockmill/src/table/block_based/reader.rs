@@ -209,7 +209,7 @@ impl BlockBasedTable {
     }
 
     /// The block for a lookup, from the cache or the file; `None` when it must be read, which `ctx` then says.
-    #[inline]
+    #[inline(always)]
     pub(super) fn block_for(
         &self,
         handle: BlockHandle,
@@ -225,7 +225,7 @@ impl BlockBasedTable {
     }
 
     /// Offers the entries of a block, or of a row out of it, as [`Self::get_in_block`] does.
-    #[inline]
+    #[inline(always)]
     pub(super) fn offer_entries(
         &self,
         handle: BlockHandle,
