@@ -14,9 +14,9 @@
 //! 3. When rows are kept no longer, those that are there are looked for until most of them will have been evicted.
 //! 4. What else is charged to the cache is taken off the trials' bytes, but for indexes and filters.
 //!
-//! With YCSB's generators and a cache of an eighth of the data (values of 1,000 bytes), rows save a third of the reads
-//! of "latest" and a twenty-fifth of those of "zipfian", half of which are spread over all keys; where whole blocks or
-//! ranges of keys are hot, or none, blocks are better by 2 to 20 %.
+//! Simulated with YCSB's generators and a cache of an eighth of the data (values of 1,000 bytes, all of it in tables),
+//! rows save a third of the reads of "latest" and a twenty-fifth of those of "zipfian", half of which are spread over
+//! all keys; where whole blocks or ranges of keys are hot, or none, blocks are better by 2 to 20 %.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
