@@ -66,7 +66,10 @@ impl Db {
             ));
         }
         adjusted.log(&db.log);
+        c.front.take_options(&changed);
         c.cf.options.store(Arc::new(changed));
+        // Writers see in what is published when a memtable is full.
+        c.publish();
         db.catalog.options.store(Arc::new(of_db));
         db.engines.take(prepared);
         state.rescore(cf.id());

@@ -103,7 +103,7 @@ impl RecoveryHost for Arc<DbInner> {
             let pressed = self.front.memory().should_flush();
             let full = |c: &CfState| {
                 let size = c.front.active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || c.front.is_full_of_values(&c.cf.options.load()))
+                size >= CHECK_EVERY && (pressed || c.front.is_full_of_values())
             };
             state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
         };

@@ -34,7 +34,7 @@ use crate::db::write::turn;
 use crate::db::{ColumnFamily, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, in_listener};
-use crate::front::{BufferLimit, LoggedBatch, entry_of};
+use crate::front::{LoggedBatch, entry_of};
 use crate::info_log::log_error;
 use crate::options::WriteOptions;
 use crate::panics::caught;
@@ -354,23 +354,22 @@ impl DbInner {
     fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber, logged: Option<&LoggedBatch>) {
         let mut seq = first;
         let mut families = Families::of(self);
-        let mut at: Option<(u32, CurrentVersion, BufferLimit)> = None;
+        let mut at: Option<(u32, CurrentVersion)> = None;
         let mut full = false;
         for record in rep.iter() {
             let Ok(record) = record else { break }; // the batch was checked when it was built
             let Some((cf, t, key, value)) = entry_of(&record) else { continue };
             if at.as_ref().is_none_or(|(id, ..)| *id != cf) {
-                full |= at.take().is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
-                let limit = |c: &ColumnFamily| self.front.memory().limit(&c.data.options.load());
-                at = families.get(cf).map(|c| (cf, c.data.current.load(), limit(c)));
+                full |= at.take().is_some_and(|(_, sv)| sv.front.is_full());
+                at = families.get(cf).map(|c| (cf, c.data.current.load()));
             }
-            if let Some((_, sv, _)) = &at {
+            if let Some((_, sv)) = &at {
                 let at = logged.and_then(|batch| batch.value(rep, value));
                 sv.front.insert(seq, t, key, value, at);
             }
             seq += 1;
         }
-        full |= at.is_some_and(|(_, sv, limit)| sv.front.is_full(limit));
+        full |= at.is_some_and(|(_, sv)| sv.front.is_full());
         if full {
             self.writers.leave_leader_work();
         }

@@ -148,8 +148,7 @@ impl DbInner {
     /// two it is. Immutable memtables that hold them back are due from here on.
     fn full_memtables(&self, state: &mut State) -> (Vec<u32>, FlushReason) {
         let mut reason = FlushReason::WriteBufferFull;
-        let is_full = |c: &CfState| c.front.is_full(&c.cf.options.load());
-        let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| is_full(c)).map(|(&id, _)| id).collect();
+        let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| c.front.is_full()).map(|(&id, _)| id).collect();
         let room = self.log_room(state);
         let release = self.front.release_logs(room, state.cfs.iter_mut().map(|(&id, c)| (id, &mut c.front)));
         if let Some(release) = &release {

@@ -38,6 +38,8 @@ pub(crate) struct FamilyFront {
     schedule: Cell<IndexSchedule>,
     /// The memtable that writers fill.
     active: Arc<MemTable>,
+    /// What makes `active` full.
+    limit: BufferLimit,
     /// The log that was in use when `active` began: its data is in this one or later ones.
     active_log: u64,
     /// Oldest first.
@@ -100,6 +102,7 @@ impl FamilyFront {
             index: memory.index().copied(),
             schedule: Cell::new(IndexSchedule::new(memory.index().map_or_else(Default::default, |i| i.given))),
             active: memory.memtable(1, cmp, options),
+            limit: BufferLimit::of(memory.index(), options),
             active_log: log_number,
             sealed: VecDeque::new(),
             flushed: Vec::new(),
@@ -118,7 +121,12 @@ impl FamilyFront {
     /// What readers and writers are to see from now on.
     pub fn view(&self) -> FrontView {
         let sealed = self.sealed.iter().rev().map(|s| s.table.clone()).collect();
-        FrontView::new(Arc::clone(&self.active), sealed)
+        FrontView::new(Arc::clone(&self.active), sealed, self.limit)
+    }
+
+    /// Takes changed options: views from now on go by them.
+    pub fn take_options(&mut self, options: &CfOptions) {
+        self.limit = BufferLimit::of(self.index.as_ref(), options);
     }
 
     /// Makes `view`, filled elsewhere, the active part: of an instance that follows another process's database.
@@ -135,8 +143,8 @@ impl FamilyFront {
     }
 
     /// True when the active memtable is to be sealed.
-    pub fn is_full(&self, options: &CfOptions) -> bool {
-        !self.active.is_empty() && BufferLimit::of(self.index.as_ref(), options).is_reached(&self.active)
+    pub fn is_full(&self) -> bool {
+        !self.active.is_empty() && self.limit.is_reached(&self.active)
     }
 
     /// Smallest sequence number in the active memtable, `u64::MAX` when it is empty.
@@ -269,7 +277,7 @@ impl FamilyFront {
 
     /// Seals an index table that is full, before log `log` is replayed.
     pub fn seal_recovered(&mut self, log: u64, options: &CfOptions, memory: &FrontMemory) {
-        if self.index.is_some() && self.is_full(options) {
+        if self.index.is_some() && self.is_full() {
             let full = self.replace_active(options, memory);
             full.mark_immutable();
             self.sealed.push_back(Sealed::new(full, self.active_log));
@@ -278,8 +286,8 @@ impl FamilyFront {
     }
 
     /// True when a memtable with values is to be written as a table, in the middle of a log that is replayed.
-    pub fn is_full_of_values(&self, options: &CfOptions) -> bool {
-        self.index.is_none() && self.is_full(options)
+    pub fn is_full_of_values(&self) -> bool {
+        self.index.is_none() && self.is_full()
     }
 
     /// Takes what was recovered, to be written as a table before the database is open; `None` without any.

@@ -9,7 +9,7 @@ use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
 use super::WalMemtable;
-use super::memory::FrontMemory;
+use super::memory::{BufferLimit, FrontMemory};
 use super::view::{FrontView, SealedRuns};
 use super::wal_files::wal_numbers;
 use crate::error::{Error, Result};
@@ -247,9 +247,10 @@ impl FollowedFamily {
 
     fn view(&mut self) -> FrontView {
         let mut all = self.memtables.iter().rev().map(|(_, mem)| Arc::clone(mem));
+        let limit = BufferLimit::of(None, &self.options);
         match all.next() {
-            Some(newest) => FrontView::new(newest, all.map(SealedTable::Plain).collect()),
-            None => FrontView::new(self.fresh(), Vec::new()),
+            Some(newest) => FrontView::new(newest, all.map(SealedTable::Plain).collect(), limit),
+            None => FrontView::new(self.fresh(), Vec::new(), limit),
         }
     }
 }

@@ -89,12 +89,6 @@ impl FrontMemory {
         self.index.as_ref()
     }
 
-    /// What makes a memtable of a column family full.
-    #[inline]
-    pub fn limit(&self, options: &CfOptions) -> BufferLimit {
-        BufferLimit::of(self.index(), options)
-    }
-
     /// True when something must be sealed and flushed, since all memtables together hold too much.
     #[inline]
     pub fn should_flush(&self) -> bool {
@@ -217,7 +211,7 @@ fn filter(size: usize, options: &CfOptions) -> MemTableFilter {
 
 /// What makes a memtable full.
 #[derive(Clone, Copy)]
-pub(crate) struct BufferLimit {
+pub(super) struct BufferLimit {
     bytes: usize,
     range_deletions: u64,
 }
@@ -228,7 +222,6 @@ pub(super) fn memtable_size(index: Option<&IndexTables>, options: &CfOptions) ->
 }
 
 impl BufferLimit {
-    #[inline]
     pub(super) fn of(index: Option<&IndexTables>, options: &CfOptions) -> Self {
         let range_deletions = match options.memtable_max_range_deletions {
             0 => u64::MAX,

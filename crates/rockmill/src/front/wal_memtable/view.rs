@@ -45,11 +45,13 @@ pub(crate) struct FrontView {
     active: Arc<MemTable>,
     /// Newest first.
     sealed: Vec<SealedTable>,
+    /// What makes the active one full.
+    limit: BufferLimit,
 }
 
 impl FrontView {
-    pub(super) fn new(active: Arc<MemTable>, sealed: Vec<SealedTable>) -> Self {
-        Self { active, sealed }
+    pub(super) fn new(active: Arc<MemTable>, sealed: Vec<SealedTable>, limit: BufferLimit) -> Self {
+        Self { active, sealed, limit }
     }
 
     pub(super) fn active(&self) -> &Arc<MemTable> {
@@ -78,8 +80,8 @@ impl FrontView {
 
     /// True when what writers fill is to be sealed.
     #[inline]
-    pub fn is_full(&self, limit: BufferLimit) -> bool {
-        limit.is_reached(&self.active)
+    pub fn is_full(&self) -> bool {
+        self.limit.is_reached(&self.active)
     }
 
     /// Looks `ikey` (a user key with the snapshot's sequence number) up, newest first, until `ctx` has enough; gives
