@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::db::report::stats::count;
-use crate::db::{CfState, DbInner, State};
+use crate::db::{DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
 use crate::front::WritersNow;
