@@ -6,7 +6,7 @@ use rockmill_io::{Clock, ManualClock, MemFileSystem};
 
 use super::*;
 use crate::db::Db;
-use crate::event_listener::{EventListener, FlushJobInfo};
+use crate::event_listener::{EventListener, FlushJobInfo, FlushReason};
 use crate::options::{CompressionType, Options, WriteOptions};
 use crate::sync::Mutex;
 
@@ -175,4 +175,46 @@ fn what_levels_may_hold_counts_at_once() {
     db.inner.work_available.notify_all();
     until("levels hold more", || factor() == 4);
     assert!(!is_paced(&db, "levels hold more") && !db.inner.pacing.writers().is_behind());
+}
+
+/// A flush is what empties logs of dead values. Of keys that are overwritten again and again it writes the last values,
+/// and what a cold column family holds back goes with a small table of its own. So the slow device takes little, and
+/// logs never have more than they may.
+#[test]
+fn logs_of_dead_values_are_emptied_for_few_bytes() {
+    const CAPACITY: u64 = 1 << 20;
+    const HOT: usize = 20;
+    const COLD: usize = 4;
+    // Logs are full before the memory of index tables is, and the other way round; what is merged is dead before.
+    for (flush_bytes, merge, atomic) in [(1 << 30, 0, false), (1 << 30, 2, true), (64 << 10, 2, false)] {
+        let what = format!("{flush_bytes} bytes of memory, {merge}, atomic: {atomic}");
+        let mut o = index_tables(CAPACITY, flush_bytes);
+        o.set_index_merge_trigger_num(merge);
+        o.set_atomic_flush(atomic);
+        let db = Db::open(&o, "/db").unwrap();
+        let cold: Vec<_> = (0..COLD).map(|i| db.create_cf(format!("cold{i}"), &o).unwrap()).collect();
+        let (mut written, mut most) = (0, 0);
+        for i in 0..20_000 {
+            db.put(format!("key{:06}", i % HOT), vec![i as u8; 1000]).unwrap();
+            written += 1000;
+            // Each holds a log of its own.
+            if i % 100 == 50 && i / 100 < COLD {
+                db.put_cf(&cold[i / 100], "key", vec![1; 5000]).unwrap();
+                if !atomic {
+                    db.inner.switch_memtables(&[0], FlushReason::WriteBufferFull).unwrap();
+                }
+            }
+            let logs = db.inner.logs_now(&db.inner.state.lock());
+            most = most.max(logs.newest + logs.others);
+        }
+        // A batch is written whole where there is any room.
+        assert!(most < CAPACITY + 6000, "{what}: {most} bytes of logs");
+        let flushed = db.counters().flush_bytes;
+        assert!(flushed > 0 && flushed * 10 < written, "{what}: {flushed} bytes flushed for {written}");
+        let state = db.inner.state.lock();
+        for cf in &cold {
+            let c = &state.cfs[&cf.id()];
+            assert_eq!((c.front.oldest_log(), c.version.levels[0].len()), (None, 1), "{what}: {}", c.cf.name);
+        }
+    }
 }
