@@ -561,9 +561,9 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
     assert!(e.to_string().contains("a block holds"), "{e}");
 }
 
-/// Without a ring a flush reads values by plain calls, each when it waits for it, and tells the kernel of those to come:
-/// of no more than a ring would have in flight, and of no more bytes than `compaction_io_memory`, whatever the number of
-/// index tables.
+/// Without a ring a flush reads values by plain calls, each when it waits for it, and tells the kernel of those to
+/// come: of no more than a ring would have in flight, and of no more bytes than `compaction_io_memory`, whatever the
+/// number of index tables.
 #[test]
 fn plain_reads_of_a_flush_are_bounded() {
     // A read of 64 KiB, aligned, and the reads that are in flight.

@@ -172,7 +172,6 @@ impl DbInner {
         let mut state = self.state.lock();
         let Some(due) = state.raise_oldest_snapshot(oldest) else { return };
         self.update_threshold(&state);
-        self.update_pressure(&state);
         drop(state);
         if due {
             self.work_available.notify_all();
