@@ -111,7 +111,6 @@ fn main() {
             filter: &filter,
             manager: None,
             stop: &|| false,
-            log_of: &|_, _| None,
         };
         SealedTable::Merged(Arc::new(MergedMemTable::build(inputs, &plan).expect("a merge").expect("its result").0))
     };

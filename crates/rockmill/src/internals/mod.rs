@@ -17,9 +17,7 @@ pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
-pub use crate::memtable::{
-    LeftInLog, LeftOut, LogOf, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable,
-};
+pub use crate::memtable::{LeftOut, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable};
 pub use crate::table::{
     BlockBasedSettings, BlockCache, FunctionSummary, HeadSummary, OwnFile, Table, TableBlock, TableBlockKind,
     TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,

@@ -72,8 +72,7 @@ use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
-pub(crate) use build::left_in_log;
-pub use build::{LeftInLog, LeftOut, LogOf, MergePlan};
+pub use build::{LeftOut, MergePlan};
 use index::{GROUP, PrefixIndex};
 
 /// How many entries ahead of the current one an iterator fetches.

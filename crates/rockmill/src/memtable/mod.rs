@@ -30,8 +30,8 @@ use bloom::Bloom;
 pub use bloom::MemTableFilter;
 use log_read_ahead::SlotIterator;
 use log_values::{LogValues, LoggedValue, Slot, SlotBuffer};
-pub(crate) use merged::{HeldMemory, left_in_log};
-pub use merged::{LeftInLog, LeftOut, LogOf, MergePlan, MergedMemTable, SealedTable};
+pub(crate) use merged::HeldMemory;
+pub use merged::{LeftOut, MergePlan, MergedMemTable, SealedTable};
 pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, Entry, SkipList};
 

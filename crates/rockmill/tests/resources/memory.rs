@@ -8,8 +8,9 @@ use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, MergeEngine, RateLimiter, RateLimiterMode,
     ReadOptions, TphTableOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
-use rockmill_io::ManualClock;
+use rockmill_io::{FileSystem, ManualClock};
 
+use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options};
 
 fn number(db: &Db, property: &str) -> u64 {
@@ -558,4 +559,49 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
     table.put("a", "1").expect("an entry");
     let e = table.put("b", zeros(u32::MAX as usize - 200)).expect_err("no block holds it");
     assert!(e.to_string().contains("a block holds"), "{e}");
+}
+
+/// Without a ring a flush reads values by plain calls, each when it waits for it, and tells the kernel of those to
+/// come: of no more than a ring would have in flight, and of no more bytes than `compaction_io_memory`, whatever the
+/// number of index tables.
+#[test]
+fn plain_reads_of_a_flush_are_bounded() {
+    // A read of 64 KiB, aligned, and the reads that are in flight.
+    const SLOT: usize = (64 + 8) << 10;
+    const READS: usize = 64;
+    for (tables, io_memory) in [(1, 1 << 20), (8, 24 << 20), (40, 1 << 20), (100, 1 << 20), (100, 10 << 20)] {
+        let fs = WatchedFileSystem::new(memory());
+        let mut o = options(&(Arc::clone(&fs) as Arc<dyn FileSystem>));
+        o.set_fast_path("/fast", 1 << 30);
+        o.set_max_index_size((512 << 10) / tables);
+        o.set_data_flush_trigger_size(1 << 30);
+        o.set_index_merge_trigger_num(0);
+        o.set_merge_engine(MergeEngine::Pread);
+        o.set_compaction_io_memory(io_memory);
+        let db = Db::open(&o, "/db").unwrap();
+        // In no order, so that what a table's window has is all over its log.
+        let key = |n: u64| key(n * 7919 % 1_000_003);
+        let (mut n, resting) = (0, number(&db, IO_MEMORY));
+        while number(&db, "rocksdb.num-immutable-mem-table") < tables as u64 {
+            db.put(key(n), noise(n % 100, 1000)).unwrap();
+            n += 1;
+        }
+        let what = format!("{tables} tables, {io_memory} bytes");
+        db.flush().unwrap();
+        // The last was begun when the one before it was full.
+        let together = tables + 1;
+        let wanted = together * ((READS / together).max(2) + 1) * SLOT;
+        let memory = wanted.min(io_memory.max((READS + 1) * SLOT));
+        assert_eq!(fs.seen.plain_memory.lock().unwrap()[..], [memory], "{what}");
+        let ahead = fs.seen.ahead.lock().unwrap();
+        assert!((READS / 2..=READS).contains(&ahead.most), "{what}: {} reads in flight", ahead.most);
+        // One of each table is in flight in any case.
+        assert!(ahead.most_bytes <= (memory + together * SLOT) as u64, "{what}: {ahead:?}");
+        assert!(ahead.all > 100, "{what}: {ahead:?}");
+        drop(ahead);
+        assert_eq!(number(&db, IO_MEMORY), resting, "{what}: it is given back");
+        for i in (0..n).step_by(17) {
+            assert_eq!(db.get(key(i)).unwrap(), Some(noise(i % 100, 1000)), "{what}: {i}");
+        }
+    }
 }

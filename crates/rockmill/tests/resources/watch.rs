@@ -1,7 +1,9 @@
-//! A file system that remembers how tables were opened, read and written, and how many are open.
+//! A file system that remembers how tables were opened, read and written, and how many are open, and which reads of
+//! logs are to come.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,6 +29,10 @@ pub struct Seen {
     pub rings: AtomicBool,
     /// Of each table so much of a hundred is in the page cache.
     pub cached_percent: AtomicUsize,
+    /// Reads of logs that the kernel was told of.
+    pub ahead: Mutex<Ahead>,
+    /// Memory of each queue of plain calls.
+    pub plain_memory: Mutex<Vec<usize>>,
     open: AtomicUsize,
     open_max: AtomicUsize,
 }
@@ -40,6 +46,46 @@ impl Seen {
     /// The reads since the last call.
     pub fn take_reads(&self) -> Vec<(u64, usize)> {
         std::mem::take(&mut self.reads.lock().unwrap())
+    }
+}
+
+/// Reads that are to come.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// Their lengths, by file and offset.
+    now: BTreeMap<(PathBuf, u64), u64>,
+    /// How many there were at most, and how many bytes they had.
+    pub most: usize,
+    pub most_bytes: u64,
+    /// All that were told of.
+    pub all: usize,
+}
+
+#[derive(Debug)]
+struct WatchedLog {
+    path: PathBuf,
+    inner: Arc<dyn RandomAccessFile>,
+    seen: Arc<Seen>,
+}
+
+impl RandomAccessFile for WatchedLog {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.seen.ahead.lock().unwrap().now.remove(&(self.path.clone(), offset));
+        self.inner.read_at(offset, buf)
+    }
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn prefetch(&self, offset: u64, len: u64) {
+        let mut ahead = self.seen.ahead.lock().unwrap();
+        ahead.now.insert((self.path.clone(), offset), len);
+        ahead.all += 1;
+        ahead.most = ahead.most.max(ahead.now.len());
+        ahead.most_bytes = ahead.most_bytes.max(ahead.now.values().sum());
+        self.inner.prefetch(offset, len);
+    }
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
     }
 }
 
@@ -122,10 +168,13 @@ impl WritableFile for SlowFile {
 impl FileSystem for WatchedFileSystem {
     fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>> {
         let inner = self.inner.open_random(path, direct)?;
+        let seen = Arc::clone(&self.seen);
+        if path.extension().is_some_and(|e| e == "log") {
+            return Ok(Arc::new(WatchedLog { path: path.to_owned(), inner, seen }));
+        }
         if !is_table(path) {
             return Ok(inner);
         }
-        let seen = Arc::clone(&self.seen);
         seen.opened_direct.lock().unwrap().push(direct);
         let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
         seen.open_max.fetch_max(open, Ordering::SeqCst);
@@ -198,7 +247,10 @@ impl FileSystem for WatchedFileSystem {
         match kind {
             _ if self.seen.rings.load(Ordering::SeqCst) => self.inner.batch_io(kind, limits),
             BatchKind::Uring => Err(io::ErrorKind::Unsupported.into()),
-            BatchKind::Auto | BatchKind::Pread => BatchIo::plain(limits, None),
+            BatchKind::Auto | BatchKind::Pread => {
+                self.seen.plain_memory.lock().unwrap().push(limits.memory_bytes);
+                BatchIo::plain(limits, None)
+            }
         }
     }
 }

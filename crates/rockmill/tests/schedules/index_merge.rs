@@ -116,7 +116,6 @@ impl Store {
             filter: &filter,
             manager: None,
             stop: &|| self.closing.load(Ordering::Acquire),
-            log_of: &|_, _| None,
         };
         let Some((merged, _)) = MergedMemTable::build(&inputs, &plan).expect("a merge") else { return };
         let mut view = self.view.lock().expect("the lock");

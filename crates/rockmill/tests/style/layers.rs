@@ -60,9 +60,7 @@ const MEMTABLE_USERS: &[(&str, &str)] = &[
     // The least that an option may be.
     ("options::check", "memtable::BLOCK_SIZE_MIN"),
     // For the benchmarks of the skip list and of index merges, and for schedules of these.
-    ("internals", "memtable::LeftInLog"),
     ("internals", "memtable::LeftOut"),
-    ("internals", "memtable::LogOf"),
     ("internals", "memtable::MemTable"),
     ("internals", "memtable::MemTableFilter"),
     ("internals", "memtable::MergePlan"),

@@ -491,7 +491,6 @@ fn an_index_merge_before_them_changes_no_resolution() {
             filter: &filter,
             manager: None,
             stop: &|| false,
-            log_of: &|_, _| None,
         };
         let (merged, left_out) = MergedMemTable::build(&memtables, &plan).unwrap().unwrap();
         gone += left_out.entries;

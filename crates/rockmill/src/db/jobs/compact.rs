@@ -50,14 +50,21 @@ pub(super) enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
+/// Computes anew what is due in column families whose levels may hold more or less than their scores say. True if there
+/// are any: what the scores are for is to be decided again.
+pub(super) fn rescore_levels(state: &mut State) -> bool {
+    let oldest_snapshot = state.jobs.oldest_snapshot;
+    let changed = state.cfs.values_mut().filter(|c| c.jobs.running.level_factor() != c.front.level_factor());
+    changed.fold(false, |_, c| {
+        c.rescore(oldest_snapshot);
+        true
+    })
+}
+
 /// The next job of a column family, if one is due and there is a thread for it.
 pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits: FlushWaits) -> Option<Picked> {
     if !may_pick(state) {
         return None;
-    }
-    let oldest_snapshot = state.jobs.oldest_snapshot;
-    for c in state.cfs.values_mut().filter(|c| c.jobs.running.level_factor() != c.front.level_factor()) {
-        c.rescore(oldest_snapshot);
     }
     // A job may have several threads: no more are to work than there are.
     let busy: usize = state.cfs.values().map(|c| c.jobs.running.busy_threads()).sum();

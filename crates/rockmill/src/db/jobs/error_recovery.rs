@@ -304,9 +304,10 @@ impl DbInner {
             self.seal_memtables(&mut state, &ids, log, FlushReason::ErrorRecovery);
             // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
             state.cfs.values_mut().for_each(|c| c.front.leave_logs_before(log));
-            self.update_pressure(&state);
             debug_assert_eq!(state.jobs.running_flushes, 0, "a flush began while there was an error");
-            state.pick_all_flushes()
+            let pick = state.pick_all_flushes();
+            self.update_pressure(&state);
+            pick
         };
         let done = crate::panics::guarded("a flush", || self.run_flush(&pick, true));
         self.end_flush(&pick);

@@ -174,8 +174,9 @@ impl DbInner {
             if !state.flush_runs(ids, atomic) {
                 let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
                 self.seal_memtables(&mut state, &sealed, wal, reason);
+                let pick = state.pick_flush_of(ids, atomic, reason);
                 self.update_pressure(&state);
-                break state.pick_flush_of(ids, atomic, reason);
+                break pick;
             }
             while state.flush_runs(ids, atomic) {
                 state.join_flushes(); // each time: another may have begun
@@ -316,6 +317,8 @@ impl DbInner {
                 c.front.flush_ended(&part.runs, now, cpu);
             }
         }
+        // What was sealed meanwhile need not be due: then nobody waits for a flush any more.
+        self.update_pressure(&state);
     }
 }
 

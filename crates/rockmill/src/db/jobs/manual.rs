@@ -347,6 +347,7 @@ impl DbInner {
             }
         }
         state.join_flushes();
+        self.update_pressure(&state);
         drop(state);
         self.work_available.notify_all();
         Ok(waiting_for)

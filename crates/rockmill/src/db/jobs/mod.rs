@@ -179,18 +179,25 @@ impl State {
             return None;
         }
         self.jobs.oldest_snapshot = oldest;
-        self.cfs.values_mut().for_each(|c| c.rescore(oldest));
+        self.cfs.values_mut().for_each(|c| c.look_at_ages(oldest));
         Some(self.cfs.values().any(|c| c.jobs.aging.bottommost_due))
     }
 }
 
 impl CfState {
-    /// Computes anew what is due, after the version, the options or the running jobs changed.
+    /// Computes anew what is due, after the version, the options, the running jobs or what levels may hold changed. The
+    /// scores say how fast writers may go: who calls this calls `update_pressure`.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
-        let (options, jobs) = (self.cf.options.load(), &mut self.jobs);
+        let jobs = &mut self.jobs;
         jobs.running.set_level_factor(self.front.level_factor());
-        jobs.scores = jobs.running.level_scores(&self.version, &options);
-        jobs.aging = aging(&self.version, &options, oldest_snapshot);
+        jobs.scores = jobs.running.level_scores(&self.version, &self.cf.options.load());
+        self.look_at_ages(oldest_snapshot);
+    }
+
+    /// Computes anew which tables are due for another reason than the tree's shape.
+    fn look_at_ages(&mut self, oldest_snapshot: SequenceNumber) {
+        let jobs = &mut self.jobs;
+        jobs.aging = aging(&self.version, &self.cf.options.load(), oldest_snapshot);
         (jobs.aging_blocked, jobs.nothing_found) = (false, false);
     }
 

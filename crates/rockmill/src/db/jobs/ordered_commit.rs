@@ -380,6 +380,7 @@ impl DbInner {
         }
         state.rescore(cf.id);
         self.update_threshold(state);
+        self.update_pressure(state);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::db::jobs::Weighed;
-use crate::db::jobs::compact::{Picked, pick_compaction, take_unweighed};
+use crate::db::jobs::compact::{Picked, pick_compaction, rescore_levels, take_unweighed};
 use crate::db::jobs::error_recovery::recovery_thread;
 use crate::db::jobs::timer;
 use crate::db::{CfState, Db, DbInner, State};
@@ -177,8 +177,12 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 let threads = thread_counts(db.live().max_background_jobs).1;
                 let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The comparator is the user's: without this thread nothing would ever be compacted again.
-                let picked =
-                    guarded("the choice of a compaction", || Ok(pick_compaction(&mut state, now, threads, waits)));
+                let picked = guarded("the choice of a compaction", || {
+                    if rescore_levels(&mut state) {
+                        db.update_pressure(&state);
+                    }
+                    Ok(pick_compaction(&mut state, now, threads, waits))
+                });
                 if let Some(picked) = picked.transpose() {
                     break picked;
                 }

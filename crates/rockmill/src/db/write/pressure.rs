@@ -15,25 +15,36 @@ use crate::sync::atomic::Ordering;
 
 impl DbInner {
     /// Decides again how writers are slowed, and what jobs and reads get of the device. Called after every change of
-    /// the tree, of the memtables, or of an option that counts.
+    /// the tree and its scores, of the memtables and what is asked of their flush, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
         self.reschedule(state);
+        self.give_orders(state);
+    }
+
+    fn give_orders(&self, state: &State) {
         self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
     }
 
     /// Where index tables rest, time alone changes when they are merged and flushed.
     pub fn look_at_schedule(&self) {
-        if self.front.memory().index().is_some() {
-            self.reschedule(&self.state.lock());
-        }
-    }
-
-    /// Decides again when index tables are merged and flushed.
-    fn reschedule(&self, state: &State) {
         if self.front.memory().index().is_none() {
             return;
         }
+        let state = self.state.lock();
+        // What is due now may be what writers are paced to.
+        if self.reschedule(&state) {
+            self.give_orders(&state);
+        }
+    }
+
+    /// Decides again when index tables are merged and flushed. True after a change: then threads look for work, and
+    /// compaction threads take the room that levels have now (`db/jobs/threads.rs`).
+    fn reschedule(&self, state: &State) -> bool {
+        if self.front.memory().index().is_none() {
+            return false;
+        }
+        let mut changed = false;
         let (logs, now) = (self.logs_now(state), self.opts.clock.monotonic_nanos() as f64 * 1e-9);
         for c in state.cfs.values() {
             let Some(change) = c.front.reschedule(logs, now) else { continue };
@@ -48,7 +59,9 @@ impl DbInner {
             );
             count(&self.stats.index_schedule_changes, 1);
             self.work_available.notify_all();
+            changed = true;
         }
+        changed
     }
 
     /// What logs hold that is in no table. Others that are there are about to be deleted, or wait for somebody who has
@@ -124,23 +137,4 @@ impl DbInner {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use rockmill_io::MemFileSystem;
-
-    use crate::db::Db;
-    use crate::options::Options;
-
-    /// Else compactions would go on at full speed beside users' reads, until the next of them ends.
-    #[test]
-    fn nobody_waits_for_a_flush_that_has_committed() {
-        let mut o = Options::default();
-        o.create_if_missing(true);
-        o.set_file_system(Arc::new(MemFileSystem::new()));
-        let db = Db::open(&o, "/db").unwrap();
-        db.put("key", "value").unwrap();
-        db.flush().unwrap();
-        assert!(!db.inner.pacing.read_protection().is_awaited());
-    }
-}
+mod tests;

@@ -159,6 +159,7 @@ impl DbInner {
                 }
             }
             if release.flush_due {
+                self.update_pressure(state); // writers are paced to it
                 self.work_available.notify_all();
             }
         }

@@ -48,7 +48,7 @@ pub(crate) struct FamilyFront {
     flushed: Vec<HeldMemory>,
     /// Logs below this hold nothing for the column family; in the MANIFEST.
     log_number: u64,
-    /// Flush what is sealed even if it is fewer than `min_write_buffer_number_to_merge`.
+    /// Flush what is sealed, and no flush has taken, even if it is fewer than `min_write_buffer_number_to_merge`.
     flush_requested: bool,
     /// Why the next flush happens.
     flush_reason: FlushReason,
@@ -328,9 +328,9 @@ impl FamilyFront {
         self.flushing
     }
 
-    /// What is sealed is due, if anything is.
+    /// What is sealed is due, if anything is that no flush has taken.
     pub fn request_flush(&mut self, reason: FlushReason) {
-        self.flush_requested = !self.sealed.is_empty();
+        self.flush_requested |= self.sealed.len() > self.taken;
         self.flush_reason = reason;
     }
 
@@ -352,6 +352,8 @@ impl FamilyFront {
     /// A flush begins: gives everything that is sealed, and why. No flush may run.
     pub fn take_sealed(&mut self) -> (SealedRuns, FlushReason) {
         (self.flushing, self.taken) = (true, self.sealed.len());
+        // What is sealed from now on is no part of what was asked for: it waits until it is due itself.
+        self.flush_requested = false;
         let runs = SealedRuns::of(self.sealed.iter().map(|s| s.table.clone()).collect());
         (runs, std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull))
     }
@@ -390,9 +392,6 @@ impl FamilyFront {
         let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
         self.pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
-        if self.sealed.is_empty() {
-            self.flush_requested = false;
-        }
     }
 
     // Index merges.
@@ -730,6 +729,38 @@ mod tests {
         front.flushed(&runs, 2);
         front.flush_ended(&runs, 0.0, 0.0);
         assert!(!front.is_unflushed(first, false));
+    }
+
+    /// Nor does what is sealed while a flush runs that was asked for: else a small run would follow it, and another.
+    #[test]
+    fn a_request_is_for_what_is_sealed() {
+        let (options, memory, mut front) = index_tables();
+        let end = |front: &mut FamilyFront, runs: SealedRuns, log| {
+            front.flushed(&runs, log);
+            front.flush_ended(&runs, 1.0, 0.0);
+        };
+        for by_log in [false, true] {
+            let first = front.newest_id() + 1;
+            fill(&mut front, &options, &memory, first);
+            if by_log {
+                assert!(front.request_flush_of_log(first) && front.flush_due(&options, false));
+            } else {
+                front.request_flush(FlushReason::ManualFlush);
+            }
+            let (runs, _) = front.take_sealed();
+            // Again, of what the flush has.
+            front.request_flush(FlushReason::ManualFlush);
+            fill(&mut front, &options, &memory, first + 1);
+            end(&mut front, runs, first + 1);
+            assert!(front.sealed_count() == 1 && !front.flush_due(&options, false), "{by_log}");
+            let (runs, _) = front.take_sealed();
+            fill(&mut front, &options, &memory, first + 2);
+            front.request_flush(FlushReason::ManualFlush);
+            end(&mut front, runs, first + 2);
+            assert!(front.flush_due(&options, false), "asked for while the other ran, {by_log}");
+            let (runs, _) = front.take_sealed();
+            end(&mut front, runs, first + 3);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rockmill_format::SequenceNumber;
 
 use super::memory::FrontMemory;
 use crate::error::Result;
-use crate::memtable::{LeftOut, MergePlan, MergedMemTable, SealedTable, left_in_log};
+use crate::memtable::{LeftOut, MergePlan, MergedMemTable, SealedTable};
 use crate::options::CfOptions;
 
 /// Which tables are merged.
@@ -74,7 +74,6 @@ impl IndexMerge {
             filter: &memory.filter_of(self.tables.iter().map(SealedTable::count).sum(), options),
             manager: memory.manager(),
             stop: means.stop,
-            log_of: &|_, slot| left_in_log(slot),
         };
         let built = MergedMemTable::build(&self.tables, &plan)?;
         Ok(built.map(|(table, left_out)| MergedIndex { table: Arc::new(table), left_out }))
@@ -93,6 +92,6 @@ impl MergedIndex {
 
     /// Bytes of their values in logs.
     pub fn left_bytes(&self) -> u64 {
-        self.left_out.by_log.values().map(|(_, bytes)| bytes).sum()
+        self.left_out.bytes_in_logs
     }
 }

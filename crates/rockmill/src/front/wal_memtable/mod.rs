@@ -188,6 +188,9 @@ impl WalMemtable {
     /// file) and an eighth of the sectors of synced writes, but no write and no flush of the device: each append makes
     /// the file longer, which is journaled either way. It would cost three calls for each log, and space beyond what
     /// logs may have until they are closed.
+    ///
+    /// A failure leaves nothing: neither the new file, which no record names, nor the one that was to be used again,
+    /// which nobody would take for a log to come any more.
     fn create_log(&self, live: &DbOptions, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
         let options = WriteOptions {
             bytes_per_sync: live.wal_bytes_per_sync,
@@ -196,11 +199,17 @@ impl WalMemtable {
             ..WriteOptions::default()
         };
         let kind = WalKind { recyclable: self.retention.recycles(), gathers: self.gathers };
-        let mut log = WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind)?;
-        if self.memory.index().is_some() {
-            log.keep_values(&*self.fs)?;
-        }
-        Ok(log)
+        let made = WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind).and_then(|mut log| {
+            if self.memory.index().is_some() {
+                log.keep_values(&*self.fs)?;
+            }
+            Ok(log)
+        });
+        made.inspect_err(|_| {
+            for left in recycle.into_iter().chain([number]) {
+                let _ = self.fs.remove(&self.log_path(left)); // an orphan is removed at the next open
+            }
+        })
     }
 
     /// The first log of an opening. It goes on where recovered ones end, if some are kept.
@@ -237,10 +246,12 @@ impl WalMemtable {
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
         if let Some(before) = current.as_mut() {
             if self.chained {
-                // If this fails, the record may still be in the file, and the next opening looks for the log that it
-                // names. So the new log stays, unused: empty, or a recycled file with its old bytes.
-                let named = before.precede(number);
-                named.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
+                if let Err(error) = before.precede(number) {
+                    // The record may still be in the file, and the next opening looks for the log that it names. So
+                    // that one stays, but empty: its close cuts what a file that is used again holds.
+                    let _ = fresh.close();
+                    return Err(LogFailure { what: "a write to the WAL", error });
+                }
             }
             fresh.follow(before);
         }
@@ -356,5 +367,96 @@ impl WalMemtable {
     /// Where a log is while it is not archived.
     pub fn log_path(&self, number: u64) -> PathBuf {
         self.dir.join(filename::wal(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rockmill_format::batch::BatchRecord;
+    use rockmill_io::{MemFileSystem, OpKind};
+
+    use super::*;
+    use crate::info_log::InfoLog;
+
+    /// A front with a file that may be used again, the obsolete log 1, and records in log 2. `chained`: as on a fast
+    /// path, whose logs say which comes next; there no file is used again, since opening sees to that.
+    fn with_obsolete_log(fs: &MemFileSystem, chained: bool) -> (WalMemtable, DbOptions) {
+        let mut options = DbOptions { fs: Arc::new(fs.clone()), recycle_log_file_num: 1, ..DbOptions::default() };
+        if chained {
+            (options.fast_path, options.fast_capacity) = (PathBuf::from("/fast"), 1 << 20);
+        }
+        let front = WalMemtable::new(&options, Path::new("/db"), InfoLog::default().alarm());
+        fs.create_dir(front.dir(), true).expect("a directory");
+        front.open_log(&options, 1, None).expect("a log");
+        for number in [2, 3] {
+            let mut batch = BatchRep::default();
+            batch.push(BatchRecord::Put { cf: 0, key: b"key", value: &[b'v'; 5000] });
+            batch.set_sequence(number);
+            let mut lead = front.lead().expect("a log");
+            lead.append(&batch).expect("an append");
+            lead.acknowledge();
+            drop(lead);
+            if number == 2 {
+                front.begin_log(number, &options, || number).expect("a log");
+                front.retire_logs(&[1]);
+            }
+        }
+        (front, options)
+    }
+
+    /// Names and lengths of the logs that there are.
+    fn lengths(fs: &MemFileSystem, front: &WalMemtable) -> Vec<(String, u64)> {
+        let mut names = fs.list_dir(front.dir()).expect("a list");
+        names.sort();
+        names.into_iter().map(|n| (n.clone(), fs.file_size(&front.dir().join(n)).expect("a length"))).collect()
+    }
+
+    fn fail(fs: &MemFileSystem, kind: OpKind, name: &'static str) {
+        let hit = move |op: &rockmill_io::Op| op.kind == kind && op.path.ends_with(name);
+        fs.set_fault(Box::new(move |op| hit(op).then(|| std::io::Error::from_raw_os_error(5))));
+    }
+
+    /// It must be there, since the record that names it may be in the file of the log before. Its space is not lost.
+    #[test]
+    fn a_log_that_could_not_be_named_is_left_empty() {
+        let fs = MemFileSystem::new();
+        let (front, options) = with_obsolete_log(&fs, true);
+        assert!(lengths(&fs, &front).iter().all(|(_, bytes)| *bytes > 5000), "{:?}", lengths(&fs, &front));
+        fail(&fs, OpKind::Write, "000002.log");
+        let failed = front.begin_log(4, &options, || 3).expect_err("a failed write");
+        assert_eq!(failed.what, "a write to the WAL");
+        fs.clear_fault();
+        let left = lengths(&fs, &front);
+        assert_eq!((left[1].0.as_str(), left[1].1, left.len()), ("000003.log", 0, 2), "{left:?}");
+        assert!(left[0].0 == "000002.log" && left[0].1 > 5000);
+        assert_eq!(front.log_number(), 2);
+    }
+
+    /// Whatever fails in the creation of a log, neither it nor the file that it was to be made of takes space.
+    #[test]
+    fn a_log_that_could_not_be_made_leaves_nothing() {
+        let cases = [(OpKind::Reuse, "000001.log"), (OpKind::SyncDir, "db"), (OpKind::SyncDir, "fast")];
+        for (kind, name) in cases.into_iter().chain([(OpKind::OpenRandom, "000003.log")]) {
+            for recycled in [true, false] {
+                let fs = MemFileSystem::new();
+                let (front, options) = with_obsolete_log(&fs, name == "fast" || kind == OpKind::OpenRandom);
+                if !recycled {
+                    let obsolete = front.wal.take_for_reuse().expect("an obsolete log");
+                    fs.remove(&front.log_path(obsolete)).expect("a removal");
+                }
+                let kind = if kind == OpKind::Reuse && !recycled { OpKind::Create } else { kind };
+                fail(&fs, kind, if kind == OpKind::Create { "000003.log" } else { name });
+                let failed = front.begin_log(4, &options, || 3).expect_err("a failed creation");
+                assert_eq!(failed.what, "the creation of a WAL", "{kind:?}");
+                fs.clear_fault();
+                let left = lengths(&fs, &front);
+                assert!(left.len() == 1 && left[0].0 == "000002.log", "{kind:?}, recycled: {recycled}: {left:?}");
+                // The next try is as the first.
+                assert!(
+                    matches!(front.begin_log(4, &options, || 4), Ok(LogTurn::Begins { number: 4, .. })),
+                    "{kind:?}"
+                );
+            }
+        }
     }
 }

@@ -11,7 +11,6 @@
 //! 4. What no reader sees goes (see the parent module).
 //! 5. When all parts are done their entries are copied to their places in the table, again by all threads.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,32 +42,10 @@ pub struct MergePlan<'a> {
     pub manager: Option<&'a WriteBufferManager>,
     /// Asked now and then; true ends the merge without a result.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    /// Asked about entries that are left out, by any of the threads.
-    pub log_of: &'a LogOf<'a>,
-}
-
-/// In which log an entry's value is, given its internal key and value, and how many bytes it has there.
-pub type LogOf<'a> = dyn Fn(&[u8], &[u8]) -> Option<LeftInLog> + Sync + 'a;
-
-/// The value of an entry that was left out, or of several, in one log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeftInLog {
-    /// The log's number.
-    pub log: u64,
-    /// Bytes that nothing refers to any more.
-    pub bytes: u64,
-}
-
-/// What an entry of an index table leaves in a log, given its slot.
-pub(crate) fn left_in_log(slot: &[u8]) -> Option<LeftInLog> {
-    match Slot::read(slot) {
-        Slot::Inline(_) => None,
-        Slot::InLog(at) => Some(LeftInLog { log: at.log, bytes: at.len.into() }),
-    }
 }
 
 /// What a merge left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Entries.
     pub entries: u64,
@@ -76,30 +53,31 @@ pub struct LeftOut {
     pub deletes: u64,
     /// Bytes of their internal keys and of their values.
     pub data_size: u64,
-    /// For each log the entries and bytes, as [`MergePlan::log_of`] says.
-    pub by_log: BTreeMap<u64, (u64, u64)>,
+    /// Bytes of values in logs, which nothing refers to any more.
+    pub bytes_in_logs: u64,
 }
 
 impl LeftOut {
-    fn count(&mut self, entry: Entry<'_>, value_type: ValueType, plan: &MergePlan<'_>, slots: bool) {
+    /// `slot`: an index table's, else the value itself stands in the entry.
+    fn count(&mut self, entry: Entry<'_>, value_type: ValueType, slot: bool) {
         self.entries += 1;
         self.deletes += u64::from(value_type == ValueType::Deletion);
-        let value = if slots { Slot::read(entry.value()).value_len() } else { entry.value().len() };
+        let value = match slot.then(|| Slot::read(entry.value())) {
+            None => entry.value().len(),
+            Some(Slot::Inline(value)) => value.len(),
+            Some(Slot::InLog(at)) => {
+                self.bytes_in_logs += u64::from(at.len);
+                at.len as usize
+            }
+        };
         self.data_size += (entry.key().len() + value) as u64;
-        if let Some(left) = (plan.log_of)(entry.key(), entry.value()) {
-            let of_log = self.by_log.entry(left.log).or_default();
-            *of_log = (of_log.0 + 1, of_log.1 + left.bytes);
-        }
     }
 
     fn add(&mut self, other: &Self) {
         self.entries += other.entries;
         self.deletes += other.deletes;
         self.data_size += other.data_size;
-        for (log, (entries, bytes)) in &other.by_log {
-            let of_log = self.by_log.entry(*log).or_default();
-            *of_log = (of_log.0 + entries, of_log.1 + bytes);
-        }
+        self.bytes_in_logs += other.bytes_in_logs;
     }
 }
 
@@ -542,7 +520,7 @@ impl<'a> Build<'a, '_> {
                     && replaced_from.is_some_and(|from| tag >> 8 >= from)
             });
             if let Some(value_type) = value_type {
-                left_out.count(item.entry, value_type, self.plan, self.slots);
+                left_out.count(item.entry, value_type, self.slots);
             }
             value_type.is_none()
         });

@@ -1,5 +1,4 @@
 use std::cmp::Ordering as KeyOrdering;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use rockmill_format::SliceTransform;
@@ -13,10 +12,10 @@ use super::build::Sizes;
 use super::*;
 use crate::compaction::model::{Entry as Version, Model, Range as RangeVersion, Seen, random_history};
 use crate::iter::get::GetState;
+use crate::memtable::MemTableFilter;
 use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::{LogFile, LoggedValue};
 use crate::memtable::write_buffer_manager::WriteBufferManager;
-use crate::memtable::{MemTableFilter, left_in_log};
 use crate::sync::Share;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +23,7 @@ static NO_FILTER: MemTableFilter = MemTableFilter { bytes: 0, whole_keys: false,
 
 /// Nobody reads at less than `visible`, but at the snapshots.
 fn plan<'a>(visible: u64, snapshots: &'a [u64], threads: usize) -> MergePlan<'a> {
-    MergePlan { visible, snapshots, threads, filter: &NO_FILTER, manager: None, stop: &|| false, log_of: &|_, _| None }
+    MergePlan { visible, snapshots, threads, filter: &NO_FILTER, manager: None, stop: &|| false }
 }
 
 fn merge(inputs: &[SealedTable], plan: &MergePlan<'_>, sizes: Sizes) -> (Arc<MergedMemTable>, LeftOut) {
@@ -412,22 +411,16 @@ fn a_panic_in_the_users_order_is_an_error() {
 }
 
 #[test]
-fn it_says_what_it_left_out_of_which_log() {
+fn it_says_what_it_left_out() {
     let cmp = InternalKeyComparator::default();
-    // The value's first byte is the log, the second how many bytes it has there.
-    let put = |k: &[u8], seq, log, bytes| -> Version { (k.to_vec(), seq, Value, vec![log, bytes]) };
+    let put = |k: &[u8], seq, a, b| -> Version { (k.to_vec(), seq, Value, vec![a, b]) };
     let delete = |k: &[u8], seq| -> Version { (k.to_vec(), seq, Deletion, Vec::new()) };
     let old = vec![put(b"a", 1, 7, 10), put(b"b", 2, 7, 20), put(b"c", 3, 8, 30), delete(b"d", 4)];
     let new = vec![put(b"a", 5, 9, 1), delete(b"b", 6), put(b"c", 7, 9, 2), put(b"d", 8, 9, 3)];
     let [old, new] = [old, new].map(|entries| fill(1, &cmp, &Model { entries, ranges: Vec::new() }));
-    let log_of = |key: &[u8], value: &[u8]| {
-        assert!(key.len() == 9);
-        (!value.is_empty()).then(|| LeftInLog { log: value[0].into(), bytes: value[1].into() })
-    };
-    let plan = MergePlan { log_of: &log_of, ..plan(8, &[], 2) };
-    let (_, left_out) = merge(&[new, old], &plan, Sizes::SMALL);
-    let by_log = BTreeMap::from([(7, (2, 30)), (8, (1, 30))]);
-    assert_eq!(left_out, LeftOut { entries: 4, deletes: 1, data_size: 4 * 9 + 3 * 2, by_log });
+    let (_, left_out) = merge(&[new, old], &plan(8, &[], 2), Sizes::SMALL);
+    let data_size = 4 * 9 + 3 * 2;
+    assert_eq!(left_out, LeftOut { entries: 4, deletes: 1, data_size, bytes_in_logs: 0 }, "the values are inline");
 }
 
 #[test]
@@ -562,9 +555,9 @@ fn merged_index_tables_give_values_and_not_their_slots() {
         SealedTable::Plain(Arc::new(table))
     };
     let inputs = [table(2, &second), table(1, &first)];
-    let log_of = |_: &[u8], slot: &[u8]| left_in_log(slot);
-    let (merged, left_out) = merge(&inputs, &MergePlan { log_of: &log_of, ..plan(1000, &[], 2) }, Sizes::SMALL);
-    assert!(left_out.by_log.keys().eq([&7]) && left_out.by_log[&7].1 % 500 == 0, "{left_out:?}");
+    let (merged, left_out) = merge(&inputs, &plan(1000, &[], 2), Sizes::SMALL);
+    // Every second of the older one's 40 keys is in the newer one, too; every third has a value in a log.
+    assert_eq!((left_out.entries, left_out.bytes_in_logs), (20, 7 * 500), "{left_out:?}");
     let mut logs = merged.log_values().expect("an index table").numbers();
     logs.sort_unstable();
     assert_eq!(logs, [7, 8], "both logs are held");
