@@ -245,13 +245,13 @@ impl WalMemtable {
         let fresh = self.create_log(live, number, self.wal.take_for_reuse());
         let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
         if let Some(before) = current.as_mut() {
-            if self.chained {
-                if let Err(error) = before.precede(number) {
-                    // The record may still be in the file, and the next opening looks for the log that it names. So
-                    // that one stays, but empty: its close cuts what a file that is used again holds.
-                    let _ = fresh.close();
-                    return Err(LogFailure { what: "a write to the WAL", error });
-                }
+            if self.chained
+                && let Err(error) = before.precede(number)
+            {
+                // The record may still be in the file, and the next opening looks for the log that it names. So that
+                // one stays, but empty: its close cuts what a file that is used again holds.
+                let _ = fresh.close();
+                return Err(LogFailure { what: "a write to the WAL", error });
             }
             fresh.follow(before);
         }
