@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, FullMemtables, IntraDf, LogsNow, MemtablesNow,
-    MergeTicket, Moment, OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket,
-    Version, decide, is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
+    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide,
+    is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
+use crate::fast::{Fast, FastReport, Front, FullTables, Use};
 use crate::keys::{Cuts, Extent, KeySpace};
 use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
@@ -33,9 +34,15 @@ const CONTROL_STEP: f64 = 0.1;
 /// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
 const LOOK_EVERY: f64 = 60.0;
 
+/// An index merge has so many threads.
+const INDEX_MERGE_THREADS: usize = 2;
+/// With so many compaction threads there is a second flush thread, which merges index tables while the first flushes
+/// (`max_background_jobs`: a quarter of them flush).
+const TWO_FLUSH_THREADS: usize = 6;
+
 /// A job that runs.
 struct Job {
-    /// `None`: a flush of the oldest full memtable.
+    /// `None`: a flush, or an index merge.
     compaction: Option<Compaction>,
     outputs: Vec<Output>,
     cost: Cost,
@@ -50,6 +57,8 @@ struct Job {
 /// What happens when a job ends.
 enum End {
     Flush,
+    /// An index merge.
+    Index,
     Job(Ticket),
     Merge(MergeTicket, Box<IntraDf>),
 }
@@ -82,8 +91,10 @@ struct Engine<'s> {
     /// What is done and waits for its turn.
     commits: CommitQueue<Pending>,
     jobs: Vec<Job>,
-    /// Full memtables, oldest first, as (entries, writes).
-    full: std::collections::VecDeque<(Extent, f64)>,
+    /// Full memtables or index tables.
+    full: FullTables,
+    /// With a fast device.
+    fast: Option<FastReport>,
     /// Writes in the active memtable.
     filled: f64,
     written: f64,
@@ -133,7 +144,8 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         cursors: RunningCompactions::new(),
         commits: CommitQueue::new(),
         jobs: Vec::new(),
-        full: Default::default(),
+        full: FullTables::new(s.fast.as_ref()),
+        fast: s.fast.as_ref().map(|_| FastReport::default()),
         filled: 0.0,
         written: 0.0,
         now: 0.0,
@@ -147,16 +159,30 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         s,
     };
     engine.go(&mut tell);
-    Ok(engine.record.finish(s, notes))
+    let fast = engine.fast;
+    Ok(Report { fast, ..engine.record.finish(s, notes) })
 }
 
 impl Engine<'_> {
     fn memtable_writes(&self) -> f64 {
+        if let Some(fast) = self.index() {
+            return fast.table_writes(self.s);
+        }
         // Of large ones it is too little to matter.
         let all = self.options.write_buffer_size;
         let left_over = Some(memtable_left_over(self.options)).filter(|n| *n >= all / LEFT_OVER_PART).unwrap_or(0);
         let filled = all.saturating_sub(left_over);
         (filled as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
+    }
+
+    /// The fast device, where index tables point to it.
+    fn index(&self) -> Option<&Fast> {
+        self.s.fast.as_ref().filter(|f| f.front == Front::Index)
+    }
+
+    /// The bytes of a level are on the fast device.
+    fn on_fast(&self, level: usize) -> bool {
+        self.s.fast.as_ref().is_some_and(|f| f.holds(level))
     }
 
     fn go(&mut self, tell: &mut dyn FnMut(f64, f64)) {
@@ -166,10 +192,19 @@ impl Engine<'_> {
             read: self.s.device_read,
             write: self.s.device_write,
             total: self.s.device_total,
+            fast: self.s.fast.as_ref().map_or([0.0; 3], |f| [f.read, f.write, f.read + f.write]),
         };
         let memtable = self.memtable_writes();
+        self.cursors.set_level_factor(self.full.level_factor());
         let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
         loop {
+            if let Some(change) = self.full.reschedule(self.filled, self.s, self.now)
+                && let Some(fast) = &mut self.fast
+            {
+                fast.changed(change);
+                self.cursors.set_level_factor(self.full.level_factor());
+                scores = self.cursors.level_scores(&self.tree.version, self.options);
+            }
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
@@ -177,11 +212,12 @@ impl Engine<'_> {
                 id: 0,
                 options: self.options,
                 load: scores.load(),
-                memtables: self.full_memtables(),
-                flushing: !self.full.is_empty(),
+                memtables: self.full.full_memtables(self.s),
+                flushing: self.flushing(),
                 pace: &self.pace,
             };
-            let orders = decide(std::iter::once(now), LogsNow::UNBOUNDED, false);
+            let logs = self.full.logs(self.filled, self.s);
+            let orders = decide(std::iter::once(now), logs, false);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
             let allowed = self.control.rate() / entry;
@@ -200,9 +236,14 @@ impl Engine<'_> {
             if stop.is_some() {
                 wish = 0.0;
             }
-            let wal = if self.s.wal { self.s.entry_bytes() } else { 0.0 };
-            let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
-            let reads = Reads::of(&self.tree, self.s, self.keys.there());
+            let cpu = self.s.write_ns * 1e-9;
+            let write = match (&self.s.fast, self.s.wal) {
+                (Some(_), _) => Cost { cpu, fast_write: Fast::log_bytes(self.s), ..Cost::default() },
+                (None, true) => Cost { cpu, write: self.s.entry_bytes(), ..Cost::default() },
+                (None, false) => Cost { cpu, ..Cost::default() },
+            };
+            let mut reads = Reads::of(&self.tree, self.s, self.keys.there());
+            reads.index_tables = self.index().map_or(0.0, |_| self.full.tables.len() as f64);
             let mut wishes = vec![
                 (wish, write),
                 (self.s.reads_per_second, reads.lookup(self.s)),
@@ -218,7 +259,11 @@ impl Engine<'_> {
 
             let mut step = f64::INFINITY;
             if rates[0] > 0.0 {
-                step = step.min((memtable - self.filled).max(0.0) / rates[0]);
+                step = step.min((self.sealed_at(memtable) - self.filled).max(1.0) / rates[0]);
+                let room = logs.room() as f64 / Fast::log_bytes(self.s);
+                if self.index().is_some() {
+                    step = step.min(room.max(1.0) / rates[0]);
+                }
                 step = step.min((target - self.written).max(0.0) / rates[0]);
             }
             for (job, rate) in self.jobs.iter().zip(&rates[3..]) {
@@ -247,6 +292,7 @@ impl Engine<'_> {
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
             self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
+            self.use_fast(step, &wishes, &rates);
             self.now += step;
             if for_flush {
                 self.bound.waited(self.now, delayed * step);
@@ -264,9 +310,9 @@ impl Engine<'_> {
             };
             let live = distinct.max(1.0) * self.s.stored_entry_bytes();
             self.record.sample(self.now, &self.tree, &scores, live, reads);
-            if self.filled >= memtable * 0.999_999 {
+            if self.filled >= self.sealed_at(memtable) * 0.999_999 {
                 tell(self.written * self.s.entry_bytes(), self.s.write_bytes as f64);
-                self.switch();
+                self.switch(memtable);
             }
             self.end_jobs();
             if self.written >= target * 0.999_999_999 {
@@ -276,47 +322,103 @@ impl Engine<'_> {
         self.record.end(self.now, &self.tree);
     }
 
-    fn full_memtables(&self) -> FullMemtables {
-        FullMemtables { full: self.full.len(), most: self.options.max_write_buffer_number.max(1) as usize }
+    /// A flush runs, or is about to.
+    fn flushing(&self) -> bool {
+        match self.index() {
+            Some(_) => self.full.taken > 0 || self.full.due(self.full.logs(self.filled, self.s)) > 0,
+            None => !self.full.tables.is_empty(),
+        }
+    }
+
+    /// Writes with which the active table is sealed: when it is full, or when the logs are half as large as they may
+    /// be and no flush is about to change that.
+    fn sealed_at(&self, memtable: f64) -> f64 {
+        if self.index().is_none() || self.flushing() {
+            return memtable;
+        }
+        let logs = self.full.logs(self.filled, self.s);
+        memtable.min((logs.newest_to_flush() as f64 / Fast::log_bytes(self.s)).max(1.0))
+    }
+
+    /// Says what was used for `step` seconds, where there is a fast device.
+    fn use_fast(&mut self, step: f64, wishes: &[(f64, Cost)], rates: &[f64]) {
+        let (Some(mut report), Some(fast)) = (self.fast.take(), &self.s.fast) else { return };
+        let (mut used, mut written, mut read) = (Use::default(), [0.0; 2], [0.0; 2]);
+        for (i, ((_, cost), rate)) in wishes.iter().zip(rates).enumerate() {
+            let task = match i.checked_sub(3).map(|job| &self.jobs[job]) {
+                None => 0,
+                Some(Job { end: End::Index, .. }) => 1,
+                Some(Job { end: End::Flush, .. }) => 2,
+                Some(_) => 3,
+            };
+            used.cpu[task] += cost.cpu * rate;
+            used.fast[task] += (cost.fast_read + cost.fast_write) * rate;
+            used.slow[task] += (cost.read + cost.write) * rate;
+            written = [written[0] + cost.fast_write * rate, written[1] + cost.write * rate];
+            read = [read[0] + cost.fast_read * rate, read[1] + cost.read * rate];
+        }
+        let s = self.s;
+        let part =
+            |read: f64, write: f64, most: [f64; 3]| (read / most[0]).max(write / most[1]).max((read + write) / most[2]);
+        let parts = [
+            used.cpu.iter().sum::<f64>() / s.cores,
+            part(read[0], written[0], [fast.read, fast.write, fast.read + fast.write]),
+            part(read[1], written[1], [s.device_read, s.device_write, s.device_total]),
+        ];
+        // What is in no table is in the log, and what jobs on the fast device write is there beside what they read.
+        let logs = (self.filled + self.full.writes()) * Fast::log_bytes(s);
+        let levels = self.tree.version.levels.iter().enumerate().filter(|(level, _)| fast.holds(*level));
+        let levels: u64 = levels.flat_map(|(_, l)| l.iter()).map(|f| f.size()).sum();
+        let jobs: f64 = self.jobs.iter().map(|j| j.cost.fast_write * (1.0 - j.left)).sum();
+        let held = logs + levels as f64 + jobs;
+        let tables = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
+        report.pass(step, &used, written, parts, (held, tables));
+        self.record.used(step, &used, held);
+        self.fast = Some(report);
     }
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
     fn flush_pace(&self, memtable: f64) -> f64 {
         let now = MemtablesNow {
-            memtables: self.full_memtables(),
-            flushing: !self.full.is_empty(),
+            memtables: self.full.full_memtables(self.s),
+            flushing: self.flushing(),
             pace: &self.pace,
             due: OneFlush { since: self.now, bytes: 0.0 },
-            room: |more| more as f64 * memtable + (memtable - self.filled).max(0.0),
-            pressure: 1.0,
+            room: |more| {
+                let room = more as f64 * memtable + (memtable - self.filled).max(0.0);
+                let logs = self.full.logs(self.filled, self.s).room();
+                room.min(logs as f64 / Fast::log_bytes(self.s))
+            },
+            pressure: self.full.pressure(self.filled, self.s, self.now),
         };
         pace(std::iter::once(now), self.now, false).rate
     }
 
     /// Writers wait for flushes: few bytes count more than many jobs.
     fn is_flush_bound(&self) -> bool {
-        let at_work = !self.jobs.is_empty() || !self.full.is_empty();
+        let at_work = !self.jobs.is_empty() || !self.full.tables.is_empty();
         is_flush_bound(self.bound.waits(self.now), at_work)
     }
 
     /// The active memtable becomes a full one.
-    fn switch(&mut self) {
+    fn switch(&mut self, memtable: f64) {
         let writes = std::mem::take(&mut self.filled);
         let extent = self.keys.memtable(writes);
-        self.full.push_back((extent, writes));
+        self.full.seal(extent, writes, writes / memtable, self.index().cloned().as_ref());
     }
 
     /// Starts what can be started. False where nothing has changed since the last time, and nothing was found then.
     fn start_jobs(&mut self) -> bool {
-        let flushing = self.jobs.iter().any(|j| j.compaction.is_none());
-        if !flushing && let Some((extent, writes)) = self.full.front() {
-            let cost = Cost {
-                cpu: (writes * self.s.flush_ns_per_entry + self.function_ns(extent.entries())) * 1e-9,
-                read: 0.0,
-                write: self.own_bytes(&Output::whole(extent.clone())),
-            };
-            self.pace.begin(self.now, *writes);
-            self.add_job(None, Vec::new(), cost, 1, End::Flush);
+        let due = self.full.due(self.full.logs(self.filled, self.s));
+        if due > 0 {
+            self.begin_flush(due);
+        }
+        if let Some(fast) = self.index().filter(|_| self.full.taken == 0 || self.s.threads >= TWO_FLUSH_THREADS)
+            && let ns = fast.merge_ns
+            && let Some(entries) = self.full.begin_merge()
+        {
+            let cost = Cost { cpu: entries * ns * 1e-9, ..Cost::default() };
+            self.add_job(None, Vec::new(), cost, INDEX_MERGE_THREADS, End::Index);
         }
         let flush_bound = self.is_flush_bound();
         if self.found_nothing.is_some_and(|(at, was)| was == flush_bound && self.now < at + LOOK_EVERY) {
@@ -359,6 +461,30 @@ impl Engine<'_> {
         true
     }
 
+    /// Begins a flush of so many of the oldest full tables; an index merge of them ends.
+    fn begin_flush(&mut self, tables: usize) {
+        self.full.take(tables);
+        self.jobs.retain(|j| !matches!(j.end, End::Index));
+        let (extent, writes) = self.full.flush(&self.keys);
+        let (read_ns, fast_read) = self.s.fast.as_ref().map_or((0.0, 0.0), |f| f.flush(extent.entries(), self.s));
+        let bytes = self.own_bytes(&Output::whole(extent.clone()));
+        let cost = Cost {
+            cpu: (writes * self.s.flush_ns_per_entry + read_ns + self.function_ns(extent.entries())) * 1e-9,
+            fast_read,
+            ..self.written_to(0, bytes)
+        };
+        self.pace.begin(self.now, writes);
+        self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
+    }
+
+    /// So many bytes written where a level is.
+    fn written_to(&self, level: usize, bytes: f64) -> Cost {
+        match self.on_fast(level) {
+            true => Cost { fast_write: bytes, ..Cost::default() },
+            false => Cost { write: bytes, ..Cost::default() },
+        }
+    }
+
     /// Begins to merge pending output, if that is due.
     fn begin_merge(&mut self) -> bool {
         let runs = self.commits.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on));
@@ -395,10 +521,14 @@ impl Engine<'_> {
             _ => merged.into_iter().map(Output::whole).collect(),
         };
         let merge_ns = entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte;
+        let on_fast = c.inputs.iter().filter(|(level, _)| self.on_fast(*level)).flat_map(|(_, files)| files);
+        let fast_read: f64 = on_fast.map(|f| f.size() as f64).sum::<f64>().min(read);
+        let written = outputs.iter().map(|table| self.own_bytes(table)).sum();
         let cost = Cost {
             cpu: (merge_ns + self.function_ns(keys)) * 1e-9,
-            read,
-            write: outputs.iter().map(|table| self.own_bytes(table)).sum(),
+            read: read - fast_read,
+            fast_read,
+            ..self.written_to(c.output_level, written)
         };
         let parts = match c.output_level {
             0 => 1,
@@ -444,16 +574,26 @@ impl Engine<'_> {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
         let cost = Cost { cpu: cost.cpu * jitter, ..cost };
         let s = self.s;
-        let times = [cost.cpu, cost.read / s.device_read, cost.write / s.device_write];
+        let (fast_read, fast_write) = s.fast.as_ref().map_or((1.0, 1.0), |f| (f.read, f.write));
+        let times = [
+            cost.cpu,
+            cost.read / s.device_read,
+            cost.write / s.device_write,
+            cost.fast_read / fast_read,
+            cost.fast_write / fast_write,
+        ];
         let seconds = match s.overlap {
-            true => times[0].max(times[1]).max(times[2]),
+            true => times.into_iter().fold(0.0, f64::max),
             false => {
                 let reads = cost.read / s.readahead.max(1) as f64;
                 times.iter().sum::<f64>() + reads * s.device_latency
             }
         };
         // The last table of each part, the directory and the MANIFEST are waited for.
-        let seconds = (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6;
+        let seconds = match end {
+            End::Index => seconds / parts as f64 + 1e-6,
+            _ => (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6,
+        };
         self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, end });
     }
 
@@ -497,12 +637,13 @@ impl Engine<'_> {
             let job = self.jobs.remove(i);
             self.found_nothing = None;
             if let Some(c) = &job.compaction {
-                self.record.compacted(c, job.cost.read, job.cost.write);
+                let Cost { read, write, fast_read, fast_write, .. } = job.cost;
+                self.record.compacted(c, read + fast_read, write + fast_write);
             }
             match (job.end, job.compaction) {
                 (End::Job(ticket), Some(c)) => self.finished(ticket, c, job.outputs),
                 (End::Merge(ticket, merge), _) => {
-                    self.record.merged(job.cost.write);
+                    self.record.merged(job.cost.write + job.cost.fast_write);
                     let tables = self.tree.write(&merge.compaction, job.outputs, self.now);
                     let join = |parts: Vec<Pending>, tables| Pending {
                         jobs: parts.into_iter().flat_map(|p| p.jobs).collect(),
@@ -516,11 +657,17 @@ impl Engine<'_> {
                     }
                     self.commit();
                 }
+                (End::Index, _) => {
+                    self.full.merged(&self.keys);
+                    self.fast.iter_mut().for_each(|f| f.merges += 1);
+                }
                 _ => {
                     self.pace.end(self.now, Some(job.cost.cpu));
-                    if let Some((extent, _)) = self.full.pop_front() {
-                        self.record.flushed(job.cost.write);
-                        self.tree.flush(extent, self.now);
+                    self.full.flushed();
+                    self.fast.iter_mut().for_each(|f| f.flushes += 1);
+                    self.record.flushed(job.cost.write + job.cost.fast_write);
+                    for table in job.outputs {
+                        self.tree.flush(table.extent, self.now);
                     }
                 }
             }

@@ -35,6 +35,10 @@ pub struct Sample {
     pub write_amplification: f64,
     /// Compaction debt, in bytes.
     pub debt: f64,
+    /// With a fast device: use of the cores and of both devices, each second.
+    pub used: crate::fast::Use,
+    /// Bytes on the fast device.
+    pub fast_bytes: f64,
 }
 
 /// What a run came to.
@@ -102,6 +106,8 @@ pub struct Report {
     pub space: f64,
     /// Of TPH tables at the end: files for each table, bytes of memory that finding a key takes.
     pub tph: Option<(f64, f64)>,
+    /// With a fast device: what became of it.
+    pub fast: Option<crate::fast::FastReport>,
     /// (tables, bytes) by level at the end.
     pub levels: Vec<(usize, u64)>,
     /// Writers stood still, and nothing ran that could have released them.
@@ -144,13 +150,21 @@ impl Report {
             .samples
             .iter()
             .map(|p| {
-                json!({
+                let mut sample = json!({
                     "seconds": round(p.seconds), "write_bytes_per_second": round(p.write_rate),
                     "stalled": round(p.stalled), "busy_by_level": p.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
                     "runs": round(p.runs), "lookup_micros": round(p.lookup * 1e6),
                     "seek_micros": round(p.seek * 1e6), "space_amplification": round(p.space),
                     "write_amplification": round(p.write_amplification), "debt_bytes": round(p.debt),
-                })
+                });
+                if self.fast.is_some() {
+                    let of = |of: [f64; 4]| json!(of.map(round));
+                    sample["fast_bytes"] = json!(round(p.fast_bytes));
+                    sample["cores_by_task"] = of(p.used.cpu);
+                    sample["fast_device_by_task"] = of(p.used.fast);
+                    sample["slow_device_by_task"] = of(p.used.slow);
+                }
+                sample
             })
             .collect();
         let stalls: Map<String, Value> =
@@ -194,7 +208,8 @@ impl Report {
                 "files_per_table": round(files), "index_bytes_per_key": round(index),
             })
         });
-        for more in std::iter::once(reads).chain(tph) {
+        let fast = self.fast.as_ref().map(|f| json!({"fast_device": f.to_json(s, self.user_bytes)}));
+        for more in std::iter::once(reads).chain(tph).chain(fast) {
             if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
                 all.extend(more);
             }
@@ -261,6 +276,9 @@ impl Report {
         if let Some((files, index)) = self.tph {
             let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");
             let _ = writeln!(out, "{:<20} {what}", "TPH tables");
+        }
+        if let Some(fast) = &self.fast {
+            out += &fast.to_text(self.user_bytes);
         }
         if s.reads_per_second > 0.0 {
             let _ = writeln!(out, "{:<20} {:.0}/s", "lookups", self.reads / self.seconds.max(1e-9));
@@ -403,6 +421,7 @@ impl Recorder {
             runs: 0.0,
             space: 0.0,
             tph: None,
+            fast: None,
             levels: Vec::new(),
             wedged: false,
             samples: Vec::new(),
@@ -464,6 +483,12 @@ impl Recorder {
         r.busy_share[threads.min(last)] += step;
     }
 
+    /// `step` seconds with this use of the cores and devices each second, and so many bytes on the fast one.
+    pub fn used(&mut self, step: f64, used: &crate::fast::Use, fast_bytes: f64) {
+        self.part.used.add(used, step);
+        self.part.fast_bytes = fast_bytes;
+    }
+
     /// `step` seconds in which users did so many lookups and seeks a second.
     pub fn read(&mut self, step: f64, reads: f64, seeks: f64) {
         self.report.reads += reads * step;
@@ -515,6 +540,7 @@ impl Recorder {
         p.write_rate /= seconds;
         p.stalled /= seconds;
         p.busy.iter_mut().for_each(|b| *b /= seconds);
+        p.used.scale(1.0 / seconds);
         (p.runs, p.space, p.debt) = (runs, space, scores.pending_bytes as f64);
         (p.lookup, p.seek) = (lookup, seek);
         p.write_amplification = r.write_amplification();
@@ -522,6 +548,7 @@ impl Recorder {
         if r.samples.len() >= SAMPLES_MAX && r.settings.sample_every == 0.0 {
             let halved = r.samples.chunks(2).map(|pair| match pair {
                 [a, b] => Sample {
+                    used: a.used.mean(&b.used),
                     write_rate: (a.write_rate + b.write_rate) / 2.0,
                     stalled: (a.stalled + b.stalled) / 2.0,
                     busy: a.busy.iter().zip(&b.busy).map(|(x, y)| (x + y) / 2.0).collect(),

@@ -59,6 +59,8 @@ const FLUSH_BYTES_MORE: u64 = 4;
 /// the logs is left. Simulated: from 0.3 to 0.75, and from 0.125 to 0.5, throughput changes by less than 0.5 %.
 const ROOM_BEGIN: f64 = 0.5;
 const ROOM_END: f64 = 0.25;
+/// So many flushes of full index tables may be due before writers stop.
+const FLUSHES_MAX: usize = 8;
 
 /// When something is done with full index tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +69,13 @@ pub struct Triggers {
     pub merge: usize,
     /// Those with so much memory are flushed (the paper's `data_flush_trigger_size`, DFTS).
     pub flush_bytes: u64,
+}
+
+impl Triggers {
+    /// Bytes of memory of full tables, of `size` each, at which writers stop.
+    pub fn memory_max(self, size: usize) -> usize {
+        (self.flush_bytes as usize).max(size).saturating_mul(FLUSHES_MAX)
+    }
 }
 
 /// What waits.
