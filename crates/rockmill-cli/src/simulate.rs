@@ -28,12 +28,12 @@ fn split(text: &str) -> std::result::Result<Split, String> {
     found.map(|s| s.1).ok_or_else(|| format!("{text:?} is none of store, never, idle"))
 }
 
-/// A slow device by its kind.
+/// A device by its kind; the first two as scripts/bench_hybrid slows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// 530 and 450 MB/s, 530 MB/s together, 100 us a read
+    /// A SATA SSD: reads 530 MB/s and writes 450 MB/s at the same time, 100 us a read
     Sata,
-    /// A disk: 180 MB/s, 1/150 s a read
+    /// A disk: 180 MB/s each way at the same time, 1/150 s a read
     Disk,
     /// 3,000 and 2,500 MB/s, 5,000 MB/s together, 80 us a read
     Nvme,
@@ -43,8 +43,8 @@ impl Device {
     /// Bytes a second read, written and together, and microseconds of a read.
     fn figures(self) -> ([f64; 3], f64) {
         match self {
-            Self::Sata => ([530e6, 450e6, 530e6], 100.0),
-            Self::Disk => ([180e6, 180e6, 180e6], 1e6 / 150.0),
+            Self::Sata => ([530e6, 450e6, 980e6], 100.0),
+            Self::Disk => ([180e6, 180e6, 360e6], 1e6 / 150.0),
             Self::Nvme => ([3000e6, 2500e6, 5000e6], 80.0),
         }
     }
@@ -52,7 +52,7 @@ impl Device {
 
 fn front(text: &str) -> std::result::Result<Front, String> {
     let found = Front::ALL.iter().find(|(name, _)| *name == text);
-    found.map(|f| f.1).ok_or_else(|| format!("{text:?} is none of index, levels"))
+    found.map(|f| f.1).ok_or_else(|| format!("{text:?} is none of index, plain, rocksdb"))
 }
 
 /// Empty or full at the beginning.
@@ -99,7 +99,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "RULE", default_value = "store", value_parser = split)]
     pub split: Split,
     /// Run the strategy without and with DF-compaction, first with no job split, then with the jobs of both split over
-    /// idle threads, and print both gains. With --fast-capacity: both --fast-front, with --compare-cores
+    /// idle threads, and print both gains. With --fast-capacity: --fast-front index and rocksdb, with --compare-cores
     #[arg(long, conflicts_with_all = ["split", "report", "calibrate"])]
     pub compare: bool,
     /// Size of the data set, up to 100T
@@ -150,28 +150,30 @@ pub struct SimulateArgs {
     /// Microseconds of a read before its first byte [default: 80]
     #[arg(long, value_name = "X")]
     pub device_latency: Option<f64>,
-    /// A fast device in front of this one: bytes of it that logs may take, or L0, L1 and the WAL are sized for
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// A fast device in front of this one: so many bytes of it are used. Memtables, index tables, levels and limits are
+    /// sized by it, as scripts/bench_hybrid does, where --option does not say otherwise
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "calibrate")]
     pub fast_capacity: Option<u64>,
-    /// What is on the fast device: index, the logs that index tables point to; levels, the WAL, L0 and L1, as a RocksDB
-    /// with db_paths and wal_dir has it
-    #[arg(long, value_name = "FRONT", default_value = "index", value_parser = front, requires = "fast_capacity")]
+    /// What is on the fast device: index, the logs that index tables point to (docs/hybrid.md); plain, the WAL, L0 and
+    /// L1; rocksdb, the same with RocksDB's write control
+    #[arg(long, value_name = "FRONT", default_value = "index", value_parser = front, requires = "fast_capacity",
+          conflicts_with = "compare")]
     pub fast_front: Front,
     /// Bytes per second that the fast device reads
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "3000M")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "3000M", requires = "fast_capacity")]
     pub fast_read: u64,
     /// Bytes per second that the fast device writes
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2500M")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2500M", requires = "fast_capacity")]
     pub fast_write: u64,
     /// CPU nanoseconds of an index merge for each entry
-    #[arg(long, value_name = "X", default_value_t = 200.0)]
+    #[arg(long, value_name = "X", default_value_t = 200.0, requires = "fast_capacity")]
     pub index_merge_ns: f64,
     /// CPU nanoseconds of a flush for each value that it reads from a log, beside --flush-ns-per-entry
-    #[arg(long, value_name = "X", default_value_t = 400.0)]
+    #[arg(long, value_name = "X", default_value_t = 400.0, requires = "fast_capacity")]
     pub read_value_ns: f64,
     /// With --compare and --fast-capacity: cores, and as many compaction threads
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,12,16,20",
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,20", requires = "fast_capacity",
+          requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub compare_cores: Vec<u16>,
     /// Microseconds of a sync, beside the bytes
     #[arg(long, value_name = "X", default_value_t = 500.0)]

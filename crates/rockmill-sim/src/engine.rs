@@ -13,8 +13,9 @@ use rockmill::internals::simulation::{
 };
 use rockmill::{CfOptions, CompactionStyle};
 
-use crate::fast::{Fast, FastReport, Front, FullTables, Use};
+use crate::fast::{Fast, FastReport, Front, FullTables, Held, Use};
 use crate::keys::{Cuts, Extent, KeySpace};
+use crate::peer::PeerControl;
 use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
 use crate::report::{Recorder, Report};
@@ -102,6 +103,9 @@ struct Engine<'s> {
     rng: fastrand::Rng,
     record: Recorder,
     control: RateControl,
+    /// RocksDB's write control in the place of the store's, and whether something changed since it looked.
+    peer: Option<PeerControl>,
+    changed: bool,
     bound: FlushBound,
     /// Nothing was found for an idle thread: when, and whether few bytes counted more than many jobs. Until something
     /// changes that is so.
@@ -134,9 +138,11 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         let last = levels - 1;
         let table = s.options.target_file_size_base as f64
             * f64::from(s.options.target_file_size_multiplier.max(1)).powi(last.saturating_sub(2) as i32);
-        tree.fill(last, keys.everything(table / s.stored_entry_bytes()));
+        let path = s.options.cf_paths.len().saturating_sub(1) as u32;
+        tree.fill(last, path, keys.everything(table / s.stored_entry_bytes()));
     }
     let record = Recorder::new(s, levels);
+    let is_peer = s.fast.as_ref().is_some_and(|f| f.front == Front::RocksDb);
     let mut engine = Engine {
         options: &s.options,
         tree,
@@ -152,6 +158,8 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         rng: fastrand::Rng::with_seed(s.seed),
         record,
         control: RateControl::default(),
+        peer: is_peer.then(|| PeerControl::new(s.delayed_write_rate)),
+        changed: true,
         bound: FlushBound::default(),
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
@@ -180,9 +188,9 @@ impl Engine<'_> {
         self.s.fast.as_ref().filter(|f| f.front == Front::Index)
     }
 
-    /// The bytes of a level are on the fast device.
-    fn on_fast(&self, level: usize) -> bool {
-        self.s.fast.as_ref().is_some_and(|f| f.holds(level))
+    /// Tables in a path of the options are on the fast device.
+    fn on_fast(&self, path: u32) -> bool {
+        self.s.fast.as_ref().is_some_and(|f| f.holds(path))
     }
 
     fn go(&mut self, tell: &mut dyn FnMut(f64, f64)) {
@@ -217,11 +225,20 @@ impl Engine<'_> {
                 pace: &self.pace,
             };
             let logs = self.full.logs(self.filled, self.s);
+            let memtables = now.memtables;
             let orders = decide(std::iter::once(now), logs, false);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
-            let allowed = self.control.rate() / entry;
-            let stop = orders.stop.map(|(_, why)| why);
+            let (allowed, stop, why) = match &mut self.peer {
+                None => (self.control.rate(), orders.stop.map(|(_, why)| why), orders.tree.reason),
+                Some(peer) => {
+                    if std::mem::take(&mut self.changed) {
+                        peer.recalculate(scores.load(), memtables, self.options);
+                    }
+                    (peer.rate(), peer.stop(), peer.reason())
+                }
+            };
+            let allowed = allowed / entry;
             self.bound.set(self.now, stop == Some(StallReason::Memtables));
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
@@ -249,7 +266,7 @@ impl Engine<'_> {
                 (self.s.reads_per_second, reads.lookup(self.s)),
                 (self.s.seeks_per_second, reads.seek(self.s)),
             ];
-            let priority = orders.flush_first;
+            let priority = if self.peer.is_some() { 0.0 } else { orders.flush_first };
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
                 true => (j.speed.min(RATE_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
@@ -286,13 +303,12 @@ impl Engine<'_> {
             let reason = match (stop, delayed > 0.0) {
                 (Some(why), _) => why,
                 (None, true) if for_flush => StallReason::Memtables,
-                (None, true) => orders.tree.reason,
+                (None, true) => why,
                 (None, false) => StallReason::None,
             };
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
             self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
-            self.use_fast(step, &wishes, &rates);
             self.now += step;
             if for_flush {
                 self.bound.waited(self.now, delayed * step);
@@ -304,6 +320,7 @@ impl Engine<'_> {
             for (job, rate) in self.jobs.iter_mut().zip(&rates[3..]) {
                 job.left -= rate * step;
             }
+            self.use_fast(step, &wishes, &rates);
             let distinct = match self.s.workload {
                 Workload::Fill => self.keys.distinct(),
                 Workload::Overwrite => self.keys.count(),
@@ -325,7 +342,7 @@ impl Engine<'_> {
     /// A flush runs, or is about to.
     fn flushing(&self) -> bool {
         match self.index() {
-            Some(_) => self.full.taken > 0 || self.full.due(self.full.logs(self.filled, self.s)) > 0,
+            Some(_) => self.full.taken > 0 || self.full.due(self.filled, self.s) > 0,
             None => !self.full.tables.is_empty(),
         }
     }
@@ -367,18 +384,22 @@ impl Engine<'_> {
         ];
         // What is in no table is in the log, and what jobs on the fast device write is there beside what they read.
         let logs = (self.filled + self.full.writes()) * Fast::log_bytes(s);
-        let levels = self.tree.version.levels.iter().enumerate().filter(|(level, _)| fast.holds(*level));
-        let levels: u64 = levels.flat_map(|(_, l)| l.iter()).map(|f| f.size()).sum();
+        let levels = self.tree.version.levels.iter().take(2).flat_map(|level| level.iter());
+        let levels: u64 = levels.filter(|f| fast.holds(f.entry.path_id)).map(|f| f.size()).sum();
         let jobs: f64 = self.jobs.iter().map(|j| j.cost.fast_write * (1.0 - j.left)).sum();
-        let held = logs + levels as f64 + jobs;
-        let tables = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
-        report.pass(step, &used, written, parts, (held, tables));
+        let full = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
+        let held = Held { bytes: logs + levels as f64 + jobs, full, triggers: self.full.triggers() };
+        report.log_bytes = logs;
+        report.pass(step, &used, written, parts, held);
         self.record.used(step, &used, held);
         self.fast = Some(report);
     }
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
     fn flush_pace(&self, memtable: f64) -> f64 {
+        if self.peer.is_some() {
+            return f64::INFINITY;
+        }
         let now = MemtablesNow {
             memtables: self.full.full_memtables(self.s),
             flushing: self.flushing(),
@@ -402,6 +423,7 @@ impl Engine<'_> {
 
     /// The active memtable becomes a full one.
     fn switch(&mut self, memtable: f64) {
+        self.changed = true;
         let writes = std::mem::take(&mut self.filled);
         let extent = self.keys.memtable(writes);
         self.full.seal(extent, writes, writes / memtable, self.index().cloned().as_ref());
@@ -409,7 +431,7 @@ impl Engine<'_> {
 
     /// Starts what can be started. False where nothing has changed since the last time, and nothing was found then.
     fn start_jobs(&mut self) -> bool {
-        let due = self.full.due(self.full.logs(self.filled, self.s));
+        let due = self.full.due(self.filled, self.s);
         if due > 0 {
             self.begin_flush(due);
         }
@@ -477,9 +499,9 @@ impl Engine<'_> {
         self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
     }
 
-    /// So many bytes written where a level is.
-    fn written_to(&self, level: usize, bytes: f64) -> Cost {
-        match self.on_fast(level) {
+    /// So many bytes written into a path.
+    fn written_to(&self, path: u32, bytes: f64) -> Cost {
+        match self.on_fast(path) {
             true => Cost { fast_write: bytes, ..Cost::default() },
             false => Cost { write: bytes, ..Cost::default() },
         }
@@ -521,14 +543,14 @@ impl Engine<'_> {
             _ => merged.into_iter().map(Output::whole).collect(),
         };
         let merge_ns = entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte;
-        let on_fast = c.inputs.iter().filter(|(level, _)| self.on_fast(*level)).flat_map(|(_, files)| files);
+        let on_fast = c.input_files().filter(|f| self.on_fast(f.entry.path_id));
         let fast_read: f64 = on_fast.map(|f| f.size() as f64).sum::<f64>().min(read);
         let written = outputs.iter().map(|table| self.own_bytes(table)).sum();
         let cost = Cost {
             cpu: (merge_ns + self.function_ns(keys)) * 1e-9,
             read: read - fast_read,
             fast_read,
-            ..self.written_to(c.output_level, written)
+            ..self.written_to(c.output_path, written)
         };
         let parts = match c.output_level {
             0 => 1,
@@ -636,6 +658,7 @@ impl Engine<'_> {
             }
             let job = self.jobs.remove(i);
             self.found_nothing = None;
+            self.changed = true;
             if let Some(c) = &job.compaction {
                 let Cost { read, write, fast_read, fast_write, .. } = job.cost;
                 self.record.compacted(c, read + fast_read, write + fast_write);

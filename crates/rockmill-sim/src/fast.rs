@@ -1,12 +1,14 @@
 //! A fast device in front of the slow one, and what is on it.
 //!
-//! Either logs whose values index tables point to (docs/hybrid.md), or, as a RocksDB with `db_paths` and `wal_dir` has
-//! it, the WAL and the tables of L0 and L1. Both have the same strategies and write control.
+//! Either logs whose values index tables point to (docs/hybrid.md), or the WAL and the tables of L0 and L1, as a
+//! RocksDB with `db_paths` and `wal_dir` has it; these with the store's write control or with RocksDB's
+//! ([`crate::peer`]). All have the same strategies, and the same costs of CPU time.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use rockmill::TableKind;
 use rockmill::internals::simulation::{
     FullMemtables, IndexQueues, IndexSchedule, LogsNow, ScheduleChange, Short, Triggers,
 };
@@ -22,21 +24,24 @@ const RECORD_OVERHEAD: f64 = 24.0;
 /// Bytes of an index table's entry beside the key, and of an address in it.
 const ENTRY_OVERHEAD: f64 = 40.0;
 const ADDRESS: f64 = 15.0;
-/// Memory of memtables of the other front, as much as index tables have at most by their defaults.
-const LEVELS_BUFFERS: i32 = 4;
+/// The fewest bytes of a fast device: memtables and index tables are parts of it.
+const CAPACITY_MIN: u64 = 16 << 20;
 
 /// What is on the fast device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
     /// Logs, which hold the values of index tables.
     Index,
-    /// The WAL, L0 and L1.
-    Levels,
+    /// The WAL, L0 and L1, with the store's write control.
+    Plain,
+    /// The same with RocksDB's.
+    RocksDb,
 }
 
 impl Front {
     /// All, and their names.
-    pub const ALL: [(&'static str, Self); 2] = [("index", Self::Index), ("levels", Self::Levels)];
+    pub const ALL: [(&'static str, Self); 3] =
+        [("index", Self::Index), ("plain", Self::Plain), ("rocksdb", Self::RocksDb)];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -53,7 +58,7 @@ pub struct Fast {
     pub read: f64,
     /// Bytes per second that it writes.
     pub write: f64,
-    /// Bytes of logs at most. L0 and L1 have no such bound: they are sized by their options.
+    /// Bytes of logs at most; L0, L1 and the WAL are sized for it.
     pub capacity: u64,
     /// Bytes of memory of an index table (`max_index_size`).
     pub index_size: usize,
@@ -88,7 +93,7 @@ impl Fast {
     ///
     /// # Errors
     /// The first such setting.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn check(&self, s: &Settings) -> Result<(), SettingsError> {
         let bad = |what: String| Err(SettingsError(what));
         for (name, v) in [("fast read", self.read), ("fast write", self.write)] {
             if !v.is_finite() || v <= 0.0 {
@@ -100,8 +105,15 @@ impl Fast {
                 return bad(format!("{name} is {v}; it must not be below 0"));
             }
         }
-        if self.capacity < 64 << 20 || self.index_size < 64 << 10 || self.triggers.flush_bytes < 64 << 10 {
-            return bad("the fast device needs 64M, an index table and its flush 64K each".to_owned());
+        if self.capacity < CAPACITY_MIN {
+            return bad(format!("the fast device has {} bytes; it must have 16M at least", self.capacity));
+        }
+        if self.index_size < 64 << 10 || self.triggers.flush_bytes < 64 << 10 {
+            return bad("max_index_size and data_flush_trigger_size must be 64K at least".to_owned());
+        }
+        if self.front != Front::Index && (s.strategy != "leveled" || s.options.table_factory != TableKind::BlockBased) {
+            let name = self.front.name();
+            return bad(format!("front {name}: L0 and L1 are those of the strategy leveled, with block-based tables"));
         }
         Ok(())
     }
@@ -129,9 +141,9 @@ impl Fast {
         }
     }
 
-    /// True where the tables of a level are on the fast device.
-    pub(crate) fn holds(&self, level: usize) -> bool {
-        self.front == Front::Levels && level <= 1
+    /// True where the tables in a path of the options are on the fast device: in the first, which has L0 and L1.
+    pub(crate) fn holds(&self, path: u32) -> bool {
+        self.front != Front::Index && path == 0
     }
 }
 
@@ -180,21 +192,28 @@ impl FullTables {
     /// Looks at the queues. `filled`: writes in the table that is filled.
     pub fn reschedule(&mut self, filled: f64, s: &Settings, now: f64) -> Option<ScheduleChange> {
         let merge = self.rows().iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room: self.room(filled, s) };
+        // Logs that only the table that is filled needs are nothing that flushes are behind with.
+        let logs = if self.tables.is_empty() { LogsNow::UNBOUNDED } else { self.logs(filled, s) };
+        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room: self.room(filled, logs, s) };
         self.schedule.as_mut()?.decide(queues, now)
     }
 
-    /// The part that is left of what bounds the memory of full index tables, or of the logs; as the store counts it.
-    fn room(&self, filled: f64, s: &Settings) -> f64 {
+    /// When something is done with full tables; 0 and 0 of those that hold values.
+    pub fn triggers(&self) -> Triggers {
+        self.schedule.map_or_else(Triggers::default, |s| s.now())
+    }
+
+    /// The part that is left of what bounds the memory of index tables, or of the logs; as the store counts it.
+    fn room(&self, filled: f64, logs: LogsNow, s: &Settings) -> f64 {
         let Some(fast) = s.fast.as_ref().filter(|_| self.schedule.is_some()) else { return 1.0 };
-        let memory = 1.0 - self.memory() / fast.triggers.memory_max(fast.index_size).max(1) as f64;
-        let logs = self.logs(filled, s);
+        let memory = self.memory() + filled / fast.table_writes(s) * fast.index_size as f64;
+        let memory = 1.0 - memory / fast.triggers.memory_max(fast.index_size).max(1) as f64;
         memory.min(logs.room() as f64 / logs.capacity.max(1) as f64)
     }
 
     /// How much of the pace of flushes writers feel.
     pub fn pressure(&self, filled: f64, s: &Settings, now: f64) -> f64 {
-        self.schedule.map_or(1.0, |schedule| schedule.pressure(self.room(filled, s), now))
+        self.schedule.map_or(1.0, |schedule| schedule.pressure(self.room(filled, self.logs(filled, s), s), now))
     }
 
     /// How many times what the options say levels may hold.
@@ -221,14 +240,16 @@ impl FullTables {
     }
 
     /// How many of the oldest a flush is to take now.
-    pub fn due(&self, logs: LogsNow) -> usize {
-        match self.schedule {
-            _ if self.taken > 0 || self.tables.is_empty() => 0,
-            None => 1,
-            Some(s) if self.memory() >= s.now().flush_bytes as f64 => self.tables.len(),
-            Some(_) if logs.others.saturating_add(logs.newest) >= logs.capacity / 2 => self.tables.len(),
-            Some(_) => 0,
+    pub fn due(&self, filled: f64, s: &Settings) -> usize {
+        if self.taken > 0 || self.tables.is_empty() {
+            return 0;
         }
+        let Some(schedule) = self.schedule else { return 1 };
+        let (logs, memtables) = (self.logs(filled, s), self.full_memtables(s));
+        let due = self.memory() >= schedule.now().flush_bytes as f64
+            || memtables.full >= memtables.most / 2
+            || logs.others.saturating_add(logs.newest) >= logs.capacity / 2;
+        if due { self.tables.len() } else { 0 }
     }
 
     /// A flush takes these: an index merge of them is useless.
@@ -367,6 +388,17 @@ impl Spread {
     }
 }
 
+/// What is on the fast device at a moment, and what index tables wait for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Held {
+    /// Bytes on the device.
+    pub bytes: f64,
+    /// Full index tables.
+    pub full: usize,
+    /// When they are merged and flushed.
+    pub triggers: Triggers,
+}
+
 /// What a run with a fast device came to, beside the rest.
 #[derive(Debug, Clone, Default)]
 pub struct FastReport {
@@ -383,6 +415,11 @@ pub struct FastReport {
     /// Full index tables that a read asks: sum over time.
     tables_time: f64,
     seconds: f64,
+    /// Bytes of logs at the end: what is in no table.
+    pub log_bytes: f64,
+    /// The triggers' means over time, and the largest.
+    triggers_time: [f64; 2],
+    triggers_most: Triggers,
     /// Index merges that ended.
     pub merges: u64,
     /// Flushes that ended.
@@ -395,13 +432,18 @@ pub struct FastReport {
 
 impl FastReport {
     /// For so long, each second: use, bytes written to both devices, parts of cores and devices in use.
-    pub(crate) fn pass(&mut self, step: f64, used: &Use, written: [f64; 2], parts: [f64; 3], held: (f64, usize)) {
+    pub(crate) fn pass(&mut self, step: f64, used: &Use, written: [f64; 2], parts: [f64; 3], held: Held) {
         self.used.add(used, step);
         self.written[0] += written[0] * step;
         self.written[1] += written[1] * step;
-        self.bytes_time += held.0 * step;
-        self.bytes_most = self.bytes_most.max(held.0);
-        self.tables_time += held.1 as f64 * step;
+        self.bytes_time += held.bytes * step;
+        self.bytes_most = self.bytes_most.max(held.bytes);
+        self.tables_time += held.full as f64 * step;
+        let Triggers { merge, flush_bytes } = held.triggers;
+        self.triggers_time[0] += merge as f64 * step;
+        self.triggers_time[1] += flush_bytes as f64 * step;
+        self.triggers_most.merge = self.triggers_most.merge.max(merge);
+        self.triggers_most.flush_bytes = self.triggers_most.flush_bytes.max(flush_bytes);
         self.seconds += step;
         let mut left = step;
         while left > 0.0 {
@@ -434,8 +476,14 @@ impl FastReport {
         self.tables_time / self.seconds.max(1e-9)
     }
 
+    /// When index tables were merged and flushed, on average.
+    pub fn triggers(&self) -> [f64; 2] {
+        self.triggers_time.map(|sum| sum / self.seconds.max(1e-9))
+    }
+
     pub(crate) fn to_json(&self, s: &Settings, user: f64) -> Value {
         let r = crate::report::round;
+        let [merge, flush_bytes] = self.triggers();
         let tasks = |of: &[f64; 4]| -> Value {
             TASKS.iter().zip(of).map(|(t, v)| ((*t).to_owned(), json!(r(*v)))).collect::<serde_json::Map<_, _>>().into()
         };
@@ -447,7 +495,9 @@ impl FastReport {
             "slow_write_amplification": r(self.written[1] / user.max(1.0)),
             "cpu_use": busy(&self.busy[0]), "fast_use": busy(&self.busy[1]), "slow_use": busy(&self.busy[2]),
             "fast_bytes": r(self.bytes()), "fast_bytes_most": r(self.bytes_most), "index_tables": r(self.tables()),
-            "index_merges": self.merges, "flushes": self.flushes,
+            "index_merges": self.merges, "flushes": self.flushes, "log_bytes_at_end": r(self.log_bytes),
+            "index_merge_trigger": {"mean": r(merge), "most": self.triggers_most.merge},
+            "data_flush_trigger_size": {"mean": r(flush_bytes), "most": self.triggers_most.flush_bytes},
             "changes": {"core": self.changes[0], "device": self.changes[1], "neither": self.changes[2]},
             "cpu_seconds": tasks(&self.used.cpu), "fast_device_bytes": tasks(&self.used.fast),
             "slow_device_bytes": tasks(&self.used.slow),
@@ -470,6 +520,11 @@ impl FastReport {
             format!("{:.1} on average, {} merges, {} flushes", self.tables(), self.merges, self.flushes),
         );
         let [core, device, neither] = self.changes;
+        if self.triggers_most.flush_bytes > 0 {
+            let ([merge, flush], most) = (self.triggers(), self.triggers_most);
+            row("IMTN", format!("{merge:.1} tables on average, {} at most", most.merge));
+            row("DFTS", format!("{} on average, {} at most", size(flush), size(most.flush_bytes as f64)));
+        }
         row("triggers changed", format!("{core} times for a core, {device} for the device, {neither} for neither"));
         for (i, task) in TASKS.iter().enumerate() {
             let cpu = self.used.cpu[i] / self.used.cpu.iter().sum::<f64>().max(1e-9) * 100.0;
@@ -483,7 +538,7 @@ impl FastReport {
 /// Both fronts with several numbers of cores.
 #[derive(Debug, Clone)]
 pub struct FastComparison {
-    /// Cores, with index tables, with levels.
+    /// Cores, with index tables, and RocksDB with its WAL, L0 and L1 on the fast device.
     pub runs: Vec<(usize, Report, Report)>,
 }
 
@@ -501,19 +556,23 @@ impl FastComparison {
                     return Err(SettingsError("there is no fast device".to_owned()));
                 };
                 fast.front = front;
+                if front == Front::RocksDb {
+                    s.strategy = "leveled".to_owned();
+                    s.options.table_factory = TableKind::BlockBased;
+                }
                 run_telling(&s, &mut tell)
             };
-            runs.push((cores, of(Front::Index)?, of(Front::Levels)?));
+            runs.push((cores, of(Front::Index)?, of(Front::RocksDb)?));
         }
         Ok(Self { runs })
     }
 
     /// For programs.
     pub fn to_json(&self) -> Value {
-        let of = |(cores, index, levels): &(usize, Report, Report)| {
+        let of = |(cores, index, rocksdb): &(usize, Report, Report)| {
             json!({
-                "cores": cores, "index": index.to_json(), "levels": levels.to_json(),
-                "throughput": crate::report::round(index.throughput() / levels.throughput()),
+                "cores": cores, "index": index.to_json(), "rocksdb": rocksdb.to_json(),
+                "throughput": crate::report::round(index.throughput() / rocksdb.throughput()),
             })
         };
         json!({"runs": self.runs.iter().map(of).collect::<Vec<_>>()})
@@ -522,8 +581,8 @@ impl FastComparison {
     /// For people: a table of Markdown.
     pub fn to_text(&self) -> String {
         let mut out = String::from(
-            "| cores | MiB/s: index, levels | ratio | written, fast | written, slow | stalled, % | cores in use, % | \
-             slow device, % | fast GiB, most | runs | a lookup, us | a seek, us |\n",
+            "| cores | MB/s: index, rocksdb | ratio | written, fast | written, slow | stalled, % | cores in use, % | \
+             slow device, % | fast GB: mean, most | runs | a lookup, us | a seek, us |\n",
         );
         out += &format!("|{}\n", "---|".repeat(12));
         for (cores, a, b) in &self.runs {
@@ -535,14 +594,14 @@ impl FastComparison {
             let stalled = |r: &Report| (r.stopped_seconds + r.delayed_seconds) / r.seconds.max(1e-9) * 100.0;
             let cells = [
                 cores.to_string(),
-                two(&|r, _| format!("{:.0}", r.throughput() / f64::from(1 << 20))),
+                two(&|r, _| format!("{:.0}", r.throughput() / 1e6)),
                 format!("{:.2}", a.throughput() / b.throughput()),
                 two(&|r, f| format!("{:.2}", f.written[0] / r.user_bytes.max(1.0))),
                 two(&|r, f| format!("{:.2}", f.written[1] / r.user_bytes.max(1.0))),
                 two(&|r, _| format!("{:.0}", stalled(r))),
                 two(&|_, f| busy(&f.busy[0])),
                 two(&|_, f| busy(&f.busy[2])),
-                two(&|_, f| format!("{:.1}", f.bytes_most / f64::from(1 << 30))),
+                two(&|_, f| format!("{:.1} {:.1}", f.bytes() / 1e9, f.bytes_most / 1e9)),
                 two(&|r, f| format!("{:.1}", r.runs + f.tables())),
                 two(&|r, _| format!("{:.0}", r.lookup_seconds * 1e6)),
                 two(&|r, _| format!("{:.0}", r.seek_seconds * 1e6)),
@@ -553,24 +612,63 @@ impl FastComparison {
     }
 }
 
-/// Sizes levels and memtables as a RocksDB of such a fast device is set up: L0 and L1 as large as the device allows,
-/// which is what `db_paths` reckons with (L0 as large as L1), and as much memory as index tables have.
-pub(crate) fn size_levels(s: &mut Settings) -> Vec<String> {
-    let Some(fast) = s.fast.clone().filter(|f| f.front == Front::Levels) else { return Vec::new() };
-    let given = rockmill::Options::default().cf;
-    let o = &mut s.options;
-    // Not with several paths (`LevelCompactionBuilder::GetPathId`).
+/// Sizes memtables, index tables and levels as `scripts/bench_hybrid` does, each where the options have their default:
+/// the same memory for what is not flushed, the same levels, and of the fronts with levels on the fast device bounds
+/// for what waits in them.
+pub(crate) fn size_up(s: &mut Settings) -> Vec<String> {
+    let Some(fast) = &mut s.fast else { return Vec::new() };
+    fn unless_given<T: PartialEq>(now: &mut T, usual: T, by_size: T) {
+        if *now == usual {
+            *now = by_size;
+        }
+    }
+    let (o, usual, usual_fast) = (&mut s.options, rockmill::Options::default().cf, Fast::default());
+    let memtable = (fast.capacity / 16).min(64 << 20);
+    unless_given(&mut o.write_buffer_size, usual.write_buffer_size, memtable as usize);
+    unless_given(&mut o.target_file_size_base, usual.target_file_size_base, memtable);
+    // L0 and L1 get half of what the WALs leave each. Static sizes, as RocksDB has them with several paths.
+    let levels = fast.capacity.saturating_sub(2 * o.write_buffer_size as u64);
+    unless_given(&mut o.max_bytes_for_level_base, usual.max_bytes_for_level_base, (levels / 2).max(1 << 20));
     o.level_compaction_dynamic_level_bytes = false;
-    if o.max_bytes_for_level_base == given.max_bytes_for_level_base {
-        // A part is left for the WAL, and for compactions, whose input stays until the output is there.
-        o.max_bytes_for_level_base = (fast.capacity / 4).max(o.max_bytes_for_level_base);
+    let mut note = format!(
+        "write_buffer_size={}, target_file_size_base={}, max_bytes_for_level_base={}, static level sizes",
+        o.write_buffer_size, o.target_file_size_base, o.max_bytes_for_level_base
+    );
+    if fast.front == Front::Index {
+        let entry = s.key_bytes + (ENTRY_OVERHEAD + ADDRESS) as u64;
+        let inline = if s.value_bytes <= fast.inline_max { s.value_bytes } else { 0 };
+        let most = fast.capacity / (s.key_bytes + s.value_bytes).max(1) * (entry + inline);
+        let mut flush = (fast.capacity / 32).min(usual_fast.triggers.flush_bytes);
+        if most > 2 * memtable {
+            flush = flush.min(2 * memtable / 8);
+        }
+        unless_given(&mut fast.triggers.flush_bytes, usual_fast.triggers.flush_bytes, flush);
+        let size = (fast.capacity / 128).min(usual_fast.index_size as u64).min(flush);
+        unless_given(&mut fast.index_size, usual_fast.index_size, size as usize);
+        let _ = write!(
+            note,
+            ", max_index_size={}, data_flush_trigger_size={}",
+            fast.index_size, fast.triggers.flush_bytes
+        );
+    } else {
+        // L0 counts as L1 does (`LevelCompactionBuilder::GetPathId`), and nothing else fits in.
+        let path = |name: &str, size| rockmill::DBPath::new(name, size).into_iter();
+        let both = o.max_bytes_for_level_base.saturating_mul(2);
+        o.cf_paths = path("/fast", both).chain(path("/slow", u64::MAX)).collect();
+        unless_given(&mut o.level0_slowdown_writes_trigger, usual.level0_slowdown_writes_trigger, 6);
+        unless_given(&mut o.level0_stop_writes_trigger, usual.level0_stop_writes_trigger, 7);
+        let (soft, hard) = (usual.soft_pending_compaction_bytes_limit, usual.hard_pending_compaction_bytes_limit);
+        unless_given(&mut o.soft_pending_compaction_bytes_limit, soft, 3 * fast.capacity);
+        unless_given(&mut o.hard_pending_compaction_bytes_limit, hard, 6 * fast.capacity);
+        let _ = write!(
+            note,
+            ", level0_slowdown_writes_trigger={}, level0_stop_writes_trigger={}, \
+             soft_pending_compaction_bytes_limit={}, hard_pending_compaction_bytes_limit={}",
+            o.level0_slowdown_writes_trigger,
+            o.level0_stop_writes_trigger,
+            o.soft_pending_compaction_bytes_limit,
+            o.hard_pending_compaction_bytes_limit
+        );
     }
-    if o.max_write_buffer_number == given.max_write_buffer_number {
-        let memory = fast.triggers.memory_max(fast.index_size) / o.write_buffer_size.max(1);
-        o.max_write_buffer_number = (memory as i32).clamp(2, LEVELS_BUFFERS.max(2));
-    }
-    vec![format!(
-        "WAL, L0 and L1 on the fast device: max_bytes_for_level_base={}, max_write_buffer_number={}, static level sizes",
-        o.max_bytes_for_level_base, o.max_write_buffer_number
-    )]
+    vec![note]
 }

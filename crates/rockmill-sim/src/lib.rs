@@ -11,7 +11,8 @@
 //!    as by the store.
 //!    [`pieces`] says what TPH tables share, and what jobs write of them.
 //! 4. [`share`] divides the device and the cores among the jobs that run.
-//!    [`fast`] is what a fast device in front holds: logs and index tables, or L0, L1 and the WAL.
+//!    [`fast`] is what a fast device in front holds: logs and index tables, or L0, L1 and the WAL, whose writers
+//!    [`peer`] may slow as RocksDB does.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.
 //! 7. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
@@ -29,6 +30,7 @@ pub mod fast;
 pub mod interleave;
 pub mod keys;
 pub mod page;
+pub mod peer;
 pub mod pieces;
 pub mod reads;
 pub mod report;

@@ -55,6 +55,12 @@ pub fn page(report: &Report) -> String {
         body += &chart("Slow device by task, MiB/s", report, &by(&|p| p.used.slow, mb));
         let held = report.samples.iter().map(|p| p.fast_bytes / gib).collect();
         body += &chart("On the fast device, GiB", report, &[(String::new(), held)]);
+        if report.samples.iter().any(|p| p.triggers.flush_bytes > 0) {
+            let merge = report.samples.iter().map(|p| p.triggers.merge as f64).collect();
+            let flush = report.samples.iter().map(|p| p.triggers.flush_bytes as f64 / mb).collect();
+            body += &chart("Index tables of a tier that are merged (IMTN)", report, &[(String::new(), merge)]);
+            body += &chart("Index tables that are flushed, MiB of memory (DFTS)", report, &[(String::new(), flush)]);
+        }
     }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

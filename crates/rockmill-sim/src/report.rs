@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use rockmill::internals::simulation::{Compaction, LevelScores, StallReason};
+use rockmill::internals::simulation::{Compaction, LevelScores, StallReason, Triggers};
 use serde_json::{Map, Value, json};
 
 use crate::reads::Reads;
@@ -37,8 +37,10 @@ pub struct Sample {
     pub debt: f64,
     /// With a fast device: use of the cores and of both devices, each second.
     pub used: crate::fast::Use,
-    /// Bytes on the fast device.
+    /// The most bytes on the fast device.
     pub fast_bytes: f64,
+    /// When index tables are merged and flushed.
+    pub triggers: Triggers,
 }
 
 /// What a run came to.
@@ -160,6 +162,8 @@ impl Report {
                 if self.fast.is_some() {
                     let of = |of: [f64; 4]| json!(of.map(round));
                     sample["fast_bytes"] = json!(round(p.fast_bytes));
+                    sample["index_merge_trigger"] = json!(p.triggers.merge);
+                    sample["data_flush_trigger_size"] = json!(p.triggers.flush_bytes);
                     sample["cores_by_task"] = of(p.used.cpu);
                     sample["fast_device_by_task"] = of(p.used.fast);
                     sample["slow_device_by_task"] = of(p.used.slow);
@@ -316,6 +320,20 @@ impl Report {
             peak(|p| p.busy.iter().sum())
         );
         let _ = writeln!(out, "{:<20} {} to {:.0}", "sorted runs", spark(|p| p.runs), peak(|p| p.runs));
+        if self.fast.is_some() {
+            let _ = writeln!(
+                out,
+                "{:<20} {} to {}",
+                "fast bytes",
+                spark(|p| p.fast_bytes),
+                size(peak(|p| p.fast_bytes))
+            );
+        }
+        if peak(|p| p.triggers.flush_bytes as f64) > 0.0 {
+            let (imtn, dfts) = (|p: &Sample| p.triggers.merge as f64, |p: &Sample| p.triggers.flush_bytes as f64);
+            let _ = writeln!(out, "{:<20} {} to {:.0}", "IMTN", spark(imtn), peak(imtn));
+            let _ = writeln!(out, "{:<20} {} to {}", "DFTS", spark(dfts), size(peak(dfts)));
+        }
         if self.wedged {
             out.push_str("\nWriters stood still, and no compaction was left that could have released them.\n");
         }
@@ -483,10 +501,11 @@ impl Recorder {
         r.busy_share[threads.min(last)] += step;
     }
 
-    /// `step` seconds with this use of the cores and devices each second, and so many bytes on the fast one.
-    pub fn used(&mut self, step: f64, used: &crate::fast::Use, fast_bytes: f64) {
+    /// `step` seconds with this use of the cores and devices each second, and so much on the fast one.
+    pub fn used(&mut self, step: f64, used: &crate::fast::Use, held: crate::fast::Held) {
         self.part.used.add(used, step);
-        self.part.fast_bytes = fast_bytes;
+        self.part.fast_bytes = self.part.fast_bytes.max(held.bytes);
+        self.part.triggers = held.triggers;
     }
 
     /// `step` seconds in which users did so many lookups and seeks a second.
@@ -549,6 +568,7 @@ impl Recorder {
             let halved = r.samples.chunks(2).map(|pair| match pair {
                 [a, b] => Sample {
                     used: a.used.mean(&b.used),
+                    fast_bytes: a.fast_bytes.max(b.fast_bytes),
                     write_rate: (a.write_rate + b.write_rate) / 2.0,
                     stalled: (a.stalled + b.stalled) / 2.0,
                     busy: a.busy.iter().zip(&b.busy).map(|(x, y)| (x + y) / 2.0).collect(),

@@ -249,7 +249,7 @@ impl Settings {
             return bad("threads and subcompactions must be 1 to 1024".to_owned());
         }
         if let Some(fast) = &self.fast {
-            fast.check()?;
+            fast.check(self)?;
         }
         if self.key_bytes == 0 {
             return bad("keys must have at least one byte".to_owned());
@@ -273,7 +273,7 @@ impl Settings {
         } else if self.write_bytes == 0 {
             self.write_bytes = self.data_bytes.min(100 << 30);
         }
-        let mut notes = crate::fast::size_levels(self);
+        let mut notes = crate::fast::size_up(self);
         let tables = |o: &CfOptions| {
             let o_mult = u64::from(o.target_file_size_multiplier.max(1).unsigned_abs());
             let steps = if o.dynamic_sizes() { 4 } else { 5 };
