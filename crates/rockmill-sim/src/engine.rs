@@ -390,6 +390,7 @@ impl Engine<'_> {
         let full = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
         let held = Held { bytes: logs + levels as f64 + jobs, full, triggers: self.full.triggers() };
         report.log_bytes = logs;
+        report.unfinished = self.jobs.iter().map(|j| (j.cost.fast_write + j.cost.write) * (1.0 - j.left)).sum();
         report.pass(step, &used, written, parts, held);
         self.record.used(step, &used, held);
         self.fast = Some(report);

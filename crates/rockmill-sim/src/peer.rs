@@ -124,13 +124,11 @@ mod tests {
     const MB: u64 = 1 << 20;
 
     fn options() -> CfOptions {
-        CfOptions {
-            level0_slowdown_writes_trigger: 6,
-            level0_stop_writes_trigger: 12,
-            soft_pending_compaction_bytes_limit: 300 * MB,
-            hard_pending_compaction_bytes_limit: 600 * MB,
-            ..rockmill::Options::default().cf
-        }
+        let mut o = rockmill::Options::default().cf;
+        (o.level0_slowdown_writes_trigger, o.level0_stop_writes_trigger) = (6, 12);
+        o.soft_pending_compaction_bytes_limit = 300 * MB;
+        o.hard_pending_compaction_bytes_limit = 600 * MB;
+        o
     }
 
     fn look(c: &mut PeerControl, runs: usize, debt: u64) -> f64 {

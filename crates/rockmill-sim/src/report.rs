@@ -321,13 +321,8 @@ impl Report {
         );
         let _ = writeln!(out, "{:<20} {} to {:.0}", "sorted runs", spark(|p| p.runs), peak(|p| p.runs));
         if self.fast.is_some() {
-            let _ = writeln!(
-                out,
-                "{:<20} {} to {}",
-                "fast bytes",
-                spark(|p| p.fast_bytes),
-                size(peak(|p| p.fast_bytes))
-            );
+            let _ =
+                writeln!(out, "{:<20} {} to {}", "fast bytes", spark(|p| p.fast_bytes), size(peak(|p| p.fast_bytes)));
         }
         if peak(|p| p.triggers.flush_bytes as f64) > 0.0 {
             let (imtn, dfts) = (|p: &Sample| p.triggers.merge as f64, |p: &Sample| p.triggers.flush_bytes as f64);
