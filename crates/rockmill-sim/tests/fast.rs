@@ -38,9 +38,7 @@ fn what_was_written_is_in_tables_and_logs_once() {
             let s = Settings { cores, ..sata(data, front) };
             let r = run(&s).unwrap();
             let ((tables, logs), all) = (held(&r), r.user_bytes / s.entry_bytes());
-            // The model takes a table to be even. Where it is not, some of it is later more than there is room for: a
-            // merge leaves that out, less than one in a hundred.
-            assert!((0.99..1.000_001).contains(&((tables + logs) / all)), "{front:?}: {tables} + {logs} of {all}");
+            assert!(((tables + logs) / all - 1.0).abs() < 1e-5, "{front:?}: {tables} + {logs} of {all}");
             // Each write is logged once; what tables got is what flushes and compactions wrote.
             let fast = r.fast.as_ref().unwrap();
             let in_logs = all * (s.entry_bytes() + 24.0);
