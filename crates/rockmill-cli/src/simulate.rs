@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
-use rockmill_sim::{Comparison, KeyOrder, Settings, Split, Workload};
+use rockmill_sim::{Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload};
 
 use crate::args::{TableFormatArg, parse_size};
 use crate::calibrate;
@@ -26,6 +26,33 @@ pub enum Keys {
 fn split(text: &str) -> std::result::Result<Split, String> {
     let found = Split::ALL.iter().find(|(name, _)| *name == text);
     found.map(|s| s.1).ok_or_else(|| format!("{text:?} is none of store, never, idle"))
+}
+
+/// A device by its kind; the first two as scripts/bench_hybrid slows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// A SATA SSD: reads 530 MB/s and writes 450 MB/s at the same time, 100 us a read
+    Sata,
+    /// A disk: 180 MB/s each way at the same time, 1/150 s a read
+    Disk,
+    /// 3,000 and 2,500 MB/s, 5,000 MB/s together, 80 us a read
+    Nvme,
+}
+
+impl Device {
+    /// Bytes a second read, written and together, and microseconds of a read.
+    fn figures(self) -> ([f64; 3], f64) {
+        match self {
+            Self::Sata => ([530e6, 450e6, 980e6], 100.0),
+            Self::Disk => ([180e6, 180e6, 360e6], 1e6 / 150.0),
+            Self::Nvme => ([3000e6, 2500e6, 5000e6], 80.0),
+        }
+    }
+}
+
+fn front(text: &str) -> std::result::Result<Front, String> {
+    let found = Front::ALL.iter().find(|(name, _)| *name == text);
+    found.map(|f| f.1).ok_or_else(|| format!("{text:?} is none of index, plain, rocksdb"))
 }
 
 /// Empty or full at the beginning.
@@ -54,6 +81,8 @@ Examples:
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
   rockmill simulate --compare --strategy df-leveled --threads 16 --data 50G --filter-bits 10
   rockmill simulate --table-format tph --workload overwrite --data 50G --write 200G --value-size 128
+  rockmill simulate --data 100G --device sata --fast-capacity 10G --cores 8 --threads 8 --report fast.html
+  rockmill simulate --compare --data 100G --device sata --fast-capacity 10G --key-size 24 --value-size 1000
   rockmill simulate --calibrate /mnt/disk")]
 pub struct SimulateArgs {
     /// leveled, tiered (universal compaction), df-leveled, df-tiered or fifo
@@ -70,7 +99,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "RULE", default_value = "store", value_parser = split)]
     pub split: Split,
     /// Run the strategy without and with DF-compaction, first with no job split, then with the jobs of both split over
-    /// idle threads, and print both gains
+    /// idle threads, and print both gains. With --fast-capacity: --fast-front index and rocksdb, with --compare-cores
     #[arg(long, conflicts_with_all = ["split", "report", "calibrate"])]
     pub compare: bool,
     /// Size of the data set, up to 100T
@@ -106,18 +135,46 @@ pub struct SimulateArgs {
     /// Cores, for writers and jobs together
     #[arg(long, value_name = "X", default_value_t = 16.0)]
     pub cores: f64,
-    /// Bytes per second that the device reads
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "3000M")]
-    pub device_read: u64,
-    /// Bytes per second that the device writes
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2500M")]
-    pub device_write: u64,
-    /// Bytes per second in both directions together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "5000M")]
-    pub device_total: u64,
-    /// Microseconds of a read before its first byte
-    #[arg(long, value_name = "X", default_value_t = 80.0)]
-    pub device_latency: f64,
+    /// A device by its kind; the flags below change figures of it
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub device: Option<Device>,
+    /// Bytes per second that the device reads [default: 3000M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, alias = "slow-read")]
+    pub device_read: Option<u64>,
+    /// Bytes per second that the device writes [default: 2500M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, alias = "slow-write")]
+    pub device_write: Option<u64>,
+    /// Bytes per second in both directions together [default: 5000M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub device_total: Option<u64>,
+    /// Microseconds of a read before its first byte [default: 80]
+    #[arg(long, value_name = "X")]
+    pub device_latency: Option<f64>,
+    /// A fast device in front of this one: so many bytes of it are used. Memtables, index tables, levels and limits are
+    /// sized by it, as scripts/bench_hybrid does, where --option does not say otherwise
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "calibrate")]
+    pub fast_capacity: Option<u64>,
+    /// What is on the fast device: index, the logs that index tables point to (docs/hybrid.md); plain, the WAL, L0 and
+    /// L1; rocksdb, the same with RocksDB's write control
+    #[arg(long, value_name = "FRONT", default_value = "index", value_parser = front, requires = "fast_capacity",
+          conflicts_with = "compare")]
+    pub fast_front: Front,
+    /// Bytes per second that the fast device reads
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "3000M", requires = "fast_capacity")]
+    pub fast_read: u64,
+    /// Bytes per second that the fast device writes
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2500M", requires = "fast_capacity")]
+    pub fast_write: u64,
+    /// CPU nanoseconds of an index merge for each entry
+    #[arg(long, value_name = "X", default_value_t = 200.0, requires = "fast_capacity")]
+    pub index_merge_ns: f64,
+    /// CPU nanoseconds of a flush for each value that it reads from a log, beside --flush-ns-per-entry
+    #[arg(long, value_name = "X", default_value_t = 400.0, requires = "fast_capacity")]
+    pub read_value_ns: f64,
+    /// With --compare and --fast-capacity: cores, and as many compaction threads
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,20", requires = "fast_capacity",
+          requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub compare_cores: Vec<u16>,
     /// Microseconds of a sync, beside the bytes
     #[arg(long, value_name = "X", default_value_t = 500.0)]
     pub device_sync: f64,
@@ -207,6 +264,25 @@ impl SimulateArgs {
         if options.cf.compaction_style != rockmill::CompactionStyle::Level {
             return Err(CliError::usage("the compaction style is given as --strategy"));
         }
+        let (device, latency) = self.device.unwrap_or(Device::Nvme).figures();
+        let [read, write, total] = match self.device {
+            // As the defaults have always been, in units of 1,024.
+            None => [3000 << 20, 2500 << 20, 5000 << 20].map(|n: u64| n as f64),
+            Some(_) => device,
+        };
+        let given = |flag: Option<u64>, or: f64| flag.map_or(or, |n| n as f64);
+        let db = &options.db;
+        let fast = self.fast_capacity.map(|capacity| Fast {
+            front: self.fast_front,
+            read: self.fast_read as f64,
+            write: self.fast_write as f64,
+            capacity,
+            index_size: db.max_index_size,
+            triggers: Triggers { merge: db.index_merge_trigger_num, flush_bytes: db.data_flush_trigger_size as u64 },
+            inline_max: db.index_inline_size as u64,
+            merge_ns: self.index_merge_ns,
+            read_value_ns: self.read_value_ns,
+        });
         Ok(Settings {
             strategy: self.strategy.clone(),
             threads: self.threads,
@@ -229,10 +305,11 @@ impl SimulateArgs {
             compression_ratio: self.compression_ratio,
             wal: self.wal,
             cores: self.cores,
-            device_read: self.device_read as f64,
-            device_write: self.device_write as f64,
-            device_total: self.device_total as f64,
-            device_latency: self.device_latency * 1e-6,
+            device_read: given(self.device_read, read),
+            device_write: given(self.device_write, write),
+            device_total: given(self.device_total, total),
+            device_latency: self.device_latency.unwrap_or(latency) * 1e-6,
+            fast,
             device_sync: self.device_sync * 1e-6,
             overlap: !self.no_overlap,
             write_ns: self.write_ns,
@@ -269,6 +346,16 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         bar.set_length(of as u64);
         bar.set_position(written as u64);
     };
+    if args.compare && args.fast_capacity.is_some() {
+        let cores: Vec<usize> = args.compare_cores.iter().map(|n| usize::from(*n)).collect();
+        let all = FastComparison::run(&args.settings()?, &cores, tell);
+        bar.finish_and_clear();
+        let all = all.map_err(|e| CliError::usage(e.to_string()))?;
+        return match out.json {
+            true => out.json_object(&all.to_json()),
+            false => out.text(all.to_text()),
+        };
+    }
     if args.compare {
         let both = Comparison::run(&args.settings()?, tell);
         bar.finish_and_clear();

@@ -157,6 +157,32 @@ fn what_is_wrong_with_options_is_said() {
     s.ok(&["put", "a.db", "k", "x"]);
 }
 
+/// A fast device in front of a slow one: the report says what both were used for, and `--compare` has a line for each
+/// number of cores.
+#[test]
+fn a_fast_device_is_simulated_and_compared() {
+    let s = Sandbox::new();
+    let device = ["simulate", "--data", "1G", "--device", "sata", "--fast-capacity", "100M", "--cores", "4"];
+    let v = s.json(&device);
+    let fast = &v["fast_device"];
+    let of = |name: &str| fast[name].as_f64().expect("a number");
+    assert!(of("fast_bytes_most") <= of("capacity") * 1.001 && of("fast_write_amplification") >= 1.0, "{fast}");
+    let sample = &v["samples"][3];
+    for name in ["fast_bytes", "index_merge_trigger", "data_flush_trigger_size"] {
+        assert!(sample[name].as_f64().is_some_and(|n| n > 0.0), "{name}: {sample}");
+    }
+    let text = s.ok(&[&device[..], &["--fast-front", "rocksdb", "--report", "fast.html"]].concat());
+    for words in ["write by device", "fast bytes", "level0_stop_writes_trigger=7"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let page = std::fs::read_to_string(s.path("fast.html")).expect("the page");
+    assert!(page.contains("On the fast device, GiB") && page.contains("Slow device by task"));
+    let both = s.ok(&[&device[..7], &["--compare", "--compare-cores", "2,4"]].concat());
+    assert!(both.contains("| 2 |") && both.contains("| 4 |") && both.contains("index, rocksdb"), "{both}");
+    let help = s.ok(&["simulate", "--help"]);
+    assert!(help.contains("--fast-capacity") && help.contains("simulate --compare --data"), "{help}");
+}
+
 /// `rockmill simulate` needs no database: the same flags give the same figures, and what makes no sense is refused.
 #[test]
 fn simulations_are_repeatable_and_bad_ones_are_refused() {
@@ -198,6 +224,17 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
         (&["--compare", "--strategy", "fifo"], "fifo: there is no DF-compaction of it"),
         (&["--cores", "0"], "cores"),
         (&["--report", "/no/such/dir/p.html", "--data", "1M"], "/no/such/dir/p.html"),
+        (&["--fast-capacity", "0"], "the fast device has 0 bytes; it must have 16M at least"),
+        (&["--fast-capacity", "1G", "--fast-read", "0"], "fast read is 0; it must be above 0"),
+        (&["--fast-capacity", "1G", "--fast-front", "levels"], "none of index, plain, rocksdb"),
+        (&["--fast-capacity", "1G", "--fast-front", "plain", "--strategy", "tiered"], "front plain: L0 and L1"),
+        (&["--fast-capacity", "1G", "--index-merge-ns=-1"], "index merge ns is -1"),
+        (&["--fast-capacity", "1G", "--compare", "--compare-cores", "0"], "1..=1024"),
+        (&["--fast-capacity", "1G", "--compare", "--fast-front", "plain"], "cannot be used with"),
+        (&["--fast-capacity", "1G", "--option", "max_index_size=1K"], "max_index_size"),
+        (&["--fast-front", "rocksdb"], "--fast-capacity"),
+        (&["--compare", "--compare-cores", "4"], "--fast-capacity"),
+        (&["--device", "floppy"], "sata, disk, nvme"),
     ] {
         let done = s.run(&[&["simulate"], args].concat());
         assert!(done.code != 0 && done.stderr.contains(words), "{args:?}: {} {}", done.code, done.stderr);

@@ -7,13 +7,15 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, FullMemtables, IntraDf, LogsNow, MemtablesNow,
-    MergeTicket, Moment, OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket,
-    Version, decide, is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
+    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide,
+    is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
+use crate::fast::{Fast, FastReport, Front, FullTables, Held, Use};
 use crate::keys::{Cuts, Extent, KeySpace};
+use crate::peer::PeerControl;
 use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
 use crate::report::{Recorder, Report};
@@ -33,9 +35,15 @@ const CONTROL_STEP: f64 = 0.1;
 /// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
 const LOOK_EVERY: f64 = 60.0;
 
+/// An index merge has so many threads.
+const INDEX_MERGE_THREADS: usize = 2;
+/// With so many compaction threads there is a second flush thread, which merges index tables while the first flushes
+/// (`max_background_jobs`: a quarter of them flush).
+const TWO_FLUSH_THREADS: usize = 6;
+
 /// A job that runs.
 struct Job {
-    /// `None`: a flush of the oldest full memtable.
+    /// `None`: a flush, or an index merge.
     compaction: Option<Compaction>,
     outputs: Vec<Output>,
     cost: Cost,
@@ -50,6 +58,8 @@ struct Job {
 /// What happens when a job ends.
 enum End {
     Flush,
+    /// An index merge.
+    Index,
     Job(Ticket),
     Merge(MergeTicket, Box<IntraDf>),
 }
@@ -82,8 +92,10 @@ struct Engine<'s> {
     /// What is done and waits for its turn.
     commits: CommitQueue<Pending>,
     jobs: Vec<Job>,
-    /// Full memtables, oldest first, as (entries, writes).
-    full: std::collections::VecDeque<(Extent, f64)>,
+    /// Full memtables or index tables.
+    full: FullTables,
+    /// With a fast device.
+    fast: Option<FastReport>,
     /// Writes in the active memtable.
     filled: f64,
     written: f64,
@@ -91,6 +103,9 @@ struct Engine<'s> {
     rng: fastrand::Rng,
     record: Recorder,
     control: RateControl,
+    /// RocksDB's write control in the place of the store's, and whether something changed since it looked.
+    peer: Option<PeerControl>,
+    changed: bool,
     bound: FlushBound,
     /// Nothing was found for an idle thread: when, and whether few bytes counted more than many jobs. Until something
     /// changes that is so.
@@ -123,9 +138,11 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         let last = levels - 1;
         let table = s.options.target_file_size_base as f64
             * f64::from(s.options.target_file_size_multiplier.max(1)).powi(last.saturating_sub(2) as i32);
-        tree.fill(last, keys.everything(table / s.stored_entry_bytes()));
+        let path = s.options.cf_paths.len().saturating_sub(1) as u32;
+        tree.fill(last, path, keys.everything(table / s.stored_entry_bytes()));
     }
     let record = Recorder::new(s, levels);
+    let is_peer = s.fast.as_ref().is_some_and(|f| f.front == Front::RocksDb);
     let mut engine = Engine {
         options: &s.options,
         tree,
@@ -133,13 +150,16 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         cursors: RunningCompactions::new(),
         commits: CommitQueue::new(),
         jobs: Vec::new(),
-        full: Default::default(),
+        full: FullTables::new(s.fast.as_ref()),
+        fast: s.fast.as_ref().map(|_| FastReport::default()),
         filled: 0.0,
         written: 0.0,
         now: 0.0,
         rng: fastrand::Rng::with_seed(s.seed),
         record,
         control: RateControl::default(),
+        peer: is_peer.then(|| PeerControl::new(s.delayed_write_rate)),
+        changed: true,
         bound: FlushBound::default(),
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
@@ -147,16 +167,30 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         s,
     };
     engine.go(&mut tell);
-    Ok(engine.record.finish(s, notes))
+    let fast = engine.fast;
+    Ok(Report { fast, ..engine.record.finish(s, notes) })
 }
 
 impl Engine<'_> {
     fn memtable_writes(&self) -> f64 {
+        if let Some(fast) = self.index() {
+            return fast.table_writes(self.s);
+        }
         // Of large ones it is too little to matter.
         let all = self.options.write_buffer_size;
         let left_over = Some(memtable_left_over(self.options)).filter(|n| *n >= all / LEFT_OVER_PART).unwrap_or(0);
         let filled = all.saturating_sub(left_over);
         (filled as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
+    }
+
+    /// The fast device, where index tables point to it.
+    fn index(&self) -> Option<&Fast> {
+        self.s.fast.as_ref().filter(|f| f.front == Front::Index)
+    }
+
+    /// Tables in a path of the options are on the fast device.
+    fn on_fast(&self, path: u32) -> bool {
+        self.s.fast.as_ref().is_some_and(|f| f.holds(path))
     }
 
     fn go(&mut self, tell: &mut dyn FnMut(f64, f64)) {
@@ -166,10 +200,19 @@ impl Engine<'_> {
             read: self.s.device_read,
             write: self.s.device_write,
             total: self.s.device_total,
+            fast: self.s.fast.as_ref().map_or([0.0; 3], |f| [f.read, f.write, f.read + f.write]),
         };
         let memtable = self.memtable_writes();
+        self.cursors.set_level_factor(self.full.level_factor());
         let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
         loop {
+            if let Some(change) = self.full.reschedule(self.filled, self.s, self.now)
+                && let Some(fast) = &mut self.fast
+            {
+                fast.changed(change);
+                self.cursors.set_level_factor(self.full.level_factor());
+                scores = self.cursors.level_scores(&self.tree.version, self.options);
+            }
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
@@ -177,15 +220,25 @@ impl Engine<'_> {
                 id: 0,
                 options: self.options,
                 load: scores.load(),
-                memtables: self.full_memtables(),
-                flushing: !self.full.is_empty(),
+                memtables: self.full.full_memtables(self.s),
+                flushing: self.flushing(),
                 pace: &self.pace,
             };
-            let orders = decide(std::iter::once(now), LogsNow::UNBOUNDED, false);
+            let logs = self.full.logs(self.filled, self.s);
+            let memtables = now.memtables;
+            let orders = decide(std::iter::once(now), logs, false);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
-            let allowed = self.control.rate() / entry;
-            let stop = orders.stop.map(|(_, why)| why);
+            let (allowed, stop, why) = match &mut self.peer {
+                None => (self.control.rate(), orders.stop.map(|(_, why)| why), orders.tree.reason),
+                Some(peer) => {
+                    if std::mem::take(&mut self.changed) {
+                        peer.recalculate(scores.load(), memtables, self.options);
+                    }
+                    (peer.rate(), peer.stop(), peer.reason())
+                }
+            };
+            let allowed = allowed / entry;
             self.bound.set(self.now, stop == Some(StallReason::Memtables));
             let mut wish = 1.0 / (self.s.write_ns * 1e-9).max(1e-12);
             if self.s.ingest_rate > 0 {
@@ -200,15 +253,20 @@ impl Engine<'_> {
             if stop.is_some() {
                 wish = 0.0;
             }
-            let wal = if self.s.wal { self.s.entry_bytes() } else { 0.0 };
-            let write = Cost { cpu: self.s.write_ns * 1e-9, read: 0.0, write: wal };
-            let reads = Reads::of(&self.tree, self.s, self.keys.there());
+            let cpu = self.s.write_ns * 1e-9;
+            let write = match (&self.s.fast, self.s.wal) {
+                (Some(_), _) => Cost { cpu, fast_write: Fast::log_bytes(self.s), ..Cost::default() },
+                (None, true) => Cost { cpu, write: self.s.entry_bytes(), ..Cost::default() },
+                (None, false) => Cost { cpu, ..Cost::default() },
+            };
+            let mut reads = Reads::of(&self.tree, self.s, self.keys.there());
+            reads.index_tables = self.index().map_or(0.0, |_| self.full.tables.len() as f64);
             let mut wishes = vec![
                 (wish, write),
                 (self.s.reads_per_second, reads.lookup(self.s)),
                 (self.s.seeks_per_second, reads.seek(self.s)),
             ];
-            let priority = orders.flush_first;
+            let priority = if self.peer.is_some() { 0.0 } else { orders.flush_first };
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
                 true => (j.speed.min(RATE_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
@@ -218,7 +276,11 @@ impl Engine<'_> {
 
             let mut step = f64::INFINITY;
             if rates[0] > 0.0 {
-                step = step.min((memtable - self.filled).max(0.0) / rates[0]);
+                step = step.min((self.sealed_at(memtable) - self.filled).max(1.0) / rates[0]);
+                let room = logs.room() as f64 / Fast::log_bytes(self.s);
+                if self.index().is_some() {
+                    step = step.min(room.max(1.0) / rates[0]);
+                }
                 step = step.min((target - self.written).max(0.0) / rates[0]);
             }
             for (job, rate) in self.jobs.iter().zip(&rates[3..]) {
@@ -241,7 +303,7 @@ impl Engine<'_> {
             let reason = match (stop, delayed > 0.0) {
                 (Some(why), _) => why,
                 (None, true) if for_flush => StallReason::Memtables,
-                (None, true) => orders.tree.reason,
+                (None, true) => why,
                 (None, false) => StallReason::None,
             };
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
@@ -258,15 +320,16 @@ impl Engine<'_> {
             for (job, rate) in self.jobs.iter_mut().zip(&rates[3..]) {
                 job.left -= rate * step;
             }
+            self.use_fast(step, &wishes, &rates);
             let distinct = match self.s.workload {
                 Workload::Fill => self.keys.distinct(),
                 Workload::Overwrite => self.keys.count(),
             };
             let live = distinct.max(1.0) * self.s.stored_entry_bytes();
             self.record.sample(self.now, &self.tree, &scores, live, reads);
-            if self.filled >= memtable * 0.999_999 {
+            if self.filled >= self.sealed_at(memtable) * 0.999_999 {
                 tell(self.written * self.s.entry_bytes(), self.s.write_bytes as f64);
-                self.switch();
+                self.switch(memtable);
             }
             self.end_jobs();
             if self.written >= target * 0.999_999_999 {
@@ -276,47 +339,109 @@ impl Engine<'_> {
         self.record.end(self.now, &self.tree);
     }
 
-    fn full_memtables(&self) -> FullMemtables {
-        FullMemtables { full: self.full.len(), most: self.options.max_write_buffer_number.max(1) as usize }
+    /// A flush runs, or is about to.
+    fn flushing(&self) -> bool {
+        match self.index() {
+            Some(_) => self.full.taken > 0 || self.full.due(self.filled, self.s) > 0,
+            None => !self.full.tables.is_empty(),
+        }
+    }
+
+    /// Writes with which the active table is sealed: when it is full, or when the logs are half as large as they may
+    /// be and no flush is about to change that.
+    fn sealed_at(&self, memtable: f64) -> f64 {
+        if self.index().is_none() || self.flushing() {
+            return memtable;
+        }
+        let logs = self.full.logs(self.filled, self.s);
+        memtable.min((logs.newest_to_flush() as f64 / Fast::log_bytes(self.s)).max(1.0))
+    }
+
+    /// Says what was used for `step` seconds, where there is a fast device.
+    fn use_fast(&mut self, step: f64, wishes: &[(f64, Cost)], rates: &[f64]) {
+        let (Some(mut report), Some(fast)) = (self.fast.take(), &self.s.fast) else { return };
+        let (mut used, mut written, mut read) = (Use::default(), [0.0; 2], [0.0; 2]);
+        for (i, ((_, cost), rate)) in wishes.iter().zip(rates).enumerate() {
+            let task = match i.checked_sub(3).map(|job| &self.jobs[job]) {
+                None => 0,
+                Some(Job { end: End::Index, .. }) => 1,
+                Some(Job { end: End::Flush, .. }) => 2,
+                Some(_) => 3,
+            };
+            used.cpu[task] += cost.cpu * rate;
+            used.fast[task] += (cost.fast_read + cost.fast_write) * rate;
+            used.slow[task] += (cost.read + cost.write) * rate;
+            written = [written[0] + cost.fast_write * rate, written[1] + cost.write * rate];
+            read = [read[0] + cost.fast_read * rate, read[1] + cost.read * rate];
+        }
+        let s = self.s;
+        let part =
+            |read: f64, write: f64, most: [f64; 3]| (read / most[0]).max(write / most[1]).max((read + write) / most[2]);
+        let parts = [
+            used.cpu.iter().sum::<f64>() / s.cores,
+            part(read[0], written[0], [fast.read, fast.write, fast.read + fast.write]),
+            part(read[1], written[1], [s.device_read, s.device_write, s.device_total]),
+        ];
+        // What is in no table is in the log, and what jobs on the fast device write is there beside what they read.
+        let logs = (self.filled + self.full.writes()) * Fast::log_bytes(s);
+        let levels = self.tree.version.levels.iter().take(2).flat_map(|level| level.iter());
+        let levels: u64 = levels.filter(|f| fast.holds(f.entry.path_id)).map(|f| f.size()).sum();
+        let jobs: f64 = self.jobs.iter().map(|j| j.cost.fast_write * (1.0 - j.left)).sum();
+        let full = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
+        let held = Held { bytes: logs + levels as f64 + jobs, full, triggers: self.full.triggers() };
+        report.log_bytes = logs;
+        report.unfinished = self.jobs.iter().map(|j| (j.cost.fast_write + j.cost.write) * (1.0 - j.left)).sum();
+        report.pass(step, &used, written, parts, held);
+        self.record.used(step, &used, held);
+        self.fast = Some(report);
     }
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
     fn flush_pace(&self, memtable: f64) -> f64 {
+        if self.peer.is_some() {
+            return f64::INFINITY;
+        }
         let now = MemtablesNow {
-            memtables: self.full_memtables(),
-            flushing: !self.full.is_empty(),
+            memtables: self.full.full_memtables(self.s),
+            flushing: self.flushing(),
             pace: &self.pace,
             due: OneFlush { since: self.now, bytes: 0.0 },
-            room: |more| more as f64 * memtable + (memtable - self.filled).max(0.0),
-            pressure: 1.0,
+            room: |more| {
+                let room = more as f64 * memtable + (memtable - self.filled).max(0.0);
+                let logs = self.full.logs(self.filled, self.s).room();
+                room.min(logs as f64 / Fast::log_bytes(self.s))
+            },
+            pressure: self.full.pressure(self.filled, self.s, self.now),
         };
         pace(std::iter::once(now), self.now, false).rate
     }
 
     /// Writers wait for flushes: few bytes count more than many jobs.
     fn is_flush_bound(&self) -> bool {
-        let at_work = !self.jobs.is_empty() || !self.full.is_empty();
+        let at_work = !self.jobs.is_empty() || !self.full.tables.is_empty();
         is_flush_bound(self.bound.waits(self.now), at_work)
     }
 
     /// The active memtable becomes a full one.
-    fn switch(&mut self) {
+    fn switch(&mut self, memtable: f64) {
+        self.changed = true;
         let writes = std::mem::take(&mut self.filled);
         let extent = self.keys.memtable(writes);
-        self.full.push_back((extent, writes));
+        self.full.seal(extent, writes, writes / memtable, self.index().cloned().as_ref());
     }
 
     /// Starts what can be started. False where nothing has changed since the last time, and nothing was found then.
     fn start_jobs(&mut self) -> bool {
-        let flushing = self.jobs.iter().any(|j| j.compaction.is_none());
-        if !flushing && let Some((extent, writes)) = self.full.front() {
-            let cost = Cost {
-                cpu: (writes * self.s.flush_ns_per_entry + self.function_ns(extent.entries())) * 1e-9,
-                read: 0.0,
-                write: self.own_bytes(&Output::whole(extent.clone())),
-            };
-            self.pace.begin(self.now, *writes);
-            self.add_job(None, Vec::new(), cost, 1, End::Flush);
+        let due = self.full.due(self.filled, self.s);
+        if due > 0 {
+            self.begin_flush(due);
+        }
+        if let Some(fast) = self.index().filter(|_| self.full.taken == 0 || self.s.threads >= TWO_FLUSH_THREADS)
+            && let ns = fast.merge_ns
+            && let Some(entries) = self.full.begin_merge()
+        {
+            let cost = Cost { cpu: entries * ns * 1e-9, ..Cost::default() };
+            self.add_job(None, Vec::new(), cost, INDEX_MERGE_THREADS, End::Index);
         }
         let flush_bound = self.is_flush_bound();
         if self.found_nothing.is_some_and(|(at, was)| was == flush_bound && self.now < at + LOOK_EVERY) {
@@ -359,6 +484,30 @@ impl Engine<'_> {
         true
     }
 
+    /// Begins a flush of so many of the oldest full tables; an index merge of them ends.
+    fn begin_flush(&mut self, tables: usize) {
+        self.full.take(tables);
+        self.jobs.retain(|j| !matches!(j.end, End::Index));
+        let (extent, writes) = self.full.flush(&self.keys);
+        let (read_ns, fast_read) = self.s.fast.as_ref().map_or((0.0, 0.0), |f| f.flush(extent.entries(), self.s));
+        let bytes = self.own_bytes(&Output::whole(extent.clone()));
+        let cost = Cost {
+            cpu: (writes * self.s.flush_ns_per_entry + read_ns + self.function_ns(extent.entries())) * 1e-9,
+            fast_read,
+            ..self.written_to(0, bytes)
+        };
+        self.pace.begin(self.now, writes);
+        self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
+    }
+
+    /// So many bytes written into a path.
+    fn written_to(&self, path: u32, bytes: f64) -> Cost {
+        match self.on_fast(path) {
+            true => Cost { fast_write: bytes, ..Cost::default() },
+            false => Cost { write: bytes, ..Cost::default() },
+        }
+    }
+
     /// Begins to merge pending output, if that is due.
     fn begin_merge(&mut self) -> bool {
         let runs = self.commits.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on));
@@ -395,10 +544,14 @@ impl Engine<'_> {
             _ => merged.into_iter().map(Output::whole).collect(),
         };
         let merge_ns = entries * self.s.merge_ns_per_entry + read * self.s.merge_ns_per_byte;
+        let on_fast = c.input_files().filter(|f| self.on_fast(f.entry.path_id));
+        let fast_read: f64 = on_fast.map(|f| f.size() as f64).sum::<f64>().min(read);
+        let written = outputs.iter().map(|table| self.own_bytes(table)).sum();
         let cost = Cost {
             cpu: (merge_ns + self.function_ns(keys)) * 1e-9,
-            read,
-            write: outputs.iter().map(|table| self.own_bytes(table)).sum(),
+            read: read - fast_read,
+            fast_read,
+            ..self.written_to(c.output_path, written)
         };
         let parts = match c.output_level {
             0 => 1,
@@ -444,16 +597,26 @@ impl Engine<'_> {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
         let cost = Cost { cpu: cost.cpu * jitter, ..cost };
         let s = self.s;
-        let times = [cost.cpu, cost.read / s.device_read, cost.write / s.device_write];
+        let (fast_read, fast_write) = s.fast.as_ref().map_or((1.0, 1.0), |f| (f.read, f.write));
+        let times = [
+            cost.cpu,
+            cost.read / s.device_read,
+            cost.write / s.device_write,
+            cost.fast_read / fast_read,
+            cost.fast_write / fast_write,
+        ];
         let seconds = match s.overlap {
-            true => times[0].max(times[1]).max(times[2]),
+            true => times.into_iter().fold(0.0, f64::max),
             false => {
                 let reads = cost.read / s.readahead.max(1) as f64;
                 times.iter().sum::<f64>() + reads * s.device_latency
             }
         };
         // The last table of each part, the directory and the MANIFEST are waited for.
-        let seconds = (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6;
+        let seconds = match end {
+            End::Index => seconds / parts as f64 + 1e-6,
+            _ => (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6,
+        };
         self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, end });
     }
 
@@ -496,13 +659,15 @@ impl Engine<'_> {
             }
             let job = self.jobs.remove(i);
             self.found_nothing = None;
+            self.changed = true;
             if let Some(c) = &job.compaction {
-                self.record.compacted(c, job.cost.read, job.cost.write);
+                let Cost { read, write, fast_read, fast_write, .. } = job.cost;
+                self.record.compacted(c, read + fast_read, write + fast_write);
             }
             match (job.end, job.compaction) {
                 (End::Job(ticket), Some(c)) => self.finished(ticket, c, job.outputs),
                 (End::Merge(ticket, merge), _) => {
-                    self.record.merged(job.cost.write);
+                    self.record.merged(job.cost.write + job.cost.fast_write);
                     let tables = self.tree.write(&merge.compaction, job.outputs, self.now);
                     let join = |parts: Vec<Pending>, tables| Pending {
                         jobs: parts.into_iter().flat_map(|p| p.jobs).collect(),
@@ -516,11 +681,17 @@ impl Engine<'_> {
                     }
                     self.commit();
                 }
+                (End::Index, _) => {
+                    self.full.merged(&self.keys);
+                    self.fast.iter_mut().for_each(|f| f.merges += 1);
+                }
                 _ => {
                     self.pace.end(self.now, Some(job.cost.cpu));
-                    if let Some((extent, _)) = self.full.pop_front() {
-                        self.record.flushed(job.cost.write);
-                        self.tree.flush(extent, self.now);
+                    self.full.flushed();
+                    self.fast.iter_mut().for_each(|f| f.flushes += 1);
+                    self.record.flushed(job.cost.write + job.cost.fast_write);
+                    for table in job.outputs {
+                        self.tree.flush(table.extent, self.now);
                     }
                 }
             }

@@ -156,7 +156,9 @@ impl KeySpace {
                     let all = self.classes[class].keys * width / POSITIONS as f64;
                     let parts = active.iter().map(|e| e.keys[class] * width / e.width());
                     match self.unique {
-                        true => parts.sum::<f64>().min(all.max(1e-9)),
+                        // Also where it comes to more than there is room for, as tables are taken to be even that are
+                        // not: none may be lost.
+                        true => parts.sum::<f64>(),
                         false => all * (1.0 - parts.map(|n| 1.0 - (n / all).min(1.0)).product::<f64>()),
                     }
                 })

@@ -11,6 +11,8 @@
 //!    as by the store.
 //!    [`pieces`] says what TPH tables share, and what jobs write of them.
 //! 4. [`share`] divides the device and the cores among the jobs that run.
+//!    [`fast`] is what a fast device in front holds: logs and index tables, or L0, L1 and the WAL, whose writers
+//!    [`peer`] may slow as RocksDB does.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.
 //! 7. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
@@ -24,9 +26,11 @@
 
 pub mod compare;
 pub mod engine;
+pub mod fast;
 pub mod interleave;
 pub mod keys;
 pub mod page;
+pub mod peer;
 pub mod pieces;
 pub mod reads;
 pub mod report;
@@ -36,5 +40,7 @@ pub mod tree;
 
 pub use compare::Comparison;
 pub use engine::{run, run_telling};
+pub use fast::{Fast, FastComparison, Front};
 pub use report::Report;
+pub use rockmill::internals::simulation::Triggers;
 pub use settings::{KeyOrder, Settings, SettingsError, Split, Workload};

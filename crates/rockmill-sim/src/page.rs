@@ -44,6 +44,24 @@ pub fn page(report: &Report) -> String {
     let busy: Vec<(String, Vec<f64>)> =
         levels.map(|l| (format!("from L{l}"), report.samples.iter().map(|p| p.busy[l]).collect())).collect();
     body += &chart("Busy compaction threads by start level", report, &busy);
+    if report.fast.is_some() {
+        let gib = f64::from(1 << 30);
+        let by = |of: &dyn Fn(&Sample) -> [f64; 4], unit: f64| -> Vec<(String, Vec<f64>)> {
+            let line = |task: usize| report.samples.iter().map(|p| of(p)[task] / unit).collect();
+            crate::fast::TASKS.iter().enumerate().map(|(i, name)| ((*name).to_owned(), line(i))).collect()
+        };
+        body += &chart("Cores in use by task", report, &by(&|p| p.used.cpu, 1.0));
+        body += &chart("Fast device by task, MiB/s", report, &by(&|p| p.used.fast, mb));
+        body += &chart("Slow device by task, MiB/s", report, &by(&|p| p.used.slow, mb));
+        let held = report.samples.iter().map(|p| p.fast_bytes / gib).collect();
+        body += &chart("On the fast device, GiB", report, &[(String::new(), held)]);
+        if report.samples.iter().any(|p| p.triggers.flush_bytes > 0) {
+            let merge = report.samples.iter().map(|p| p.triggers.merge as f64).collect();
+            let flush = report.samples.iter().map(|p| p.triggers.flush_bytes as f64 / mb).collect();
+            body += &chart("Index tables of a tier that are merged (IMTN)", report, &[(String::new(), merge)]);
+            body += &chart("Index tables that are flushed, MiB of memory (DFTS)", report, &[(String::new(), flush)]);
+        }
+    }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n\

@@ -21,6 +21,8 @@ pub struct Reads {
     pub blocks: f64,
     /// Sorted runs that a seek stands in, or files where tables have several, with a block of each.
     pub runs: f64,
+    /// Full index tables that both ask in memory first.
+    pub index_tables: f64,
 }
 
 impl Reads {
@@ -34,17 +36,17 @@ impl Reads {
             _ => 1.0,
         };
         let runs = (tree.runs() as f64).max(tree.file_cover() / there.max(1e-9));
-        Self { tables, blocks: tables.min(1.0) + (tables - 1.0).max(0.0) * errs, runs }
+        Self { tables, blocks: tables.min(1.0) + (tables - 1.0).max(0.0) * errs, runs, index_tables: 0.0 }
     }
 
     /// Of a lookup.
     pub fn lookup(&self, s: &Settings) -> Cost {
-        cost(s, self.tables, self.blocks)
+        cost(s, self.tables + self.index_tables, self.blocks)
     }
 
     /// Of a seek.
     pub fn seek(&self, s: &Settings) -> Cost {
-        cost(s, self.runs, self.runs)
+        cost(s, self.runs + self.index_tables, self.runs)
     }
 
     /// Seconds of a lookup and of a seek on a device that nobody else uses.
@@ -56,5 +58,5 @@ impl Reads {
 }
 
 fn cost(s: &Settings, asked: f64, blocks: f64) -> Cost {
-    Cost { cpu: (s.read_ns + asked * s.read_run_ns) * 1e-9, read: blocks * s.read_bytes as f64, write: 0.0 }
+    Cost { cpu: (s.read_ns + asked * s.read_run_ns) * 1e-9, read: blocks * s.read_bytes as f64, ..Cost::default() }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use rockmill::internals::simulation::{Compaction, LevelScores, StallReason};
+use rockmill::internals::simulation::{Compaction, LevelScores, StallReason, Triggers};
 use serde_json::{Map, Value, json};
 
 use crate::reads::Reads;
@@ -35,6 +35,12 @@ pub struct Sample {
     pub write_amplification: f64,
     /// Compaction debt, in bytes.
     pub debt: f64,
+    /// With a fast device: use of the cores and of both devices, each second.
+    pub used: crate::fast::Use,
+    /// The most bytes on the fast device.
+    pub fast_bytes: f64,
+    /// When index tables are merged and flushed.
+    pub triggers: Triggers,
 }
 
 /// What a run came to.
@@ -102,6 +108,8 @@ pub struct Report {
     pub space: f64,
     /// Of TPH tables at the end: files for each table, bytes of memory that finding a key takes.
     pub tph: Option<(f64, f64)>,
+    /// With a fast device: what became of it.
+    pub fast: Option<crate::fast::FastReport>,
     /// (tables, bytes) by level at the end.
     pub levels: Vec<(usize, u64)>,
     /// Writers stood still, and nothing ran that could have released them.
@@ -144,13 +152,23 @@ impl Report {
             .samples
             .iter()
             .map(|p| {
-                json!({
+                let mut sample = json!({
                     "seconds": round(p.seconds), "write_bytes_per_second": round(p.write_rate),
                     "stalled": round(p.stalled), "busy_by_level": p.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
                     "runs": round(p.runs), "lookup_micros": round(p.lookup * 1e6),
                     "seek_micros": round(p.seek * 1e6), "space_amplification": round(p.space),
                     "write_amplification": round(p.write_amplification), "debt_bytes": round(p.debt),
-                })
+                });
+                if self.fast.is_some() {
+                    let of = |of: [f64; 4]| json!(of.map(round));
+                    sample["fast_bytes"] = json!(round(p.fast_bytes));
+                    sample["index_merge_trigger"] = json!(p.triggers.merge);
+                    sample["data_flush_trigger_size"] = json!(p.triggers.flush_bytes);
+                    sample["cores_by_task"] = of(p.used.cpu);
+                    sample["fast_device_by_task"] = of(p.used.fast);
+                    sample["slow_device_by_task"] = of(p.used.slow);
+                }
+                sample
             })
             .collect();
         let stalls: Map<String, Value> =
@@ -194,7 +212,8 @@ impl Report {
                 "files_per_table": round(files), "index_bytes_per_key": round(index),
             })
         });
-        for more in std::iter::once(reads).chain(tph) {
+        let fast = self.fast.as_ref().map(|f| json!({"fast_device": f.to_json(s, self.user_bytes)}));
+        for more in std::iter::once(reads).chain(tph).chain(fast) {
             if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
                 all.extend(more);
             }
@@ -262,6 +281,9 @@ impl Report {
             let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");
             let _ = writeln!(out, "{:<20} {what}", "TPH tables");
         }
+        if let Some(fast) = &self.fast {
+            out += &fast.to_text(self.user_bytes);
+        }
         if s.reads_per_second > 0.0 {
             let _ = writeln!(out, "{:<20} {:.0}/s", "lookups", self.reads / self.seconds.max(1e-9));
         }
@@ -298,6 +320,15 @@ impl Report {
             peak(|p| p.busy.iter().sum())
         );
         let _ = writeln!(out, "{:<20} {} to {:.0}", "sorted runs", spark(|p| p.runs), peak(|p| p.runs));
+        if self.fast.is_some() {
+            let _ =
+                writeln!(out, "{:<20} {} to {}", "fast bytes", spark(|p| p.fast_bytes), size(peak(|p| p.fast_bytes)));
+        }
+        if peak(|p| p.triggers.flush_bytes as f64) > 0.0 {
+            let (imtn, dfts) = (|p: &Sample| p.triggers.merge as f64, |p: &Sample| p.triggers.flush_bytes as f64);
+            let _ = writeln!(out, "{:<20} {} to {:.0}", "IMTN", spark(imtn), peak(imtn));
+            let _ = writeln!(out, "{:<20} {} to {}", "DFTS", spark(dfts), size(peak(dfts)));
+        }
         if self.wedged {
             out.push_str("\nWriters stood still, and no compaction was left that could have released them.\n");
         }
@@ -403,6 +434,7 @@ impl Recorder {
             runs: 0.0,
             space: 0.0,
             tph: None,
+            fast: None,
             levels: Vec::new(),
             wedged: false,
             samples: Vec::new(),
@@ -464,6 +496,13 @@ impl Recorder {
         r.busy_share[threads.min(last)] += step;
     }
 
+    /// `step` seconds with this use of the cores and devices each second, and so much on the fast one.
+    pub fn used(&mut self, step: f64, used: &crate::fast::Use, held: crate::fast::Held) {
+        self.part.used.add(used, step);
+        self.part.fast_bytes = self.part.fast_bytes.max(held.bytes);
+        self.part.triggers = held.triggers;
+    }
+
     /// `step` seconds in which users did so many lookups and seeks a second.
     pub fn read(&mut self, step: f64, reads: f64, seeks: f64) {
         self.report.reads += reads * step;
@@ -515,6 +554,7 @@ impl Recorder {
         p.write_rate /= seconds;
         p.stalled /= seconds;
         p.busy.iter_mut().for_each(|b| *b /= seconds);
+        p.used.scale(1.0 / seconds);
         (p.runs, p.space, p.debt) = (runs, space, scores.pending_bytes as f64);
         (p.lookup, p.seek) = (lookup, seek);
         p.write_amplification = r.write_amplification();
@@ -522,6 +562,8 @@ impl Recorder {
         if r.samples.len() >= SAMPLES_MAX && r.settings.sample_every == 0.0 {
             let halved = r.samples.chunks(2).map(|pair| match pair {
                 [a, b] => Sample {
+                    used: a.used.mean(&b.used),
+                    fast_bytes: a.fast_bytes.max(b.fast_bytes),
                     write_rate: (a.write_rate + b.write_rate) / 2.0,
                     stalled: (a.stalled + b.stalled) / 2.0,
                     busy: a.busy.iter().zip(&b.busy).map(|(x, y)| (x + y) / 2.0).collect(),

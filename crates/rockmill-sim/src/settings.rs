@@ -112,6 +112,8 @@ pub struct Settings {
     pub delayed_write_rate: u64,
     /// Seconds between samples; 0 chooses.
     pub sample_every: f64,
+    /// A fast device in front of this one.
+    pub fast: Option<crate::fast::Fast>,
     /// Of jitter in how long jobs take.
     pub seed: u64,
     /// The column family's options.
@@ -170,6 +172,7 @@ impl Default for Settings {
             read_bytes: 4096,
             delayed_write_rate: 16 << 20,
             sample_every: 0.0,
+            fast: None,
             seed: 1,
             options: Options::default().cf,
         }
@@ -245,6 +248,9 @@ impl Settings {
         if self.threads == 0 || self.threads > 1024 || self.subcompactions == 0 || self.subcompactions > 1024 {
             return bad("threads and subcompactions must be 1 to 1024".to_owned());
         }
+        if let Some(fast) = &self.fast {
+            fast.check(self)?;
+        }
         if self.key_bytes == 0 {
             return bad("keys must have at least one byte".to_owned());
         }
@@ -267,7 +273,7 @@ impl Settings {
         } else if self.write_bytes == 0 {
             self.write_bytes = self.data_bytes.min(100 << 30);
         }
-        let mut notes = Vec::new();
+        let mut notes = crate::fast::size_up(self);
         let tables = |o: &CfOptions| {
             let o_mult = u64::from(o.target_file_size_multiplier.max(1).unsigned_abs());
             let steps = if o.dynamic_sizes() { 4 } else { 5 };

@@ -9,6 +9,10 @@ pub struct Cost {
     pub read: f64,
     /// Bytes written.
     pub write: f64,
+    /// Bytes read from the fast device, where there is one.
+    pub fast_read: f64,
+    /// Bytes written to it.
+    pub fast_write: f64,
 }
 
 /// Resources per second.
@@ -22,24 +26,28 @@ pub struct Capacity {
     pub write: f64,
     /// Bytes read and written.
     pub total: f64,
+    /// The same three of the fast device.
+    pub fast: [f64; 3],
 }
 
 /// Units per second for each of `wishes`, (most units per second, cost of a unit): all have the same part of what they
 /// wish until a resource is used up; those that need none of it go on (progressive filling).
 pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
-    let mut left = [capacity.cores, capacity.read, capacity.write, capacity.total];
-    let needs = |c: &Cost| [c.cpu, c.read, c.write, c.read + c.write];
+    let [fast_read, fast_write, fast_total] = capacity.fast;
+    let mut left = [capacity.cores, capacity.read, capacity.write, capacity.total, fast_read, fast_write, fast_total];
+    let needs =
+        |c: &Cost| [c.cpu, c.read, c.write, c.read + c.write, c.fast_read, c.fast_write, c.fast_read + c.fast_write];
     let mut rates = vec![0.0; wishes.len()];
     let mut open: Vec<usize> = (0..wishes.len()).filter(|&i| wishes[i].0 > 0.0).collect();
     let mut filled = 0.0;
     while !open.is_empty() && filled < 1.0 {
-        let mut demand = [0.0; 4];
+        let mut demand = [0.0; 7];
         for &i in &open {
             for (d, n) in demand.iter_mut().zip(needs(&wishes[i].1)) {
                 *d += wishes[i].0 * n;
             }
         }
-        let step = (0..4)
+        let step = (0..7)
             .filter(|&r| demand[r] > 0.0)
             .map(|r| (left[r].max(0.0) / demand[r], r))
             .min_by(|a, b| a.0.total_cmp(&b.0))
@@ -62,7 +70,7 @@ pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    const MACHINE: Capacity = Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0 };
+    const MACHINE: Capacity = Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0, fast: [10.0; 3] };
 
     #[test]
     fn what_is_free_is_given_and_what_is_short_is_shared() {
@@ -76,5 +84,8 @@ mod tests {
         // Both directions share the device.
         let (r, w) = (Cost { read: 1.0, ..Cost::default() }, Cost { write: 1.0, ..Cost::default() });
         assert_eq!(divide(&MACHINE, &[(100.0, r), (100.0, w)]), [75.0, 75.0]);
+        // The fast device is another one.
+        let fast = Cost { fast_read: 1.0, fast_write: 1.0, ..Cost::default() };
+        assert_eq!(divide(&MACHINE, &[(100.0, w), (100.0, fast)]), [100.0, 5.0]);
     }
 }

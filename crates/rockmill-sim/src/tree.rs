@@ -88,7 +88,7 @@ impl Tree {
         self.files.as_ref().map_or(0, |files| self.width(f) * files.count(f.number()) as u128)
     }
 
-    fn table(&mut self, output: Output, epoch: u64, run: u64, now: f64) -> Arc<FileMeta> {
+    fn table(&mut self, output: Output, epoch: u64, (path_id, run): (u32, u64), now: f64) -> Arc<FileMeta> {
         let number = self.next_number;
         self.next_number += 1;
         let (size, pieces) = match &mut self.files {
@@ -102,6 +102,7 @@ impl Tree {
             number,
             size,
             pieces,
+            path_id,
             smallest: key(extent.begin),
             largest: key(extent.end - 1),
             smallest_seqno: 1,
@@ -122,14 +123,14 @@ impl Tree {
     pub fn flush(&mut self, extent: Extent, now: f64) {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let table = self.table(Output::whole(extent), epoch, 0, now);
+        let table = self.table(Output::whole(extent), epoch, (0, 0), now);
         self.came(std::slice::from_ref(&table));
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
-    /// Adds tables to a level that was empty there.
-    pub fn fill(&mut self, level: usize, extents: Vec<Extent>) {
-        let tables: Vec<_> = extents.into_iter().map(|e| self.table(Output::whole(e), 1, 0, 0.0)).collect();
+    /// Adds tables to a level that was empty there, in this path of the options.
+    pub fn fill(&mut self, level: usize, path: u32, extents: Vec<Extent>) {
+        let tables: Vec<_> = extents.into_iter().map(|e| self.table(Output::whole(e), 1, (path, 0), 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
         self.came(&tables);
         put(Arc::make_mut(&mut self.version), level, tables);
@@ -153,7 +154,7 @@ impl Tree {
         match (job.deletion, job.trivial_move) {
             (true, _) => Vec::new(),
             (_, true) => job.input_files().map(|f| moved(f, job)).collect(),
-            _ => outputs.into_iter().map(|e| self.table(e, epoch, job.output_run, now)).collect(),
+            _ => outputs.into_iter().map(|e| self.table(e, epoch, (job.output_path, job.output_run), now)).collect(),
         }
     }
 

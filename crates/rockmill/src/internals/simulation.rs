@@ -13,7 +13,8 @@
 //!    and [`RunningCompactions::finish_merge`];
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
 //!    and, while a flush is in flight, by its [`pace`]; [`RunningCompactions::set_flush_bound`] is told what
-//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]).
+//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]);
+//! 5. where values stay in logs, asks an [`IndexSchedule`] when index tables are merged and flushed.
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -33,6 +34,7 @@ pub use crate::pacing::decide::{
 };
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};
+pub use crate::pacing::index_tables::{IndexQueues, IndexSchedule, ScheduleChange, Short, Triggers};
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
 pub use crate::table::TphSettings;

@@ -45,7 +45,10 @@ const MERGE_SCORE: f64 = 1.5;
 const FLUSH_SCORE: f64 = 3.0;
 /// Both queues were short for so long: there is time for more of both kinds of work.
 const IDLE_SECONDS: Seconds = 60.0;
-/// Time for a change to have an effect. An index merge takes some hundredths of a second.
+/// Time for a change to have an effect. An index merge takes some hundredths of a second. Simulated (44 fills and
+/// overwrites of 10 and 100 GB, 2 to 20 cores, a SATA SSD and a disk): half or twice of it changes throughput in three
+/// or four of them, by 6 % at most, as another seed does there. Without it triggers go two steps at once: -11 to +4 %,
+/// in 31 of them less than 0.5 %, and the longest wait is 70 ms instead of 50.
 const SETTLE_SECONDS: Seconds = 1.0;
 /// Steps of tables to be merged, and of these at most above what the option says.
 const MERGE_STEP: usize = 2;
@@ -59,6 +62,8 @@ const FLUSH_BYTES_MORE: u64 = 4;
 /// the logs is left. Simulated: from 0.3 to 0.75, and from 0.125 to 0.5, throughput changes by less than 0.5 %.
 const ROOM_BEGIN: f64 = 0.5;
 const ROOM_END: f64 = 0.25;
+/// So many flushes of full index tables may be due before writers stop.
+const FLUSHES_MAX: usize = 8;
 
 /// When something is done with full index tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +72,13 @@ pub struct Triggers {
     pub merge: usize,
     /// Those with so much memory are flushed (the paper's `data_flush_trigger_size`, DFTS).
     pub flush_bytes: u64,
+}
+
+impl Triggers {
+    /// Bytes of memory of full tables, of `size` each, at which writers stop.
+    pub fn memory_max(self, size: usize) -> usize {
+        (self.flush_bytes as usize).max(size).saturating_mul(FLUSHES_MAX)
+    }
 }
 
 /// What waits.

@@ -19,9 +19,6 @@ use crate::pacing::index_tables::Triggers;
 /// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
 
-/// So many flushes of full index tables may be due before writers stop.
-const FLUSHES_MAX: usize = 8;
-
 /// Memtables that keep where values are in the log, instead of the values: index tables (DecouKV, section 3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexTables {
@@ -39,7 +36,7 @@ pub(crate) struct IndexTables {
 impl IndexTables {
     /// Bytes of memory of full ones at which writers stop.
     pub fn memory_max(&self) -> usize {
-        (self.given.flush_bytes as usize).max(self.size).saturating_mul(FLUSHES_MAX)
+        self.given.memory_max(self.size)
     }
 
     /// Empty logs.
