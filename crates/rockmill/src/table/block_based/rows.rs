@@ -101,11 +101,11 @@ impl BlockBasedTable {
     pub(super) fn keep(
         &self,
         handle: BlockHandle,
-        block: CachedBlock,
+        block: Arc<CachedBlock>,
         ikey: &[u8],
         ro: TableReadOptions,
     ) -> Result<Arc<CachedBlock>> {
-        let Some((cache, id)) = self.cache.as_ref().filter(|_| ro.fill_cache) else { return Ok(Arc::new(block)) };
+        let Some((cache, id)) = self.cache.as_ref().filter(|_| ro.fill_cache) else { return Ok(block) };
         if cache.row_choice().keeps_rows()
             && let Some(row) = self.row_out_of(handle, &block, ikey)
         {
@@ -114,7 +114,6 @@ impl BlockBasedTable {
             cache.insert_row(*id, handle.offset, key::user_key(ikey), Arc::clone(&row))?;
             return Ok(row);
         }
-        let block = Arc::new(block);
         self.count_add(&block);
         cache.insert(*id, handle.offset, Arc::clone(&block))?;
         Ok(block)
