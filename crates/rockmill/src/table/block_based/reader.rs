@@ -236,11 +236,25 @@ impl BlockBasedTable {
     ) -> Result<bool> {
         let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
         let data = block.data();
-        let wrap = |e| self.blocks.error(handle, &e);
         // In a later block all entries are behind `ikey`, so that this finds the first.
-        if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(wrap)? {
+        if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(|e| self.blocks.error(handle, &e))? {
             return Ok(false);
         }
+        self.offer_from(cursor, data, handle, block, ikey, ctx)
+    }
+
+    /// The same from where the cursor stands in the block's `data`, at or behind `ikey`.
+    #[inline(always)]
+    pub(super) fn offer_from(
+        &self,
+        cursor: &mut BlockCursor,
+        data: &[u8],
+        handle: BlockHandle,
+        block: &Arc<CachedBlock>,
+        ikey: &[u8],
+        ctx: &mut GetContext<'_>,
+    ) -> Result<bool> {
+        let wrap = |e| self.blocks.error(handle, &e);
         while cursor.valid() {
             let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
             let same = self.cmp.is_same_user_key(key.user_key, key::user_key(ikey));
