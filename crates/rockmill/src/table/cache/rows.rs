@@ -12,12 +12,13 @@
 //! 2. Seeks and scans put blocks into the cache in any case. A lookup asks for the row, then for the block, so it finds
 //!    these.
 //! 3. When rows are kept no longer, those that are there are looked for until most of them will have been evicted.
-//! 4. What else is charged to the cache is taken off the trials' bytes, but for indexes and filters.
+//! 4. What else is charged to the cache is taken off the trials' bytes: other memory, indexes and filters.
 //!
 //! Simulated with YCSB's generators and a cache of an eighth of the data (values of 1,000 bytes, all of it in tables),
 //! rows save a third of the reads of "latest" and a twenty-fifth of those of "zipfian", half of which are spread over
 //! all keys; where whole blocks or ranges of keys are hot, or none, blocks are better by 2 to 20 %.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use quick_cache::unsync::Cache as Shard;
@@ -168,9 +169,9 @@ pub(crate) struct RowChoice {
     state: AtomicU8,
     /// Blocks whose hash has none of these bits take part in the trials.
     sample: AtomicU64,
-    /// Bytes of the cache, and those of them that are charged for other memory.
+    /// Bytes of the cache, and those of them that are charged for other memory, indexes and filters.
     capacity: AtomicU64,
-    charged: AtomicU64,
+    charged: Arc<AtomicU64>,
     /// Made when the first read takes part.
     trials: Apart<Mutex<Option<Box<Trials>>>>,
 }
@@ -187,7 +188,7 @@ impl RowChoice {
             state: AtomicU8::new(HAS_ROOM),
             sample: AtomicU64::new((1 << sample_bits(capacity)) - 1),
             capacity: AtomicU64::new(capacity),
-            charged: AtomicU64::new(0),
+            charged: Arc::default(),
             trials: Apart(Mutex::new(None)),
         }
     }
@@ -213,6 +214,11 @@ impl RowChoice {
     /// So many bytes are charged no longer.
     pub fn discharge(&self, bytes: u64) {
         self.charged.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Where charges are counted: of indexes and filters by those who see them come and go.
+    pub fn charged(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.charged)
     }
 
     fn trial_bytes(&self) -> u64 {
