@@ -7,7 +7,7 @@ use rockmill_format::key::{ParsedInternalKey, SequenceNumber, ValueType};
 use crate::error::{Error, Result};
 pub(crate) use crate::iter::seek_reads::WantedBlock;
 use crate::merge_operator::{self, MergeOperator};
-use crate::table::CachedBlock;
+use crate::table::{CachedBlock, HeldBlocks};
 
 /// A value found by a lookup: pinned in its block, or copied.
 #[derive(Debug, Clone)]
@@ -128,15 +128,15 @@ pub struct GetContext<'a> {
     pub found_seq: SequenceNumber,
     /// Entries of the key that were offered.
     pub offered: u32,
-    /// Set for a lookup that gives way to others instead of reading a block.
-    pub(crate) waiting: Option<Box<Waiting>>,
+    /// Set for a lookup among others, which may give way to them instead of reading a block.
+    pub(crate) waiting: Option<Box<Waiting<'a>>>,
     /// Set for a lookup whose values in files are read with those of others, when it has ended.
     pub(crate) late: Option<LateValues>,
 }
 
-/// What a lookup waits for, and where it goes on.
+/// What a lookup among others waits for, and where it goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Waiting<'a> {
     /// The block that it needs; whoever reads it takes this away.
     pub wanted: Option<WantedBlock>,
     /// The bytes of that block, with its trailer.
@@ -145,6 +145,8 @@ pub(crate) struct Waiting {
     pub alone: bool,
     /// Where in the table it goes on, when it comes back.
     pub resume: Option<Resume>,
+    /// What the lookups before it have read.
+    pub held: Option<&'a HeldBlocks>,
 }
 
 /// A place in a table.

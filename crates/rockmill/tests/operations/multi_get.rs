@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill::statistics::{Histogram, StatsLevel};
-use rockmill::{BlockBasedOptions, Db, ErrorKind, MergeEngine, Options, ReadOptions};
+use rockmill::{BlockBasedOptions, Cache, Db, ErrorKind, MergeEngine, Options, ReadOptions};
 use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
@@ -221,4 +221,65 @@ fn many_lookups_read_no_more_bytes_than_one_after_another() {
     let most = keys.len() as u64 * (4096 + 1100 + 2 * block);
     assert!(together.read_bytes <= most, "{together:?}, with blocks of {block} bytes");
     assert!(together.reads <= alone.reads, "{together:?} {alone:?}");
+}
+
+#[test]
+fn a_call_reads_each_block_once_whatever_the_cache_keeps() {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let open = |engine, cache: Option<&Cache>| {
+        let mut o = reads_past_the_page_cache(Arc::new(fs.clone()), engine);
+        o.set_compression_type(rockmill::CompressionType::None);
+        let mut t = BlockBasedOptions::default();
+        t.set_block_size(512);
+        match cache {
+            Some(cache) => t.set_block_cache(cache),
+            None => t.disable_cache(),
+        }
+        o.set_block_based_table_factory(&t);
+        (Db::open(&o, "/db").unwrap(), o)
+    };
+    // Three sorted runs, and no filters: most lookups go on from one run's block to the next run's.
+    let (db, _) = open(MergeEngine::Auto, None);
+    for (step, part) in [(1, "old"), (3, "+new"), (7, "+newest")] {
+        for i in (0..3_000).step_by(step) {
+            let value = format!("{part}{}", "v".repeat(40));
+            if step == 1 { db.put(key(i), value).unwrap() } else { db.merge(key(i), value).unwrap() }
+        }
+        db.flush().unwrap();
+        if step == 1 {
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        }
+    }
+    let keys: Vec<String> = (0..3_000).map(key).collect();
+    let expected: Vec<_> = keys.iter().map(|k| db.get(k).unwrap().unwrap()).collect();
+    drop(db);
+    let mut dont_fill = ReadOptions::default();
+    dont_fill.fill_cache(false);
+    for engine in [MergeEngine::Auto, MergeEngine::Pread] {
+        let read = |cache: Option<&Cache>, options: &ReadOptions| {
+            let (db, o) = open(engine, cache);
+            // Opens the tables.
+            db.multi_get_opt(&keys, &dont_fill).into_iter().for_each(|v| assert!(v.unwrap().is_some()));
+            let before = fs.counts();
+            let values = db.multi_get_opt(&keys, options);
+            let counts = fs.counts() - before;
+            for ((key, value), expected) in keys.iter().zip(values).zip(&expected) {
+                assert_eq!(value.unwrap().as_ref(), Some(expected), "{key}");
+            }
+            let together = o.get_histogram_data(Histogram::FileReadMultigetMicros).count();
+            assert_eq!(together > 3, engine == MergeEngine::Auto, "{engine:?}, {together}");
+            counts.read_bytes
+        };
+        let cache = || Cache::new_lru_cache(8 << 20);
+        let fill = ReadOptions::default();
+        let once = read(Some(&cache()), &fill);
+        assert!(once > 100_000, "{once} bytes of blocks");
+        let rows = cache();
+        rockmill::internals::keep_rows(&rows);
+        assert_eq!(read(Some(&rows), &fill), once, "{engine:?}, rows");
+        assert_eq!(read(Some(&rows), &fill), once, "{engine:?}, rows of another open of the database");
+        assert_eq!(read(Some(&cache()), &dont_fill), once, "{engine:?}, the cache is not filled");
+        assert_eq!(read(Some(&Cache::new_lru_cache(0)), &fill), once, "{engine:?}, a cache without room");
+        assert_eq!(read(None, &fill), once, "{engine:?}, no cache");
+    }
 }

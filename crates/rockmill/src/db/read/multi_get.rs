@@ -8,6 +8,7 @@
 //! 3. The lookups go on with their blocks. Those that need another one, of the next level, wait again: step 2.
 //!
 //! 4. Values that are in logs (index tables) are left until their lookup has ended, and then read in the same way.
+//! 5. A block that the cache does not keep is held for the lookups that follow, so that a call reads it once.
 //!
 //! Where there is no ring, where only one lookup waits, and where a read failed, lookups read for themselves.
 
@@ -26,6 +27,7 @@ use crate::error::Result;
 use crate::iter::get::{GetContext, GetState, PinnedValue, Waiting, WantedBlock};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
+use crate::table::HeldBlocks;
 
 /// Lookups that wait at a time: more bring a device nothing, and each has its key and findings in memory.
 const WAITING_MAX: usize = 128;
@@ -68,7 +70,9 @@ struct Many<'k, 'o> {
     /// What they want.
     late_bytes: usize,
     /// To be used by the next lookup.
-    spare: Option<Box<Waiting>>,
+    spare: Option<Box<Waiting<'k>>>,
+    /// What its lookups have read; `None` where there is only one.
+    held: Option<&'k HeldBlocks>,
     io: Option<LentRing>,
 }
 
@@ -87,6 +91,7 @@ impl DbInner {
             cf_a.id.cmp(&cf_b.id).then_with(|| cf_a.cmp.compare_user(a, b))
         });
         let batched = keys.len() > 1 && !options.cache_only && self.live().merge_engine != MergeEngine::Pread;
+        let held = HeldBlocks::default();
         let mut many = Many {
             db: self,
             options,
@@ -96,6 +101,7 @@ impl DbInner {
             late: Vec::new(),
             late_bytes: 0,
             spare: None,
+            held: Some(&held).filter(|_| keys.len() > 1),
             io: batched.then(|| self.engines.lookups.lend(&self.opts.fs, &self.opts.clock)).flatten(),
         };
         for index in order {
@@ -125,8 +131,10 @@ impl<'k> Many<'k, '_> {
         if self.db.get_from_memory::<true>(&version, lookup.as_bytes(), &mut ctx) {
             return self.end(index, cf, ctx);
         }
-        if self.io.is_some() {
-            ctx.waiting = Some(self.spare.take().unwrap_or_default());
+        if self.held.is_some() {
+            let waiting = ctx.waiting.insert(self.spare.take().unwrap_or_default());
+            waiting.alone = self.io.is_none();
+            waiting.held = self.held;
         }
         self.go_on(Lookup { index, cf, version, key: lookup, ctx, place: LookupPosition::default() });
     }

@@ -236,11 +236,25 @@ impl BlockBasedTable {
     ) -> Result<bool> {
         let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
         let data = block.data();
-        let wrap = |e| self.blocks.error(handle, &e);
         // In a later block all entries are behind `ikey`, so that this finds the first.
-        if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(wrap)? {
+        if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(|e| self.blocks.error(handle, &e))? {
             return Ok(false);
         }
+        self.offer_from(cursor, data, handle, block, ikey, ctx)
+    }
+
+    /// The same from where the cursor stands in the block's `data`, at or behind `ikey`.
+    #[inline(always)]
+    pub(super) fn offer_from(
+        &self,
+        cursor: &mut BlockCursor,
+        data: &[u8],
+        handle: BlockHandle,
+        block: &Arc<CachedBlock>,
+        ikey: &[u8],
+        ctx: &mut GetContext<'_>,
+    ) -> Result<bool> {
+        let wrap = |e| self.blocks.error(handle, &e);
         while cursor.valid() {
             let key = ParsedInternalKey::parse(cursor.key()).map_err(wrap)?;
             let same = self.cmp.is_same_user_key(key.user_key, key::user_key(ikey));
@@ -299,7 +313,7 @@ impl BlockBasedTable {
             self.count_hit(&block);
             return Ok(block);
         }
-        self.read_block(handle, ikey, ro)
+        self.read_and_keep(handle, ikey, ro)
     }
 
     /// A data block from the cache or as it was read for this lookup; `None` when it must be read, which `ctx` then
@@ -313,9 +327,7 @@ impl BlockBasedTable {
         ro: TableReadOptions,
         ctx: &mut GetContext<'_>,
     ) -> Result<Option<Arc<CachedBlock>>> {
-        let Some(waiting) = ctx.waiting.as_mut().filter(|w| !w.alone) else {
-            return self.block(handle, ikey, ro).map(Some);
-        };
+        let Some(waiting) = &mut ctx.waiting else { return self.block(handle, ikey, ro).map(Some) };
         let arrived = waiting.arrived.take();
         if let Some((cache, id)) = &self.cache
             && let Some(block) = cache.get(*id, handle.offset)
@@ -323,37 +335,58 @@ impl BlockBasedTable {
             self.count_hit(&block);
             return Ok(Some(block));
         }
+        let BlockFile { file, path, .. } = &self.blocks;
         let len = self.blocks.len_with_trailer(handle)?;
-        match arrived {
-            Some(raw) if raw.len() == len => {
-                if self.cache.is_some() {
-                    self.statistics().add(Ticker::BlockCacheDataMiss, 1);
-                }
-                let block = self.blocks.decode_data_block(handle, raw, ro.verify_checksums)?;
-                self.keep(handle, block, ikey, ro).map(Some)
+        let held = waiting.held.and_then(|held| held.take(file, handle.offset));
+        let block = match (held, arrived) {
+            (Some(block), _) => {
+                self.count_miss();
+                block
             }
-            _ => {
-                let BlockFile { file, path, .. } = &self.blocks;
+            (None, Some(raw)) if raw.len() == len => {
+                self.count_miss();
+                Arc::new(self.blocks.decode_data_block(handle, raw, ro.verify_checksums)?)
+            }
+            (None, _) if waiting.alone => Arc::new(self.read_block(handle, ro)?),
+            (None, _) => {
                 let (file, path) = (Arc::clone(file), path.clone());
                 waiting.wanted = Some(WantedBlock { file, path, offset: handle.offset, len, grows: false });
                 waiting.resume = Some(Resume { at, filtered: false });
-                Ok(None)
+                return Ok(None);
             }
+        };
+        let kept = self.keep(handle, Arc::clone(&block), ikey, ro);
+        if let Some(held) = waiting.held
+            && !self.cache.as_ref().is_some_and(|(cache, id)| cache.contains(*id, handle.offset))
+        {
+            held.put(file, handle.offset, block);
+        }
+        kept.map(Some)
+    }
+
+    /// A data block was not found in the cache.
+    fn count_miss(&self) {
+        if self.cache.is_some() {
+            self.statistics().add(Ticker::BlockCacheDataMiss, 1);
         }
     }
 
     #[cold]
-    fn read_block(&self, handle: BlockHandle, ikey: &[u8], ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
-        if self.cache.is_some() {
-            self.statistics().add(Ticker::BlockCacheDataMiss, 1);
-        }
+    fn read_and_keep(&self, handle: BlockHandle, ikey: &[u8], ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
+        let block = self.read_block(handle, ro)?;
+        self.keep(handle, Arc::new(block), ikey, ro)
+    }
+
+    /// A data block, which the cache does not have, from the file.
+    fn read_block(&self, handle: BlockHandle, ro: TableReadOptions) -> Result<CachedBlock> {
+        self.count_miss();
         if ro.cache_only {
             return Err(self.not_in_cache(handle));
         }
         let began = self.statistics().start_now();
         let block = self.blocks.read_data_block(handle, ro.verify_checksums)?;
         self.statistics().stop_now(Histogram::ReadBlockGetMicros, began);
-        self.keep(handle, block, ikey, ro)
+        Ok(block)
     }
 
     pub(super) fn not_in_cache(&self, handle: BlockHandle) -> Error {

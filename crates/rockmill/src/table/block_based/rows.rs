@@ -32,19 +32,14 @@ impl BlockBasedTable {
         ctx: &mut GetContext<'_>,
         cursor: &mut Option<Box<BlockCursor>>,
     ) -> Result<bool> {
-        let block = match self.cached_row(handle, ikey, cursor) {
-            Some(row) => {
-                if let Some(waiting) = &mut ctx.waiting {
-                    waiting.arrived = None;
-                }
-                row
+        let (block, undecided) = match self.offer_cached_row(handle, ikey, ctx, cursor)? {
+            Some(row) => row,
+            None => {
+                let Some(block) = self.block_for(handle, at, ikey, ro, ctx)? else { return Ok(false) };
+                let undecided = self.offer_entries(handle, &block, ikey, ctx, cursor)?;
+                (block, undecided)
             }
-            None => match self.block_for(handle, at, ikey, ro, ctx)? {
-                Some(block) => block,
-                None => return Ok(false),
-            },
         };
-        let undecided = self.offer_entries(handle, &block, ikey, ctx, cursor)?;
         if let Some((cache, id)) = self.watching_cache().filter(|_| ro.fill_cache) {
             cache.tell_read(id, handle.offset, || self.use_by_lookup(&block, ikey));
         }
@@ -73,27 +68,39 @@ impl BlockBasedTable {
         }
     }
 
-    /// The row of a lookup's user key out of a block, if the cache has it.
-    fn cached_row(
+    /// Offers the entries of the row of a lookup's user key out of a block, if the cache has it. Gives the row, and what
+    /// [`Self::offer_entries`] gives.
+    fn offer_cached_row(
         &self,
         handle: BlockHandle,
         ikey: &[u8],
+        ctx: &mut GetContext<'_>,
         cursor: &mut Option<Box<BlockCursor>>,
-    ) -> Option<Arc<CachedBlock>> {
-        let (cache, id) = self.watching_cache().filter(|(cache, _)| cache.row_choice().has_rows())?;
+    ) -> Result<Option<(Arc<CachedBlock>, bool)>> {
+        let Some((cache, id)) = self.watching_cache().filter(|(cache, _)| cache.row_choice().has_rows()) else {
+            return Ok(None);
+        };
         let user_key = key::user_key(ikey);
-        let row = cache.get_row(id, handle.offset, user_key)?;
-        if row.row_of()?.offset != handle.offset {
-            return None;
+        let Some(row) = cache.get_row(id, handle.offset, user_key) else { return Ok(None) };
+        if row.row_of().is_none_or(|of| of.offset != handle.offset) {
+            return Ok(None);
         }
         let cursor = reset_cursor(cursor, row.layout(), self.data_kind());
-        cursor.seek_to_first(row.data()).ok()?;
-        if !cursor.valid() || !self.cmp.is_same_user_key(key::user_key(cursor.key()), user_key) {
-            return None;
+        let is_there = cursor.seek_to_first(row.data()).is_ok() && cursor.valid();
+        if !is_there || !self.cmp.is_same_user_key(key::user_key(cursor.key()), user_key) {
+            return Ok(None);
         }
         cache.row_answers();
         self.count_hit(&row);
-        Some(row)
+        if let Some(waiting) = &mut ctx.waiting {
+            waiting.arrived = None;
+        }
+        // The cursor is at the newest entry. Most rows have no other one; a snapshot may be older than it.
+        if key::tag(cursor.key()) > key::tag(ikey) {
+            cursor.seek(row.data(), ikey, &self.cmp).map_err(|e| self.blocks.error(handle, &e))?;
+        }
+        let undecided = self.offer_from(cursor, row.data(), handle, &row, ikey, ctx)?;
+        Ok(Some((row, undecided)))
     }
 
     /// Puts what a lookup of `ikey` read into the cache, the block or the row, and gives it back: what the lookup's
@@ -101,11 +108,11 @@ impl BlockBasedTable {
     pub(super) fn keep(
         &self,
         handle: BlockHandle,
-        block: CachedBlock,
+        block: Arc<CachedBlock>,
         ikey: &[u8],
         ro: TableReadOptions,
     ) -> Result<Arc<CachedBlock>> {
-        let Some((cache, id)) = self.cache.as_ref().filter(|_| ro.fill_cache) else { return Ok(Arc::new(block)) };
+        let Some((cache, id)) = self.cache.as_ref().filter(|_| ro.fill_cache) else { return Ok(block) };
         if cache.row_choice().keeps_rows()
             && let Some(row) = self.row_out_of(handle, &block, ikey)
         {
@@ -114,7 +121,6 @@ impl BlockBasedTable {
             cache.insert_row(*id, handle.offset, key::user_key(ikey), Arc::clone(&row))?;
             return Ok(row);
         }
-        let block = Arc::new(block);
         self.count_add(&block);
         cache.insert(*id, handle.offset, Arc::clone(&block))?;
         Ok(block)

@@ -12,16 +12,17 @@
 //! 2. Seeks and scans put blocks into the cache in any case. A lookup asks for the row, then for the block, so it finds
 //!    these.
 //! 3. When rows are kept no longer, those that are there are looked for until most of them will have been evicted.
-//! 4. What else is charged to the cache is taken off the trials' bytes, but for indexes and filters.
+//! 4. What else is charged to the cache is taken off the trials' bytes: other memory, indexes and filters.
 //!
 //! Simulated with YCSB's generators and a cache of an eighth of the data (values of 1,000 bytes, all of it in tables),
 //! rows save a third of the reads of "latest" and a twenty-fifth of those of "zipfian", half of which are spread over
 //! all keys; where whole blocks or ranges of keys are hot, or none, blocks are better by 2 to 20 %.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use quick_cache::unsync::Cache as Shard;
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
 use super::FoldHash;
 use crate::sync::Mutex;
@@ -69,22 +70,50 @@ impl Weighter<u64, u32> for ByCharge {
     }
 }
 
+/// The entry that stands for what else is charged to the cache: as there, nothing pushes it out. The hashes of blocks
+/// that take part have zeros at the end.
+const CHARGED: u64 = u64::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct ChargedStays;
+
+impl Lifecycle<u64, u32> for ChargedStays {
+    type RequestState = ();
+
+    fn is_pinned(&self, entry: &u64, _: &u32) -> bool {
+        *entry == CHARGED
+    }
+}
+
 /// A cache without data, and how often it lacked what was asked for.
 struct Trial {
-    cache: Shard<u64, u32, ByCharge, FoldHash>,
+    cache: Shard<u64, u32, ByCharge, FoldHash, ChargedStays>,
     misses: u64,
 }
 
 impl Trial {
-    fn new(capacity: u64) -> Self {
+    fn new(capacity: u64, charged: u64) -> Self {
         let shape = OptionsBuilder::new()
             .shards(1)
             .estimated_items_capacity((capacity / BLOCK_BYTES).max(32) as usize)
             .weight_capacity(capacity)
             .build()
             .unwrap_or_else(|e| unreachable!("capacities are set: {e}"));
-        let cache = Shard::with_options(shape, ByCharge, FoldHash, Default::default());
-        Self { cache, misses: 0 }
+        let mut trial = Self { cache: Shard::with_options(shape, ByCharge, FoldHash, ChargedStays), misses: 0 };
+        trial.charge(charged);
+        trial
+    }
+
+    /// So many of its bytes are for other memory. (Not by changing the capacity: each time a cache does, it remembers
+    /// fewer of the entries that it evicted.)
+    fn charge(&mut self, charged: u64) {
+        self.cache.insert(CHARGED, charged.min(self.cache.capacity()) as u32);
+    }
+
+    /// Bytes for blocks or rows, and how many it has.
+    fn has_room_for(&self) -> (u64, usize) {
+        let charged = self.cache.peek(&CHARGED).copied().unwrap_or(0);
+        (self.cache.capacity() - u64::from(charged), self.cache.len() - 1)
     }
 
     fn has(&self, entry: u64) -> bool {
@@ -107,8 +136,9 @@ struct Trials {
 }
 
 impl Trials {
-    fn new(capacity: u64) -> Self {
-        Self { blocks: Trial::new(capacity), rows: Trial::new(capacity), reads: 0, since_rows: 0 }
+    fn new(capacity: u64, charged: u64) -> Self {
+        let new = || Trial::new(capacity, charged);
+        Self { blocks: new(), rows: new(), reads: 0, since_rows: 0 }
     }
 
     fn read(&mut self, block: u64, of: BlockUse) {
@@ -135,11 +165,14 @@ impl Trials {
         self.reads = 0;
         self.blocks.misses -= blocks / 8;
         self.rows.misses -= rows / 8;
-        self.since_rows += 1;
+        self.since_rows = self.since_rows.saturating_add(1);
         let margin = (blocks.max(rows) / GAIN_PART).max((blocks + rows).isqrt());
-        let says_something = blocks + rows >= MISSES_MIN && self.blocks.cache.len() >= TRIAL_BLOCKS_MIN;
+        let (bytes, held) = self.blocks.has_room_for();
+        let says_something = blocks + rows >= MISSES_MIN && bytes >= TRIAL_BYTES_MIN && held >= TRIAL_BLOCKS_MIN;
+        // Half, so that what is about there does not change back and forth.
+        let is_small = bytes < TRIAL_BYTES_MIN / 2 || (blocks >= MISSES_MIN && held < TRIAL_BLOCKS_MIN / 2);
         match now {
-            KEEPS_ROWS if says_something && rows > blocks + margin => {
+            KEEPS_ROWS if is_small || says_something && rows > blocks + margin => {
                 self.since_rows = 0;
                 LOOKS_FOR_ROWS
             }
@@ -149,12 +182,9 @@ impl Trials {
         }
     }
 
-    fn set_capacity(&mut self, capacity: u64) {
-        for trial in [&mut self.blocks, &mut self.rows] {
-            if trial.cache.capacity() != capacity {
-                trial.cache.set_capacity(capacity);
-            }
-        }
+    fn charge(&mut self, charged: u64) {
+        self.blocks.charge(charged);
+        self.rows.charge(charged);
     }
 }
 
@@ -168,9 +198,9 @@ pub(crate) struct RowChoice {
     state: AtomicU8,
     /// Blocks whose hash has none of these bits take part in the trials.
     sample: AtomicU64,
-    /// Bytes of the cache, and those of them that are charged for other memory.
+    /// Bytes of the cache, and those of them that are charged for other memory, indexes and filters.
     capacity: AtomicU64,
-    charged: AtomicU64,
+    charged: Arc<AtomicU64>,
     /// Made when the first read takes part.
     trials: Apart<Mutex<Option<Box<Trials>>>>,
 }
@@ -187,7 +217,7 @@ impl RowChoice {
             state: AtomicU8::new(HAS_ROOM),
             sample: AtomicU64::new((1 << sample_bits(capacity)) - 1),
             capacity: AtomicU64::new(capacity),
-            charged: AtomicU64::new(0),
+            charged: Arc::default(),
             trials: Apart(Mutex::new(None)),
         }
     }
@@ -215,14 +245,22 @@ impl RowChoice {
         self.charged.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn trial_bytes(&self) -> u64 {
+    /// Where charges are counted: of indexes and filters by those who see them come and go.
+    pub fn charged(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.charged)
+    }
+
+    /// Bytes of a trial, and those of them that are charged.
+    fn trial_bytes(&self) -> (u64, u64) {
         let capacity = self.capacity.load(Ordering::Relaxed);
-        capacity.saturating_sub(self.charged.load(Ordering::Relaxed)) >> sample_bits(capacity)
+        let charged = self.charged.load(Ordering::Relaxed).min(capacity);
+        (capacity >> sample_bits(capacity), charged >> sample_bits(capacity))
     }
 
     /// The cache is full.
     pub fn is_full(&self) {
-        if !self.watches() && self.trial_bytes() >= TRIAL_BYTES_MIN {
+        let (capacity, charged) = self.trial_bytes();
+        if !self.watches() && capacity - charged >= TRIAL_BYTES_MIN {
             self.state.store(KEEPS_BLOCKS, Ordering::Relaxed);
         }
     }
@@ -263,10 +301,11 @@ impl RowChoice {
     fn play(&self, block: u64, of: BlockUse) {
         // Where threads meet, one of their reads does not take part.
         let Some(mut trials) = self.trials.0.try_lock() else { return };
-        let trials = trials.get_or_insert_with(|| Box::new(Trials::new(self.trial_bytes())));
+        let (capacity, charged) = self.trial_bytes();
+        let trials = trials.get_or_insert_with(|| Box::new(Trials::new(capacity, charged)));
         trials.read(block, of);
         if trials.reads == WINDOW {
-            trials.set_capacity(self.trial_bytes());
+            trials.charge(charged);
             let now = self.state.load(Ordering::Relaxed);
             self.state.store(trials.verdict(now), Ordering::Relaxed);
         }
@@ -368,6 +407,55 @@ mod tests {
         choice.discharge(15 << 20);
         choice.is_full();
         assert!(choice.watches());
+    }
+
+    #[test]
+    fn trials_that_become_too_small_keep_blocks() {
+        let mut rng = Rng::with_seed(8);
+        let mut hot_keys = || rng.u64(0..3_000) * KEYS_OF_A_BLOCK;
+        let choice = full(1_000);
+        assert!(chosen(&choice, 200_000, &mut hot_keys));
+        // Memory elsewhere takes all of the cache, and more.
+        for charge in [4_200_000, 1 << 40] {
+            choice.charge(charge);
+            assert!(!chosen(&choice, 20_000, &mut hot_keys) && choice.has_rows());
+            choice.discharge(charge);
+            assert!(chosen(&choice, 200_000, &mut hot_keys));
+        }
+        // Blocks of another store, of which the trial holds two.
+        let mut rng = Rng::with_seed(9);
+        for _ in 0..20_000 {
+            let key = rng.u64(0..3_000);
+            choice.read(hash(key), || BlockUse { block_charge: 200_000, row: Some((hash(key), ROW)) });
+        }
+        assert!(!choice.keeps_rows());
+    }
+
+    #[test]
+    fn trials_remember_what_they_evicted_however_often_charges_change() {
+        let misses = |changes: u64| {
+            let choice = full(1_000);
+            let mut rng = Rng::with_seed(10);
+            // Blocks are read again and again for a while, and others once. A cache that remembers tells them apart when
+            // they are new. All take part.
+            let mut n = 0;
+            let mut reads = || {
+                for _ in 0..WINDOW {
+                    n += 1;
+                    let block = if rng.u8(0..10) < 7 { n / 20 + rng.u64(0..80) } else { rng.u64(1 << 40..) };
+                    choice.read(hash(block) & !63, || BlockUse { block_charge: BLOCK, row: None });
+                }
+            };
+            for _ in 0..160 {
+                reads();
+                choice.charge(changes * 64 * 1024);
+                reads();
+                choice.discharge(changes * 64 * 1024);
+            }
+            choice.trials.0.lock().as_ref().map_or(0, |trials| trials.blocks.misses)
+        };
+        let (alike, changing) = (misses(0), misses(1));
+        assert!(alike > 1_000 && changing * 20 < alike * 21, "{changing} misses of late, {alike} without charges");
     }
 
     #[test]

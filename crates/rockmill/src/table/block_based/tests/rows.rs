@@ -142,6 +142,33 @@ fn a_row_of_another_key_or_block_answers_nothing() {
 }
 
 #[test]
+fn rows_of_an_ingested_table_have_its_sequence_number() {
+    use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO};
+    let mut o = options(InternalKeyComparator::default());
+    o.properties.other.insert(EXTERNAL_VERSION.into(), 2u32.to_le_bytes().to_vec());
+    o.properties.other.insert(GLOBAL_SEQNO.into(), 77u64.to_le_bytes().to_vec());
+    let entry = |n: u64| {
+        let key = InternalKey::new(format!("{n:08}").as_bytes(), 0, ValueType::Value);
+        (key.as_bytes().to_vec(), vec![b'v'; 100])
+    };
+    let fs = MemFileSystem::new();
+    build(&fs, &o, &(0..200).map(entry).collect(), &Vec::new());
+    let cache = cache_of_rows(1 << 20);
+    let table = open_at(&fs, &o.path, &InternalKeyComparator::default(), Some(Arc::clone(&cache))).unwrap();
+    assert_eq!(table.global_seqno(), Some(77));
+    for n in (0..200).chain(0..200) {
+        let get = |seq| table_get(&table, TableReadOptions::default(), format!("{n:08}").as_bytes(), seq).1;
+        for seq in [0, 76] {
+            assert_eq!(get(seq), None, "{n} at {seq}");
+        }
+        for seq in [77, 78, MAX_SEQUENCE] {
+            assert_eq!(get(seq), Some(Some(vec![b'v'; 100])), "{n} at {seq}");
+        }
+    }
+    assert_eq!(cache.rows_held(), 200);
+}
+
+#[test]
 fn damage_is_told_where_rows_are_kept() {
     let fs = MemFileSystem::new();
     let o = options(InternalKeyComparator::default());
