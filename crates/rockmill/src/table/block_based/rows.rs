@@ -68,8 +68,8 @@ impl BlockBasedTable {
         }
     }
 
-    /// Offers the entries of the row of a lookup's user key out of a block, if the cache has it. Gives the row, and what
-    /// [`Self::offer_entries`] gives.
+    /// Offers the entries of the row of a lookup's user key out of a block, if the cache has it. Gives the row, and
+    /// what [`Self::offer_entries`] gives.
     fn offer_cached_row(
         &self,
         handle: BlockHandle,

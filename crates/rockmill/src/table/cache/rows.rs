@@ -436,8 +436,8 @@ mod tests {
         let misses = |changes: u64| {
             let choice = full(1_000);
             let mut rng = Rng::with_seed(10);
-            // Blocks are read again and again for a while, and others once. A cache that remembers tells them apart when
-            // they are new. All take part.
+            // Blocks are read again and again for a while, and others once. A cache that remembers tells them apart
+            // when they are new. All take part.
             let mut n = 0;
             let mut reads = || {
                 for _ in 0..WINDOW {
