@@ -145,14 +145,6 @@ impl<'a> Slot<'a> {
             None => Self::Inline(&[]),
         }
     }
-
-    /// Length of the value, in bytes.
-    pub fn value_len(self) -> usize {
-        match self {
-            Self::Inline(value) => value.len(),
-            Self::InLog(at) => at.len as usize,
-        }
-    }
 }
 
 impl Address {
