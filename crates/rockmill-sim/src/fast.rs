@@ -197,12 +197,13 @@ impl FullTables {
         self.tables.iter().map(|t| t.writes).sum()
     }
 
-    /// Looks at the queues. `filled`: writes in the table that is filled.
-    pub fn reschedule(&mut self, filled: f64, s: &Settings, now: f64) -> Option<ScheduleChange> {
+    /// Looks at the queues. `filled`: writes in the table that is filled. `tree_slows`: see [`IndexQueues`].
+    pub fn reschedule(&mut self, filled: f64, tree_slows: bool, s: &Settings, now: f64) -> Option<ScheduleChange> {
         let merge = self.rows().iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         // Logs that only the table that is filled needs are nothing that flushes are behind with.
         let logs = if self.tables.is_empty() { LogsNow::UNBOUNDED } else { self.logs(filled, s) };
-        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room: self.room(filled, logs, s) };
+        let room = self.room(filled, logs, s);
+        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room, tree_slows };
         self.schedule.as_mut()?.decide(queues, now)
     }
 

@@ -109,6 +109,11 @@ impl Orders {
     }
 }
 
+/// True where a column family's tree slows writers.
+pub fn tree_slows(load: TreeLoad, options: &CfOptions) -> bool {
+    !options.disable_auto_compactions && write_control(load, options).pressure > 0.0
+}
+
 /// See the module's text. `failed`: the database takes no writes because of a background error.
 pub fn decide<'a, O: Deref<Target = CfOptions>>(
     families: impl Iterator<Item = FamilyNow<'a, O>> + Clone,

@@ -468,9 +468,9 @@ impl FamilyFront {
     }
 
     /// Decides again when index tables are merged and flushed; gives what has changed.
-    pub fn reschedule(&self, logs: LogsNow, now: Seconds) -> Option<ScheduleChange> {
+    pub fn reschedule(&self, logs: LogsNow, tree_slows: bool, now: Seconds) -> Option<ScheduleChange> {
         let (mut schedule, queues) = self.schedule(logs)?;
-        let change = schedule.decide(queues, now);
+        let change = schedule.decide(IndexQueues { tree_slows, ..queues }, now);
         self.schedule.set(schedule);
         change
     }
@@ -482,7 +482,8 @@ impl FamilyFront {
         let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
         // Logs that others fill are nothing that this family's flushes are behind with.
         let logs = if self.sealed.is_empty() { LogsNow::UNBOUNDED } else { logs };
-        let queues = IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs) };
+        let queues =
+            IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs), tree_slows: false };
         Some((self.schedule.get(), queues))
     }
 
@@ -819,6 +820,6 @@ mod tests {
         let (options, memory) = (CfOptions::default(), FrontMemory::default());
         let mut front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
         (1..=9).for_each(|seq| fill(&mut front, &options, &memory, seq));
-        assert!(front.take_merge().is_none() && front.reschedule(LogsNow::UNBOUNDED, 0.0).is_none());
+        assert!(front.take_merge().is_none() && front.reschedule(LogsNow::UNBOUNDED, false, 0.0).is_none());
     }
 }

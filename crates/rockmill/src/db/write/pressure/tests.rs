@@ -169,7 +169,7 @@ fn what_levels_may_hold_counts_at_once() {
         // As where logs are full.
         let state = db.inner.state.lock();
         let full = LogsNow { newest: 100, others: 0, capacity: 100 };
-        let change = state.cfs[&0].front.reschedule(full, now).unwrap();
+        let change = state.cfs[&0].front.reschedule(full, false, now).unwrap();
         assert_eq!(change.level_factor, times);
     }
     db.inner.work_available.notify_all();
