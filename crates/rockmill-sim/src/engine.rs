@@ -205,9 +205,9 @@ impl Engine<'_> {
         let memtable = self.memtable_writes();
         self.cursors.set_level_factor(self.full.level_factor());
         let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
-        let mut tree_slows = false;
+        let mut behind = false;
         loop {
-            if let Some(change) = self.full.reschedule(self.filled, tree_slows, self.s, self.now)
+            if let Some(change) = self.full.reschedule(self.filled, behind, self.s, self.now)
                 && let Some(fast) = &mut self.fast
             {
                 fast.changed(change);
@@ -228,7 +228,7 @@ impl Engine<'_> {
             let logs = self.full.logs(self.filled, self.s);
             let memtables = now.memtables;
             let orders = decide(std::iter::once(now), logs, false);
-            tree_slows = orders.delayed();
+            behind = orders.behind;
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
             let (allowed, stop, why) = match &mut self.peer {

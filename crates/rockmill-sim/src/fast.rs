@@ -27,8 +27,8 @@ const ADDRESS: f64 = 15.0;
 /// The fewest bytes of a fast device: memtables and index tables are parts of it.
 const CAPACITY_MIN: u64 = 16 << 20;
 /// Where L1 is on the fast device: its part of that. A job from L0 rewrites all of L1, both are there until it ends,
-/// and L1 grows beyond its target meanwhile. Simulated, with what may wait as below, in 320 runs (both fronts, 1 to 100
-/// GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used. With twice what may wait it is 1.15
+/// and L1 grows beyond its target meanwhile. Simulated, with what may wait as below, in 320 runs (both fronts, 1 to
+/// 100 GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used. With twice what may wait it is 1.15
 /// times, with a sixth instead 1.03 times and as much throughput; with half of the device and six times what may wait,
 /// as `scripts/bench_hybrid` has it, 2.6 times.
 const L1_PART: u64 = 5;
@@ -197,13 +197,13 @@ impl FullTables {
         self.tables.iter().map(|t| t.writes).sum()
     }
 
-    /// Looks at the queues. `filled`: writes in the table that is filled. `tree_slows`: see [`IndexQueues`].
-    pub fn reschedule(&mut self, filled: f64, tree_slows: bool, s: &Settings, now: f64) -> Option<ScheduleChange> {
+    /// Looks at the queues. `filled`: writes in the table that is filled. `behind`: see [`IndexQueues`].
+    pub fn reschedule(&mut self, filled: f64, behind: bool, s: &Settings, now: f64) -> Option<ScheduleChange> {
         let merge = self.rows().iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         // Logs that only the table that is filled needs are nothing that flushes are behind with.
         let logs = if self.tables.is_empty() { LogsNow::UNBOUNDED } else { self.logs(filled, s) };
         let room = self.room(filled, logs, s);
-        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room, tree_slows };
+        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room, behind };
         self.schedule.as_mut()?.decide(queues, now)
     }
 

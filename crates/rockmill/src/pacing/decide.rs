@@ -109,9 +109,10 @@ impl Orders {
     }
 }
 
-/// True where a column family's tree slows writers.
-pub fn tree_slows(load: TreeLoad, options: &CfOptions) -> bool {
-    !options.disable_auto_compactions && write_control(load, options).pressure > 0.0
+/// True where a column family's compactions are behind ([`Orders::behind`]).
+pub fn is_behind(load: TreeLoad, options: &CfOptions) -> bool {
+    let control = write_control(load, options);
+    !options.disable_auto_compactions && (control.behind || control.pressure > 0.0)
 }
 
 /// See the module's text. `failed`: the database takes no writes because of a background error.

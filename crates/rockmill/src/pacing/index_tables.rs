@@ -8,10 +8,11 @@
 //! | data flush | how often full tables have [`Triggers::flush_bytes`] | over 3 | the device is short |
 //!
 //! The second is too long, too, where less than a quarter of the memory or of the logs is left: with large triggers or
-//! large values writers come to these bounds first. And where the tree slows writers: then compactions are what the
-//! device is short for, and larger flushes leave them fewer runs, and less to write. Without this, flushes that keep up
-//! were taken for a sign that nothing is short. Simulated with fills of 100 GB: up to a third more throughput with 4
-//! cores, a tenth or nothing with 8 and 20.
+//! large values writers come to these bounds first. And where compactions are behind: then they
+//! are what the device is short for, and larger flushes leave them fewer runs, and less to write. Without this, flushes
+//! that keep up were taken for a sign that nothing is short. Simulated with fills of 100 GB: up to a third more
+//! throughput with 4 cores, a tenth or nothing with 8 and 20. Where only a tree that already slows writers counts, the
+//! triggers go up and down each minute at some rates.
 //!
 //! Tables that are being merged or flushed count. The paper's first queue has all tables that are too small for a
 //! flush. With tiers, some of them wait for nothing: one of each tier may rest. So here it is the longest row, which is
@@ -93,8 +94,8 @@ pub struct IndexQueues {
     pub flush_bytes: u64,
     /// The part that is left of the memory of tables, or of the logs, whichever is less.
     pub room: f64,
-    /// The tree slows writers: compactions do not keep up with what flushes give them.
-    pub tree_slows: bool,
+    /// Compactions do not keep up with what flushes give them ([`Orders::behind`](super::decide::Orders::behind)).
+    pub behind: bool,
 }
 
 /// Why the triggers changed.
@@ -213,7 +214,7 @@ impl IndexSchedule {
         // With large triggers or large values, writers come to the bounds first.
         let flushes = queues.flush_bytes as f64 > FLUSH_SCORE * self.now.flush_bytes as f64
             || queues.room < ROOM_END
-            || queues.tree_slows;
+            || queues.behind;
         for (at, long) in self.long.iter_mut().zip([merges, flushes]) {
             if long {
                 *at = now;

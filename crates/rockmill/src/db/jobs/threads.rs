@@ -178,7 +178,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The comparator is the user's: without this thread nothing would ever be compacted again.
                 let picked = guarded("the choice of a compaction", || {
-                    if rescore_levels(&mut state) {
+                    // Orders may change the levels' room themselves: nobody would wake this thread for that.
+                    while rescore_levels(&mut state) {
                         db.update_pressure(&state);
                     }
                     Ok(pick_compaction(&mut state, now, threads, waits))

@@ -47,8 +47,8 @@ impl DbInner {
         let mut changed = false;
         let (logs, now) = (self.logs_now(state), self.opts.clock.monotonic_nanos() as f64 * 1e-9);
         for c in state.cfs.values() {
-            let tree_slows = decide::tree_slows(c.jobs.scores().load(), &c.cf.options.load());
-            let Some(change) = c.front.reschedule(logs, tree_slows, now) else { continue };
+            let behind = decide::is_behind(c.jobs.scores().load(), &c.cf.options.load());
+            let Some(change) = c.front.reschedule(logs, behind, now) else { continue };
             let Triggers { merge, flush_bytes } = change.now;
             log_info!(
                 self.log,

@@ -390,6 +390,8 @@ impl FamilyFront {
     pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
         (self.flushing, self.taken) = (false, 0);
         let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
+        // After a failure all of it is due again, whoever asked for what.
+        self.flush_requested |= !done;
         self.pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
     }
@@ -468,9 +470,9 @@ impl FamilyFront {
     }
 
     /// Decides again when index tables are merged and flushed; gives what has changed.
-    pub fn reschedule(&self, logs: LogsNow, tree_slows: bool, now: Seconds) -> Option<ScheduleChange> {
+    pub fn reschedule(&self, logs: LogsNow, behind: bool, now: Seconds) -> Option<ScheduleChange> {
         let (mut schedule, queues) = self.schedule(logs)?;
-        let change = schedule.decide(IndexQueues { tree_slows, ..queues }, now);
+        let change = schedule.decide(IndexQueues { behind, ..queues }, now);
         self.schedule.set(schedule);
         change
     }
@@ -483,7 +485,7 @@ impl FamilyFront {
         // Logs that others fill are nothing that this family's flushes are behind with.
         let logs = if self.sealed.is_empty() { LogsNow::UNBOUNDED } else { logs };
         let queues =
-            IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs), tree_slows: false };
+            IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs), behind: false };
         Some((self.schedule.get(), queues))
     }
 
@@ -759,6 +761,10 @@ mod tests {
             front.request_flush(FlushReason::ManualFlush);
             end(&mut front, runs, first + 2);
             assert!(front.flush_due(&options, false), "asked for while the other ran, {by_log}");
+            let (runs, _) = front.take_sealed();
+            // It fails.
+            front.flush_ended(&runs, 1.0, 0.0);
+            assert!(front.flush_due(&options, false), "what failed is due again, {by_log}");
             let (runs, _) = front.take_sealed();
             end(&mut front, runs, first + 3);
         }

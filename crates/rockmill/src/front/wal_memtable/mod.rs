@@ -201,15 +201,13 @@ impl WalMemtable {
         let kind = WalKind { recyclable: self.retention.recycles(), gathers: self.gathers };
         let made = WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind).and_then(|mut log| {
             if self.memory.index().is_some() {
-                log.keep_values(&*self.fs)?;
+                // An orphan is removed at the next open.
+                log.keep_values(&*self.fs).inspect_err(|_| _ = self.fs.remove(&self.log_path(number)))?;
             }
             Ok(log)
         });
-        made.inspect_err(|_| {
-            for left in recycle.into_iter().chain([number]) {
-                let _ = self.fs.remove(&self.log_path(left)); // an orphan is removed at the next open
-            }
-        })
+        // Not what has the new one's name, if the creation failed: it may be a device, which is somebody else's.
+        made.inspect_err(|_| _ = recycle.map(|old| self.fs.remove(&self.log_path(old))))
     }
 
     /// The first log of an opening. It goes on where recovered ones end, if some are kept.

@@ -158,7 +158,10 @@ impl WalWriter {
             None => fs.create(&path, options),
         };
         let file = file.map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
-        fs.sync_dir(dir).map_err(|e| Error::io(format_args!("cannot sync {}", dir.display()), &e))?;
+        fs.sync_dir(dir).map_err(|e| {
+            let _ = fs.remove(&path); // an orphan is removed at the next open
+            Error::io(format_args!("cannot sync {}", dir.display()), &e)
+        })?;
         let encoder = LogEncoder::new(number, kind.recyclable, 0);
         let buffer = Vec::new();
         Ok(Self {

@@ -7,7 +7,7 @@ use crate::pacing::flush_pace::{FlushPace, OneFlush};
 const GIVEN: Triggers = Triggers { merge: 2, flush_bytes: 32 };
 
 fn queues(merge: usize, flush_bytes: u64) -> IndexQueues {
-    IndexQueues { merge, flush_bytes, room: 1.0, tree_slows: false }
+    IndexQueues { merge, flush_bytes, room: 1.0, behind: false }
 }
 
 /// Looks once a second for so long; gives each change.
@@ -89,13 +89,13 @@ fn bounds_that_are_near_are_a_device_that_is_short() {
 }
 
 #[test]
-fn a_tree_that_slows_writers_is_a_device_that_is_short() {
+fn compactions_that_are_behind_are_a_device_that_is_short() {
     let mut s = IndexSchedule::new(GIVEN);
-    let slows = IndexQueues { tree_slows: true, ..queues(0, 1) };
-    assert_eq!(s.decide(slows, 0.0).map(|c| (c.short, c.level_factor)), Some((Short::Device, 2)));
-    assert_eq!(s.decide(slows, 1.0).map(|c| c.level_factor), Some(4));
+    let late = IndexQueues { behind: true, ..queues(0, 1) };
+    assert_eq!(s.decide(late, 0.0).map(|c| (c.short, c.level_factor)), Some((Short::Device, 2)));
+    assert_eq!(s.decide(late, 1.0).map(|c| c.level_factor), Some(4));
     // As long as it is so, flushes become no smaller, although they keep up.
-    assert!((2..200).all(|t| s.decide(slows, f64::from(t)).is_none()));
+    assert!((2..200).all(|t| s.decide(late, f64::from(t)).is_none()));
     assert_eq!(watch(&mut s, 200, 70, queues(0, 1))[0].1, Short::Nothing);
 }
 
