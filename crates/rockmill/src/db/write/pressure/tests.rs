@@ -159,19 +159,17 @@ fn what_levels_may_hold_counts_at_once() {
     (0..40).for_each(|i| put(&db, i, 1000));
     db.flush().unwrap();
     let factor = || db.inner.state.lock().cfs[&0].jobs.running().level_factor();
-    assert!(db.inner.pacing.writers().is_behind() && factor() == 1, "L0 has more than a level may hold");
+    // L0 has more than a level may hold, so that compactions are behind: that alone gives levels more room.
+    until("levels hold twice as much", || factor() >= 2);
     let mut n = 0;
     while front(&db).1 == 0 {
         put(&db, n, 100);
         n += 1;
     }
-    for (times, now) in [(2, 1e9), (4, 2e9)] {
-        // As where logs are full.
-        let state = db.inner.state.lock();
-        let full = LogsNow { newest: 100, others: 0, capacity: 100 };
-        let change = state.cfs[&0].front.reschedule(full, false, now).unwrap();
-        assert_eq!(change.level_factor, times);
-    }
+    // As where logs are full. After a second it may have happened already.
+    let full = LogsNow { newest: 100, others: 0, capacity: 100 };
+    let change = db.inner.state.lock().cfs[&0].front.reschedule(full, false, 1e9);
+    assert!(change.is_none_or(|change| change.level_factor == 4), "{change:?}");
     db.inner.work_available.notify_all();
     until("levels hold more", || factor() == 4);
     assert!(!is_paced(&db, "levels hold more") && !db.inner.pacing.writers().is_behind());
