@@ -28,9 +28,9 @@ const ADDRESS: f64 = 15.0;
 const CAPACITY_MIN: u64 = 16 << 20;
 /// Where L1 is on the fast device: its part of that. A job from L0 rewrites all of L1, both are there until it ends,
 /// and L1 grows beyond its target meanwhile. Simulated, with what may wait as below, in 320 runs (both fronts, 1 to
-/// 100 GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used. With twice what may wait it is 1.15
-/// times, with a sixth instead 1.03 times and as much throughput; with half of the device and six times what may wait,
-/// as `scripts/bench_hybrid` has it, 2.6 times.
+/// 100 GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used. With twice what may wait it is
+/// 1.15 times, with a sixth instead 1.03 times and as much throughput; with half of the device and six times what may
+/// wait, as `scripts/bench_hybrid` has it, 2.6 times.
 const L1_PART: u64 = 5;
 /// So many times the fast bytes may wait for compaction before writers stop, and half of it before they are slowed.
 const WAITING: u64 = 1;
