@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use rockmill::{BlockBasedOptions, Db, Env, MergeEngine, Options, TphTableOptions, WriteOptions};
@@ -146,6 +146,71 @@ fn measure_tph() -> BTreeMap<&'static str, f64> {
     out
 }
 
+/// The same with several threads: writers share calls as it comes, so that these are bounds; readers share nothing. And
+/// how many entries a memtable takes.
+fn measure_threads() -> BTreeMap<&'static str, f64> {
+    const THREADS: u64 = 4;
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let text = "create_if_missing=true;info_log_level=FATAL_LEVEL;disable_auto_compactions=true;\
+                compression=kNoCompression;max_background_jobs=1;write_buffer_size=67108864;\
+                block_based_table_factory={no_block_cache=true;filter_policy=bloomfilter:10:false}";
+    let mut options = Options::from_string(&Options::default(), text).expect("good options");
+    options.set_merge_engine(MergeEngine::Pread);
+    options.set_env(&env);
+    let db = Db::open(&options, Path::new("/guard")).expect("a database");
+    let keys = THREADS * WRITES;
+    let all = |work: &(dyn Fn(u64) + Sync)| {
+        let start = Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    work(thread);
+                });
+            }
+        });
+    };
+    let before = fs.counts();
+    all(&|thread| {
+        let mut values = ValueGenerator::new(0.5, VALUE_BYTES);
+        for n in 0..WRITES {
+            // Each thread's keys are all over the key space.
+            db.put(format!("{:016}", n * THREADS + thread), values.next_value(VALUE_BYTES)).expect("a put");
+        }
+    });
+    let of = settled(&fs) - before;
+    let mut out = BTreeMap::new();
+    out.insert("put_4_threads_wal_bytes", of.write_bytes as f64 / keys as f64);
+    out.insert("put_4_threads_calls", of.calls() as f64 / keys as f64);
+    db.flush().expect("a flush");
+    let before = settled(&fs);
+    all(&|thread| {
+        let mut random = Mersenne64::new(thread);
+        for _ in 0..READS {
+            db.get(format!("{:016}", random.next_u64() % keys)).expect("a get");
+        }
+    });
+    let of = fs.counts() - before;
+    out.insert("get_4_threads_reads", of.reads as f64 / (THREADS * READS) as f64);
+    out.insert("get_4_threads_bytes", of.read_bytes as f64 / (THREADS * READS) as f64);
+
+    let active = "rocksdb.num-entries-active-mem-table";
+    let entries = || db.property_int_value(active).expect("a property").expect("its value");
+    let mut wal = WriteOptions::default();
+    wal.disable_wal(true);
+    let (mut random, mut values, mut n) = (Mersenne64::new(42), ValueGenerator::new(0.5, VALUE_BYTES), 0);
+    while entries() == n {
+        let key = random.next_u64() % 100_000_000;
+        db.put_opt(format!("{key:016}"), values.next_value(VALUE_BYTES), &wal).expect("a put");
+        n += 1;
+    }
+    // The last one is the first of the next memtable.
+    out.insert("memtable_64_mib_entries", (n - 1) as f64);
+    out
+}
+
 /// The counts once nothing has been counted for a while: a call to flush returns before the thread that flushed has
 /// removed the WAL, and whoever counts at once counts that with what comes next.
 fn settled(fs: &CountingFileSystem) -> IoCounts {
@@ -198,6 +263,7 @@ fn known() -> BTreeMap<&'static str, (f64, f64)> {
 fn bytes_and_calls_for_each_operation_are_as_stored() {
     let (mut measured, known) = (measure(), known());
     measured.extend(measure_tph());
+    measured.extend(measure_threads());
     let mut wrong = Vec::new();
     for (name, value) in &measured {
         match known.get(name) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rockmill_format::edit::FileEntry;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 
-use super::engine::{self, Destination};
+use super::engine::{self, Destination, RingUse};
 use super::job::{self, ThreadCpu};
 use super::merge::run::IteratorRun;
 use super::merge::{KeyPrefixes, Merger};
@@ -71,7 +71,7 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     let in_logs = sealed.with_values_in_logs();
     let reading = LogReads::memory_for(in_logs);
     // What reads through it goes before it does.
-    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, 0, reading) };
+    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, RingUse { bytes: reading, ..RingUse::default() }) };
     // Windows are counted as they grow, a ring's memory with the rings.
     let _counted = means.engines.rings.count(if ring.is_none() { plain_read_memory(host, reading) } else { 0 });
     let reads = if in_logs > 0 { Some(log_reads(host, ring.as_deref(), in_logs)?) } else { None };

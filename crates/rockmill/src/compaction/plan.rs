@@ -196,6 +196,8 @@ pub struct JobPlan {
     pub leased: bool,
     /// How the key space is split over threads, in order and without gaps.
     pub parts: Vec<Part>,
+    /// All inputs are in the page cache, and outputs go there.
+    pub cached: bool,
     /// Not all inputs are block-based tables, or outputs may go on using some: no engine merges blocks.
     pub by_entries: bool,
     /// Files of the inputs that outputs may go on using (TPH tables), newest first.
@@ -223,6 +225,7 @@ impl JobPlan {
             output: spec.output.clone(),
             leased: !spec.numbers.is_empty(),
             parts: if spec.parts.is_empty() { vec![Part::default()] } else { spec.parts.clone() },
+            cached: false,
             by_entries: false,
             pieces: Arc::new([]),
             bases: Vec::new(),
@@ -294,8 +297,10 @@ impl JobPlan {
         self.by_entries |= self.is_sharing();
         let output = &mut self.output;
         if !tables.is_empty() {
-            output.page_cache =
-                page_cache::takes_outputs(&host.means().db, tables.iter().map(|(table, size)| (&**table, *size)));
+            let db = &host.means().db;
+            output.page_cache = page_cache::takes_outputs(db, tables.iter().map(|(table, size)| (&**table, *size)));
+            self.cached =
+                output.page_cache && tables.iter().all(|(table, size)| page_cache::has_input(db, table, *size));
         }
         let modes = tables.iter().filter_map(|(table, _)| table.mode());
         let granted = modes.reduce(|a, b| a & b).map(|mode| mode | 0o600);

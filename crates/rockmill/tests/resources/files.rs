@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rockmill::properties::IO_MEMORY;
 use rockmill::{
     BlockBasedOptions, Cache, Db, Direction, ErrorKind, IteratorMode, MergeEngine, Options, ReadOptions,
     TphTableOptions,
@@ -12,6 +13,7 @@ use rockmill::{
 use rockmill_io::{AccessPattern, CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
+use super::limits::number;
 use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options, table_bytes, tables};
 
@@ -107,6 +109,14 @@ fn jobs_leave_the_page_cache_as_they_find_it() {
         assert!(past[1] || direct[0] || !read.contains(&true), "{what}: {read:?}");
         let made: Vec<_> = std::mem::take(&mut *fs.seen.created.lock().unwrap());
         assert!(made.len() == 1 && made[0].direct == past[2], "{what}: {made:?}");
+        // What is there already needs no reads in flight, and plain writes no buffers.
+        let rings = number(&db, IO_MEMORY);
+        let expected = match (engine, past[1]) {
+            (Pread, _) => 0..=0,
+            (_, false) => 1..=2 << 20,
+            (_, true) => 9 << 20..=24 << 20,
+        };
+        assert!(expected.contains(&rings), "{what}: {rings} bytes of rings");
         assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 1000)), "{what}");
     }
 }

@@ -13,7 +13,7 @@ use rockmill_io::{FileSystem, ManualClock};
 use super::watch::WatchedFileSystem;
 use super::{fill, key, memory, noise, options};
 
-fn number(db: &Db, property: &str) -> u64 {
+pub(crate) fn number(db: &Db, property: &str) -> u64 {
     db.property_int_value(property).unwrap().unwrap()
 }
 

@@ -53,7 +53,7 @@ pub(crate) use rings::{LOOKUP_MEMORY, LentRing};
 pub use stats::EngineParts;
 use stats::EngineStats;
 use uring::JobRings;
-pub(super) use uring::ring;
+pub(super) use uring::{RingUse, ring};
 
 /// Options of the engines: they are the whole database's, and whoever tries an engine out may give them with those of a
 /// column family.
@@ -227,7 +227,7 @@ pub(super) fn run_scans(
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
     // What was read goes before the ring does.
-    let ring = ring(host, lanes(plan, part), 0);
+    let ring = ring(host, RingUse { runs: lanes(plan, part), cached: plan.cached, bytes: 0 });
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;

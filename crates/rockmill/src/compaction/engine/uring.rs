@@ -23,19 +23,31 @@ impl PartEngine for Uring {
 
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd> {
         let host = job.output.host();
-        let Some(ring) = ring(host, job.runs_read(), 0) else { return Ok(PartEnd::Missing) };
+        let wanted = RingUse { runs: job.runs_read(), cached: job.output.plan.cached, bytes: 0 };
+        let Some(ring) = ring(host, wanted) else { return Ok(PartEnd::Missing) };
         job.merge(ring_feed::feeds(job.map, &ring, host, job.output.help)?, Some(&ring))
     }
 }
 
-/// A ring for what the calling thread does, which merges so many runs of tables (0: a flush), and has `bytes` of other
-/// reads in flight. `None` where the options ask for `pread`, and where no ring can be made: that is noted.
-pub(in crate::compaction) fn ring(host: &dyn JobHost, runs: usize, bytes: usize) -> Option<LentRing> {
+/// What a ring has memory for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::compaction) struct RingUse {
+    /// Runs of tables that are read and merged; none for a flush.
+    pub runs: usize,
+    /// They are read from the page cache, and what comes out goes there, by plain calls.
+    pub cached: bool,
+    /// Of other reads in flight.
+    pub bytes: usize,
+}
+
+/// A ring for what the calling thread does. `None` where the options ask for `pread`, and where no ring can be made:
+/// that is noted.
+pub(in crate::compaction) fn ring(host: &dyn JobHost, wanted: RingUse) -> Option<LentRing> {
     let means = host.means();
     if means.db.merge_engine == MergeEngine::Pread {
         return None;
     }
-    let lent = means.engines.rings.lend(host, runs, bytes);
+    let lent = means.engines.rings.lend(host, wanted);
     let missing = lent.as_ref().err().map(ToString::to_string);
     means.engines.stats.note(MergeEngine::Uring, missing, &means.log);
     lent.ok()
@@ -50,11 +62,15 @@ pub(crate) struct JobRings {
 }
 
 impl JobRings {
-    fn lend(&self, host: &dyn JobHost, runs: usize, bytes: usize) -> io::Result<LentRing> {
+    fn lend(&self, host: &dyn JobHost, wanted: RingUse) -> io::Result<LentRing> {
         let means = host.means();
         let limits = BatchLimits { memory_bytes: means.db.compaction_io_memory, ..BatchLimits::default() };
-        let memory = limits.memory_for(host.device().as_ref(), runs).saturating_add(bytes);
-        self.rings.lend(&means.fs, &means.clock, &limits, memory)
+        let (device, runs) = (host.device(), wanted.runs);
+        let of_runs = match wanted.cached {
+            true => limits.memory_for_cached(device.as_ref(), runs),
+            false => limits.memory_for(device.as_ref(), runs),
+        };
+        self.rings.lend(&means.fs, &means.clock, &limits, of_runs.saturating_add(wanted.bytes))
     }
 
     /// Counts memory that a job has for reads besides its ring, until the result is dropped.

@@ -12,7 +12,7 @@ use rockmill_kernel::{Driver, Instance, MergeObject, Pool, Refusal, Unavailable}
 use program::Binding;
 use stream::KernelStream;
 
-use super::{MergeEngine, PartEnd, PartEngine, PartJob, uring};
+use super::{MergeEngine, PartEnd, PartEngine, PartJob, RingUse, uring};
 use crate::compaction::KernelDriver;
 use crate::compaction::merge::feed::{self, BlockFeed};
 use crate::compaction::merge::ring_feed;
@@ -52,7 +52,7 @@ impl PartEngine for Kernel {
         let Ok(mut instance) = pool.instance(object, &means.db, &means.engines.stats, &means.log) else {
             return Ok(PartEnd::Missing);
         };
-        let ring = uring::ring(host, job.runs_read(), 0);
+        let ring = uring::ring(host, RingUse { runs: job.runs_read(), ..RingUse::default() });
         let io = ring.as_deref();
         // What is read and written goes with the calls that merge.
         let shared = io.filter(|_| instance.driver() == Driver::Loop);

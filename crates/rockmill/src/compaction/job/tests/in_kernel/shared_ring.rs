@@ -6,6 +6,7 @@ use rockmill_io::ring::Tamper;
 use rockmill_io::{CountingFileSystem, WriteOptions};
 
 use super::*;
+use crate::compaction::engine::{self, RingUse};
 use crate::version::TableSource;
 
 /// False, and says so, where there is no driver `loop`, or no ring.
@@ -140,7 +141,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             (ctx.means.db.merge_engine, ctx.means.engines) = (engine, Arc::default());
             let next = AtomicU64::new(1 << 20);
             ctx.new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
-            let ring = crate::compaction::engine::ring(&ctx, 3, 0).expect("a ring");
+            let ring = engine::ring(&ctx, RingUse { runs: 3, ..RingUse::default() }).expect("a ring");
             let (path, mut rng) = (path.clone(), fastrand::Rng::with_seed(round));
             ring.set_shim(Box::new(move |op| match rng.u8(0..6) {
                 _ if failing => {
