@@ -53,7 +53,7 @@ pub(crate) use held_blocks::HeldBlocks;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
-pub use tph::{FunctionSummary, HeadSummary, OwnFile, TphSettings, TphTable, told_by_own_file};
+pub use tph::{FunctionSummary, OwnFile, TphSettings, TphSummary, TphTable, told_by_own_file};
 pub(crate) use tph::{KeptPiece, Origin, PieceUse};
 
 /// The order in which a table has its entries, and a sorted run its tables.

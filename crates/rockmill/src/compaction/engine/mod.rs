@@ -103,8 +103,8 @@ pub(super) struct PartJob<'a> {
     pub output: Destination<'a>,
     /// What is read.
     pub map: &'a SstMap,
-    /// Of the job's keys.
-    pub heads: KeyPrefixes,
+    /// How prefixes of the job's keys are taken.
+    pub prefixes: KeyPrefixes,
     /// Smallest and largest user key of the job.
     pub range: Option<(&'a [u8], &'a [u8])>,
     pub stop: Stop<'a>,
@@ -127,9 +127,9 @@ impl PartJob<'_> {
         let cmp = &plan.rules.cmp;
         let mut runs = Vec::with_capacity(feeds.len());
         for feed in feeds {
-            runs.push(TableRun::new(feed, part.begin.as_deref(), self.heads, cmp, self.passing())?);
+            runs.push(TableRun::new(feed, part.begin.as_deref(), self.prefixes, cmp, self.passing())?);
         }
-        let mut merger = Merger::new(runs, cmp.clone(), self.heads, self.range, part.end.as_deref())?;
+        let mut merger = Merger::new(runs, cmp.clone(), self.prefixes, self.range, part.end.as_deref())?;
         self.output.drain(&mut merger, io, self.stop).map(PartEnd::Done)
     }
 }
@@ -221,7 +221,7 @@ impl Destination<'_> {
 /// by entry. Where there is a ring, inputs and outputs go through it.
 pub(super) fn run_scans(
     output: Destination<'_>,
-    heads: KeyPrefixes,
+    prefixes: KeyPrefixes,
     range: Option<(&[u8], &[u8])>,
     stop: Stop<'_>,
 ) -> Result<PartOutput> {
@@ -231,7 +231,7 @@ pub(super) fn run_scans(
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;
-    let mut merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
+    let mut merger = Merger::new(runs, plan.rules.cmp.clone(), prefixes, range, part.end.as_deref())?;
     let stats = &host.means().engines.stats;
     let done = match plan.is_sharing() {
         true => output.drain_sharing(&mut merger, ring.as_deref(), stop)?,

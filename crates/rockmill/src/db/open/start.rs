@@ -33,7 +33,7 @@ use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::Readers;
 use crate::db::report::Reporting;
 use crate::db::write::Writers;
-use crate::db::{Around, CfState, Db, DbInner, State};
+use crate::db::{CfState, Db, DbInner, FamilyContext, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
@@ -424,7 +424,7 @@ fn finish_open(
         let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
         let id = state.next_family_id();
-        let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, Around::of(db));
+        let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, FamilyContext::of(db));
         state.cfs.insert(id, c);
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -530,8 +530,8 @@ pub(crate) fn assemble(
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        let around = Around { memory: front.memory(), db: &options.db, path, purge: &purge };
-        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, around);
+        let context = FamilyContext { memory: front.memory(), db: &options.db, path, purge: &purge };
+        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, context);
         for (level, key) in cursors {
             state.jobs.set_cursor(*level as usize, key.clone());
         }
