@@ -220,6 +220,10 @@ pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     allowances.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Allowance::FREE)
 }
 
+/// Where less than what logs may hold over this is left, a flush goes before compactions. Derived: it is where writers
+/// feel all of the limit that the flush sets them (`ROOM_END` in `index_tables.rs`). Not measured by itself.
+const LOGS_LEFT_PART: u64 = 4;
+
 /// Whether jobs of DF-compaction are to write little before they are to be many: writers wait for flushes, and are at
 /// work, or a job or a flush is. Never where all rest: what was put off is due then.
 pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
@@ -227,7 +231,7 @@ pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
 }
 
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow, behind: bool, pressure: f64) -> f64 {
-    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / 4;
+    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / LOGS_LEFT_PART;
     if f.flushing && writers_wait { f.flush_pace.priority(behind, pressure) } else { 0.0 }
 }
 
