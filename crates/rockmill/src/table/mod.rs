@@ -8,7 +8,8 @@
 //! What a kind must do is what [`Table`]'s methods say. What holds for all of them:
 //!
 //! 1. A table is immutable, and readers share it: every method takes `&self`, from any thread.
-//! 2. Its entries stand in one order ([`KeyOrder`]), each internal key once; range tombstones stand apart from them.
+//! 2. Its entries stand in the order of the column family's comparator, each internal key once; range tombstones stand
+//!    apart from them.
 //! 3. It consists of a file of its own, whose number is the table's, and perhaps of older files that it shares with
 //!    other tables. Versions count files, not tables ([`FileMeta::files`](crate::version::FileMeta::files)).
 //! 4. Damage is an error that names the file and the place in it, never a panic and never other data.
@@ -55,16 +56,6 @@ pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableRe
 pub(crate) use syncing::SyncingTable;
 pub use tph::{FunctionSummary, OwnFile, TphSettings, TphSummary, TphTable, told_by_own_file};
 pub(crate) use tph::{KeptPiece, Origin, PieceUse};
-
-/// The order in which a table has its entries, and a sorted run its tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyOrder {
-    /// By internal key: user keys as the comparator orders them, of one user key the newest first.
-    UserKey,
-    /// By a hash of the user key, then by internal key. Bounds in user keys say nothing of where such a table stands in
-    /// its run, and a scan in user-key order has to merge what it finds. Nothing makes such tables yet.
-    Hash,
-}
 
 /// An open file of a table.
 #[derive(Debug)]

@@ -21,10 +21,10 @@ use rockmill_format::properties::TableProperties;
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use crate::table::{KeyOrder, Table, TphTable};
+use crate::table::{Table, TphTable};
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, SortedRun, first_reaching, key_order, search, touched};
+pub use level::{ExtraRun, Level, SortedRun, first_reaching, search, touched};
 pub use log_source::{BlockHashes, LogSource};
 pub use manifest::{
     ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, manifest_mark,
@@ -201,12 +201,6 @@ impl FileMeta {
         self.entry.own_file()
     }
 
-    /// The order in which it has its entries.
-    #[inline]
-    pub fn key_order(&self) -> KeyOrder {
-        KeyOrder::UserKey
-    }
-
     /// Smallest user key.
     pub fn smallest_user_key(&self) -> &[u8] {
         self.entry.smallest.user_key()
@@ -230,7 +224,8 @@ impl std::fmt::Debug for FileMeta {
 pub struct Version {
     /// From L0 down.
     pub levels: Vec<Level>,
-    /// Order of keys.
+    /// The order in which every table has its entries and every sorted run its tables. Where keys stand by a hash, that is
+    /// this order ([`InternalKeyComparator::is_hash_range`]): runs are searched by it as by any other.
     pub cmp: InternalKeyComparator,
     /// The last level is for files ingested behind (`allow_ingest_behind`): no compaction reads or writes it, and what
     /// would hide such files is kept.

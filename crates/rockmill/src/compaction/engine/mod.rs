@@ -257,8 +257,11 @@ pub struct SharedEngines {
     /// Rings of lookups.
     pub(crate) lookups: LookupRings,
     /// The program and the instances of the engine `kernel`.
-    pub(crate) kernel: kernel::KernelPool,
+    pub(in crate::compaction) kernel: kernel::KernelPool,
 }
+
+/// What options ask of the engines, read and checked, as long as it has no effect yet.
+pub(crate) struct Prepared(kernel::InUse);
 
 fn empty_if_built_in(path: &mut PathBuf) {
     if path.as_os_str() == BUILT_IN {
@@ -267,30 +270,34 @@ fn empty_if_built_in(path: &mut PathBuf) {
 }
 
 impl SharedEngines {
-    /// Reads the merge program that the options name, so that an open with a bad one fails before it changes anything.
-    /// [`BUILT_IN`] becomes the empty path.
-    pub(crate) fn read_program(db: &mut DbOptions) -> Result<kernel::InUse> {
+    /// Reads what the options name, so that an open with something bad fails before it changes anything. [`BUILT_IN`]
+    /// becomes the empty path.
+    pub(crate) fn read(db: &mut DbOptions) -> Result<Prepared> {
         empty_if_built_in(&mut db.kernel_merge_program);
-        kernel::read_named(db)
+        kernel::read_named(db).map(Prepared)
     }
 
-    /// Takes the program and the options of an opened database. The log says if the engine that they ask for is
-    /// missing.
-    pub(crate) fn open(&self, program: kernel::InUse, db: &DbOptions, log: &InfoLog) -> Result<()> {
-        self.kernel.open(program, db, &self.stats, log)
+    /// Takes what was read for an opened database. The log says if the engine that its options ask for is missing.
+    pub(crate) fn open(&self, read: Prepared, db: &DbOptions, log: &InfoLog) -> Result<()> {
+        self.kernel.open(read.0, db, &self.stats, log)
     }
 
     /// Checks what `options`, which are in `changed` already, change of the engines. [`Self::take`] lets it take
     /// effect.
-    pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<kernel::InUse> {
+    pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<Prepared> {
         empty_if_built_in(&mut changed.kernel_merge_program);
         let any = |of: &[&str]| options.iter().any(|(name, _)| of.contains(&name.as_str()));
-        self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log)
+        self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log).map(Prepared)
     }
 
     /// Lets take effect what was prepared.
-    pub(crate) fn take(&self, prepared: kernel::InUse) {
-        self.kernel.take(prepared);
+    pub(crate) fn take(&self, prepared: Prepared) {
+        self.kernel.take(prepared.0);
+    }
+
+    /// Bytes that merge programs work on, in the whole process.
+    pub(crate) fn program_memory_bytes(&self) -> usize {
+        self.kernel.memory_bytes()
     }
 
     /// Which engine these options come to, and why not the one that they ask for (`rockmill.merge-engine`).
