@@ -17,6 +17,8 @@ mod page_cache;
 pub mod pieces;
 pub mod plan;
 pub mod resolve;
+// The encoding of jobs is for runners in other processes: the store runs its own jobs without it.
+#[cfg(feature = "internals")]
 pub mod result;
 pub(crate) mod rewrite;
 pub mod spec;
@@ -26,6 +28,7 @@ mod subtrees;
 pub mod table_format;
 pub(crate) mod tombstones;
 mod unique_id;
+#[cfg(feature = "internals")]
 mod wire;
 
 pub(crate) use unique_id::internal_unique_id;
@@ -40,7 +43,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_format::properties::TableProperties;
 
 pub use crate::event_listener::CompactionReason;
-pub use crate::options::{KernelDriver, MergeEngine};
+pub use crate::options::MergeEngine;
 use crate::sync::atomic::AtomicBool;
 use crate::version::{FileMeta, Version};
 #[cfg(feature = "kernel")]

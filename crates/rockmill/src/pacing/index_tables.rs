@@ -62,8 +62,8 @@ const MERGE_STEPS: usize = 3;
 /// Fewer are not merged. Derived: one table alone is what a merge would make of it.
 const MERGE_MIN: usize = 2;
 /// The flush trigger is at least the option's bytes over this, and at most the option's bytes times the other. It is
-/// halved and doubled, as in the paper (section 3.7). The bounds are not measured: one step down and two up were chosen,
-/// since flushes that are smaller give compactions more to write.
+/// halved and doubled, as in the paper (section 3.7). The bounds are not measured: chosen as one step down and two up,
+/// since smaller flushes give compactions more to write.
 const FLUSH_BYTES_LESS: u64 = 2;
 const FLUSH_BYTES_MORE: u64 = 4;
 /// Parts of the bounds that are left where the slope for writers begins, and where it ends. Flushes begin when half of

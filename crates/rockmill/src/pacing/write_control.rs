@@ -422,7 +422,8 @@ impl WriteController {
                     (now.saturating_sub(bucket.at) as f64 * 1e-9, written.saturating_sub(bucket.written));
                 (bucket.at, bucket.written, bucket.rate) = (bucket.at.max(now), bucket.written.max(written), rate);
                 if !rate.is_finite() {
-                    bucket.credit = 0.0; // the end of the flush says so too, or it is of no column family that is written
+                    // The end of the flush says so too, or it is of no column family that is written.
+                    bucket.credit = 0.0;
                     self.set_next_look(written, LOOK_BYTES);
                     break;
                 }

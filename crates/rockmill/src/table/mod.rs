@@ -41,8 +41,10 @@ use crate::iter::get::GetContext;
 use crate::range_del::FragmentedRangeTombstones;
 use block_based::TableIter;
 
+#[cfg(feature = "internals")]
+pub use block_based::TableBlockKind;
 pub use block_based::{
-    BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
+    BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, WholeBlock,
     describe_internal_key, properties_of,
 };
 pub(crate) use block_based::{BlockStream, ScanFile, Source, StreamReads, StreamSource, TableIndex};
@@ -54,8 +56,10 @@ pub(crate) use held_blocks::HeldBlocks;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
-pub use tph::{FunctionSummary, OwnFile, TphSettings, TphSummary, TphTable, told_by_own_file};
+#[cfg(feature = "internals")]
+pub use tph::{FunctionSummary, OwnFile, TphSummary};
 pub(crate) use tph::{KeptPiece, Origin, PieceUse};
+pub use tph::{TphSettings, TphTable, told_by_own_file};
 
 /// An open file of a table.
 #[derive(Debug)]

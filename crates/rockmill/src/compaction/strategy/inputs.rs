@@ -95,6 +95,7 @@ pub(crate) fn files_within(
 }
 
 /// All runs of `levels`, as the inputs of a job: newest run first, L0 as one.
+#[cfg(feature = "internals")]
 pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usize, Files)> {
     let of = |level: usize, files: &[Arc<FileMeta>]| (level, files.to_vec());
     let mut inputs = Vec::new();

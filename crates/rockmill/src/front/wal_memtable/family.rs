@@ -525,8 +525,8 @@ impl FamilyFront {
         }
     }
 
-    /// What [`allowance`](crate::pacing::decide::allowance) is decided from, after users wrote `written` in all. `logs`:
-    /// what all logs hold.
+    /// What [`allowance`](crate::pacing::decide::allowance) is decided from, after users wrote `written` in all.
+    /// `logs`: what all logs hold.
     pub fn memtables_now(
         &self,
         options: &CfOptions,
