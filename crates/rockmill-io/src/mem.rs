@@ -127,7 +127,7 @@ impl Shared {
             None => Fault::None,
         };
         let fault = match fault {
-            Fault::Later(decide) => decide(),
+            Fault::Deferred(decide) => decide(),
             fault => fault,
         };
         match fault {
@@ -328,9 +328,12 @@ impl MemFileSystem {
     fn enter_at(&self, kind: OpKind, path: &Path, to: Option<&Path>, offset: u64) -> io::Result<()> {
         match self.shared.gate(kind, path, to, offset, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => Err(e),
-            Fault::None | Fault::Short(_) | Fault::FlipBit(_) | Fault::Delay(_) | Fault::After(_) | Fault::Later(_) => {
-                Ok(())
-            }
+            Fault::None
+            | Fault::Short(_)
+            | Fault::FlipBit(_)
+            | Fault::Delay(_)
+            | Fault::After(_)
+            | Fault::Deferred(_) => Ok(()),
         }
     }
 

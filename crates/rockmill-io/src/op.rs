@@ -106,7 +106,7 @@ pub enum Fault {
     After(Box<dyn FnOnce() + Send>),
     /// What becomes of it is decided later: by this function, which runs in the thread of the call; other calls go on
     /// meanwhile. Its answer is not decided later again.
-    Later(Box<dyn FnOnce() -> Fault + Send>),
+    Deferred(Box<dyn FnOnce() -> Fault + Send>),
 }
 
 impl std::fmt::Debug for Fault {
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Fault {
             Fault::FlipBit(bit) => f.debug_tuple("FlipBit").field(bit).finish(),
             Fault::Delay(time) => f.debug_tuple("Delay").field(time).finish(),
             Fault::After(_) => f.write_str("After(..)"),
-            Fault::Later(_) => f.write_str("Later(..)"),
+            Fault::Deferred(_) => f.write_str("Deferred(..)"),
         }
     }
 }

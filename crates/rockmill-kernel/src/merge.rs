@@ -49,7 +49,8 @@ pub struct Job<'a> {
     pub runs: usize,
     /// User key where the part begins.
     pub begin: Option<&'a [u8]>,
-    /// User key where it ends, and a head: no key with a smaller one is at or behind the end.
+    /// User key where it ends, and a head, as `bpf/merge.h` calls a key prefix: no key with a smaller one is at or
+    /// behind the end.
     pub end: Option<(&'a [u8], u64)>,
     /// Bytes that all user keys have in common.
     pub skip: usize,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rockmill::internals::simulation::{
     CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
-    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, decide,
-    is_flush_bound, memtable_left_over, pace, pick, pick_intra_df, split_over_idle,
+    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, allowance,
+    decide, is_flush_bound, memtable_left_over, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -112,7 +112,7 @@ struct Engine<'s> {
     found_nothing: Option<(f64, bool)>,
     /// What jobs that run have for a version, so that the tree's can be changed in place.
     no_version: Arc<Version>,
-    pace: FlushPace,
+    flush_pace: FlushPace,
 }
 
 /// Runs a simulation to its end.
@@ -163,7 +163,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         bound: FlushBound::default(),
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
-        pace: FlushPace::default(),
+        flush_pace: FlushPace::default(),
         s,
     };
     engine.go(&mut tell);
@@ -223,7 +223,7 @@ impl Engine<'_> {
                 load: scores.load(),
                 memtables: self.full.full_memtables(self.s),
                 flushing: self.flushing(),
-                pace: &self.pace,
+                flush_pace: &self.flush_pace,
             };
             let logs = self.full.logs(self.filled, self.s);
             let memtables = now.memtables;
@@ -247,8 +247,8 @@ impl Engine<'_> {
                 wish = wish.min(self.s.ingest_rate as f64 / entry);
             }
             let tree = allowed;
-            self.pace.wrote(wish, 1.0);
-            let allowed = tree.min(self.flush_pace(memtable));
+            self.flush_pace.wrote(wish, 1.0);
+            let allowed = tree.min(self.allowance(memtable));
             // Part of the time that writers sleep.
             let delayed = if stop.is_none() { (1.0 - allowed / wish).max(0.0) } else { 0.0 };
             wish = wish.min(allowed);
@@ -299,7 +299,7 @@ impl Engine<'_> {
                 step = step.min(CONTROL_STEP);
             }
             if allowed.is_finite() {
-                step = step.min(self.pace.changes_in(self.now));
+                step = step.min(self.flush_pace.changes_in(self.now));
             }
             let for_flush = delayed > 0.0 && allowed < tree;
             let reason = match (stop, delayed > 0.0) {
@@ -399,14 +399,14 @@ impl Engine<'_> {
     }
 
     /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
-    fn flush_pace(&self, memtable: f64) -> f64 {
+    fn allowance(&self, memtable: f64) -> f64 {
         if self.peer.is_some() {
             return f64::INFINITY;
         }
         let now = MemtablesNow {
             memtables: self.full.full_memtables(self.s),
             flushing: self.flushing(),
-            pace: &self.pace,
+            flush_pace: &self.flush_pace,
             due: OneFlush { since: self.now, bytes: 0.0 },
             room: |more| {
                 let room = more as f64 * memtable + (memtable - self.filled).max(0.0);
@@ -415,7 +415,7 @@ impl Engine<'_> {
             },
             pressure: self.full.pressure(self.filled, self.s, self.now),
         };
-        pace(std::iter::once(now), self.now, false).rate
+        allowance(std::iter::once(now), self.now, false).rate
     }
 
     /// Writers wait for flushes: few bytes count more than many jobs.
@@ -498,7 +498,7 @@ impl Engine<'_> {
             fast_read,
             ..self.written_to(0, bytes)
         };
-        self.pace.begin(self.now, writes);
+        self.flush_pace.begin(self.now, writes);
         self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
     }
 
@@ -688,7 +688,7 @@ impl Engine<'_> {
                     self.fast.iter_mut().for_each(|f| f.merges += 1);
                 }
                 _ => {
-                    self.pace.end(self.now, Some(job.cost.cpu));
+                    self.flush_pace.end(self.now, Some(job.cost.cpu));
                     self.full.flushed();
                     self.fast.iter_mut().for_each(|f| f.flushes += 1);
                     self.record.flushed(job.cost.write + job.cost.fast_write);

@@ -16,7 +16,6 @@ mod store;
 mod theirs;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use crate::history::{External, Move, Reopen, Step, Update};
 use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::{Family, Model, State};
 use crate::place::{TestDir, descriptors, existing};
-use crate::replay::{Failure, Observer, Trouble};
+use crate::replay::{Failure, Observer, Trouble, caught};
 use options::{Peer, Texts};
 use ours::Ours;
 use steps::{On, Seen, Shown, op};
@@ -161,12 +160,7 @@ impl Beside {
         let root = home.join(format!("rockmill-beside-{}-{n}", std::process::id()));
         let place = TestDir { ttl: case.ttl, ..TestDir::on_disk(&root) };
         let mut run = Run::new(self, case, place, observer, mistake);
-        let done = catch_unwind(AssertUnwindSafe(|| run.all()));
-        let done = done.unwrap_or_else(|panic| {
-            let words = panic.downcast_ref::<String>().map(String::as_str);
-            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
-            Err(Trouble::Panicked(words.to_owned()))
-        });
+        let done = caught(|| run.all()).unwrap_or_else(Err);
         let done = done.map_err(|trouble| run.failure(trouble)).map(|()| run.tally);
         if done.is_ok() || !self.keep {
             let _ = std::fs::remove_dir_all(&root);

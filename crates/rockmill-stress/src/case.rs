@@ -9,14 +9,13 @@
 //! ```
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 
 use crate::configuration::Configuration;
 use crate::history::{History, ParseError};
 use crate::model::{Model, Planted};
 use crate::place::TestDir;
-use crate::replay::{Failure, Observer, Run, Trouble, replay};
+use crate::replay::{Failure, Observer, Run, caught, replay};
 
 /// A history and its configurations: the first one is opened first, `reopen next` goes through them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,14 +90,12 @@ impl Case {
         if let Some(planted) = planted {
             run.plant(Model::with_mistake(planted).with_ttl(self.ttl));
         }
-        let done = catch_unwind(AssertUnwindSafe(|| replay(&self.history, &mut run)));
-        let done = done.unwrap_or_else(|panic| {
-            let words = panic.downcast_ref::<String>().map(String::as_str);
-            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+        let done = caught(|| replay(&self.history, &mut run));
+        let done = done.unwrap_or_else(|trouble| {
             let step = run.model().steps;
             let text = self.history.steps.get(step).map_or_else(|| "at the end".to_owned(), ToString::to_string);
             let configuration = self.configurations.first().map(ToString::to_string).unwrap_or_default();
-            Err(Failure { step, text, configuration, trouble: Trouble::Panicked(words.to_owned()) })
+            Err(Failure { step, text, configuration, trouble })
         });
         done.map(|()| run.seen().to_vec())
     }

@@ -299,7 +299,7 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
                 return Fault::Delay(RESCUE);
             }
             let (noted, path) = (Arc::clone(&noted), op.path.to_owned());
-            return Fault::Later(Box::new(move || beside_a_recovery(&noted, path)));
+            return Fault::Deferred(Box::new(move || beside_a_recovery(&noted, path)));
         }
         Fault::None
     }));

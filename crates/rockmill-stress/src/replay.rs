@@ -6,6 +6,7 @@ mod session;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rockmill::{ColumnFamily, Db, ErrorKind, Options, OptionsLoader, RepairOptions};
@@ -61,6 +62,15 @@ impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Self {
         Self::Test(error.to_string())
     }
+}
+
+/// Does something; its panic is trouble.
+pub(crate) fn caught<T>(what: impl FnOnce() -> T) -> Result<T, Trouble> {
+    catch_unwind(AssertUnwindSafe(what)).map_err(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+        Trouble::Panicked(words.to_owned())
+    })
 }
 
 /// A history that went wrong: where, and how.

@@ -60,15 +60,11 @@
 
 #![cfg_attr(
     not(feature = "internals"),
-    expect(dead_code, unused_imports, reason = "only tools use it; with the feature, what nothing uses is reported")
+    expect(dead_code, reason = "only tools use it; with the feature, what nothing uses is reported")
 )]
 #![cfg_attr(
     all(feature = "internals", not(feature = "kernel")),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "some of it is the engine's; with the feature `kernel` the rest is reported"
-    )
+    expect(dead_code, reason = "some of it is the engine's; with the feature `kernel` the rest is reported")
 )]
 
 pub mod backup;

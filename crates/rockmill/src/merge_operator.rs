@@ -181,7 +181,7 @@ pub(crate) fn full_merge(
     existing: Option<&[u8]>,
     operands: &[&[u8]],
 ) -> Result<Vec<u8>> {
-    let merged = guarded(operator, key, || operator.full_merge(key, existing, &MergeOperands::new(operands)))?;
+    let merged = called(operator, key, || operator.full_merge(key, existing, &MergeOperands::new(operands)))?;
     merged.ok_or_else(|| {
         let base = if existing.is_some() { "a value" } else { "no value" };
         failure(operator, key, format_args!("it refused to merge {} operands over {base}", operands.len()))
@@ -190,15 +190,11 @@ pub(crate) fn full_merge(
 
 /// One operand for all of `operands`, oldest first; `None` when the operator knows none.
 pub(crate) fn partial_merge(operator: &dyn MergeOperator, key: &[u8], operands: &[&[u8]]) -> Result<Option<Vec<u8>>> {
-    guarded(operator, key, || operator.partial_merge(key, &MergeOperands::new(operands)))
+    called(operator, key, || operator.partial_merge(key, &MergeOperands::new(operands)))
 }
 
 /// Calls an operator: a panic of its, or a result that no table can hold, is an error.
-fn guarded(
-    operator: &dyn MergeOperator,
-    key: &[u8],
-    call: impl FnOnce() -> Option<Vec<u8>>,
-) -> Result<Option<Vec<u8>>> {
+fn called(operator: &dyn MergeOperator, key: &[u8], call: impl FnOnce() -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
     let _timer = perf::time(PerfMetric::MergeOperatorTimeNanos);
     let merged = in_words(call).map_err(|text| failure(operator, key, format_args!("it panicked: {text}")))?;
     if merged.as_ref().is_some_and(|v| u32::try_from(v.len()).is_err()) {

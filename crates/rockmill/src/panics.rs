@@ -1,6 +1,7 @@
 //! Panics of jobs and of users' code as errors, so that the store can say what happened and go read-only.
 
 use std::any::Any;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,11 +20,11 @@ pub(crate) fn in_words<T>(call: impl FnOnce() -> T) -> std::result::Result<T, St
 
 /// Runs `call`; its panic is an error that says that `what` panicked.
 #[inline]
-pub(crate) fn caught<T>(what: &str, call: impl FnOnce() -> T) -> Result<T> {
+pub(crate) fn caught<T>(what: impl Display, call: impl FnOnce() -> T) -> Result<T> {
     in_words(call).map_err(|words| Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}")))
 }
 
 /// [`caught`], of what may also fail.
-pub(crate) fn guarded<T>(what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(what: impl Display, call: impl FnOnce() -> Result<T>) -> Result<T> {
     caught(what, call).and_then(|done| done)
 }

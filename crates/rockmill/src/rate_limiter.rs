@@ -67,13 +67,16 @@ impl RateLimiterMode {
     }
 }
 
-/// Longest sleep before a waiter looks at its stop flag again.
+/// Longest sleep before a waiter looks at its stop flag again. Not measured: chosen so that closing a database waits no
+/// longer than anybody notices, for a hundred wake-ups a second of one thread.
 const SLICE: Duration = Duration::from_millis(10);
-/// Periods after which an auto-tuned limiter looks at its rate.
+/// Periods after which an auto-tuned limiter looks at its rate. This and the next four are RocksDB's
+/// (`GenericRateLimiter`: `kRefillsPerTune`, `kAllowedRangeFactor`, `kAdjustFactorPct`, `kLowWatermarkPct`,
+/// `kHighWatermarkPct`), so that an auto-tuned limiter does what its users know.
 const PERIODS_PER_TUNE: u64 = 100;
-/// An auto-tuned rate is at least this part of the largest.
+/// An auto-tuned rate is at least the largest one over this.
 const TUNE_RANGE: i64 = 20;
-/// Percent by which it moves, and of drained periods below and above which it does.
+/// Percent by which it moves, and percent of drained periods below and above which it does.
 const TUNE_STEP: i64 = 5;
 const TUNE_LOW: u64 = 50;
 const TUNE_HIGH: u64 = 90;

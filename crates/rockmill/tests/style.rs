@@ -269,8 +269,7 @@ fn what_tests_need_is_listed() {
     report("what tests need is listed in docs/reliability.md", &broken);
 }
 
-/// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.
-/// Of what else has its keys in order there are lists of keys and of numbers, none of which strategies search.
+/// There are other things in order, lists of keys and of numbers; strategies search none of them.
 #[test]
 fn strategies_search_runs_in_one_way() {
     let mut broken = Vec::new();
@@ -281,9 +280,10 @@ fn strategies_search_runs_in_one_way() {
             }
         }
     }
-    report("a sorted run is searched with version::search, which asks for its order", &broken);
+    report("a sorted run is searched with version::search", &broken);
 }
 
+/// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.
 #[test]
 fn locks_and_threads_come_from_one_place() {
     let banned = ["std::sync::atomic", "std::thread::Builder", "std::thread::spawn", "std::thread::scope"];

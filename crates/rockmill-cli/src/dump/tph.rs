@@ -1,6 +1,6 @@
 //! What makes a file the head of a TPH table: counts, the function, the further files (docs/tph.md).
 
-use rockmill::internals::{HeadSummary, OwnFile};
+use rockmill::internals::{OwnFile, TphSummary};
 use serde_json::{Map, Value, json};
 
 use super::Dump;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::output::{self, Out};
 
 /// What the file says as a head; or what is damaged, so that the rest can be shown. `None` where it is none.
-fn head(dump: &mut Dump<'_>, table: &TableFile) -> Result<Option<std::result::Result<(HeadSummary, OwnFile), String>>> {
+fn head(dump: &mut Dump<'_>, table: &TableFile) -> Result<Option<std::result::Result<(TphSummary, OwnFile), String>>> {
     match table.tph_head() {
         Ok(own) => Ok(own.and_then(|own| Some(Ok((own.head?, own))))),
         Err(e) if e.kind == "Corruption" => {

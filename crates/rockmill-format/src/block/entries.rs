@@ -29,8 +29,8 @@ const CHUNK: usize = 16;
 /// One entry.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
-    /// See [`BlockEntries::head`].
-    head: u64,
+    /// See [`BlockEntries::prefix`].
+    prefix: u64,
     /// Where its key starts in `keys`.
     key: u32,
     key_len: u32,
@@ -58,13 +58,13 @@ pub struct BlockEntries {
     entries: Vec<Entry>,
     /// Keys of the batch, and behind them bytes that mean nothing.
     keys: Vec<u8>,
-    /// Where heads are taken from in user keys; `None` where they are not wanted.
+    /// Where in user keys prefixes begin; `None` where they are not wanted.
     skip: Option<usize>,
 }
 
 impl BlockEntries {
-    /// Nothing yet. `skip`: heads are taken behind so many bytes of the user key, which all keys share; `None` where
-    /// keys do not order bytewise, so that heads would say nothing.
+    /// Nothing yet. `skip`: prefixes are taken after this many bytes of the user key, which all keys share; `None`
+    /// where keys do not order bytewise, so that prefixes would say nothing.
     pub fn new(skip: Option<usize>) -> Self {
         let layout = BlockLayout::empty();
         let kind = BlockKind::Data { global_seqno: None };
@@ -121,8 +121,8 @@ impl BlockEntries {
     /// Eight bytes of the user key of entry `i`, as a number that orders as the user keys do (equal numbers say
     /// nothing); 0 where they are not wanted.
     #[inline]
-    pub fn head(&self, i: usize) -> u64 {
-        self.entries.get(i).map_or(0, |e| e.head)
+    pub fn prefix(&self, i: usize) -> u64 {
+        self.entries.get(i).map_or(0, |e| e.prefix)
     }
 
     /// Where the value of entry `i` is in the block.
@@ -203,7 +203,7 @@ impl BlockEntries {
             copy_inside(&mut self.keys, previous, used, shared);
             copy_from(&mut self.keys[used + shared..], data, key_at, unshared);
             self.entries.push(Entry {
-                head: head(&self.keys[used..], len, self.skip),
+                prefix: prefix(&self.keys[used..], len, self.skip),
                 key: used as u32,
                 key_len: len as u32,
                 value: key_end as u32,
@@ -253,7 +253,7 @@ impl BlockEntries {
             }
             self.keys[used..used + len].copy_from_slice(key);
             self.entries.push(Entry {
-                head: head(&self.keys[used..], len, self.skip),
+                prefix: prefix(&self.keys[used..], len, self.skip),
                 key: used as u32,
                 key_len: len as u32,
                 value: value.start as u32,
@@ -265,9 +265,9 @@ impl BlockEntries {
     }
 }
 
-/// The head of an internal key of `len` bytes at the beginning of `key`, which goes on behind it.
+/// The prefix of an internal key of `len` bytes at the beginning of `key`, which goes on behind it.
 #[inline(always)]
-fn head(key: &[u8], len: usize, skip: Option<usize>) -> u64 {
+fn prefix(key: &[u8], len: usize, skip: Option<usize>) -> u64 {
     let Some(skip) = skip else { return 0 };
     let rest = len.saturating_sub(TAG_LEN).saturating_sub(skip);
     let Some(bytes) = key.get(skip..).and_then(|k| k.first_chunk::<8>()) else { return 0 };
@@ -312,7 +312,7 @@ mod tests {
     use crate::block::{BlockBuilder, BlockBuilderOptions};
     use crate::key::{InternalKey, ValueType, user_key};
 
-    fn head_of(user: &[u8], skip: usize) -> u64 {
+    fn prefix_of(user: &[u8], skip: usize) -> u64 {
         let mut bytes = [0; 8];
         let rest = user.get(skip..).unwrap_or(&[]);
         let n = rest.len().min(8);
@@ -344,8 +344,8 @@ mod tests {
                 assert!(cursor_result.is_ok() && cursor.valid(), "{what}: an entry too many");
                 assert_eq!(entries.key(i), cursor.key(), "{what}");
                 assert_eq!(entries.value_range(i), cursor.value_range(), "{what}");
-                let want = skip.map_or(0, |s| head_of(user_key(cursor.key()), s));
-                assert_eq!(entries.head(i), want, "{what}");
+                let want = skip.map_or(0, |s| prefix_of(user_key(cursor.key()), s));
+                assert_eq!(entries.prefix(i), want, "{what}");
                 cursor_result = cursor.next(block);
             }
         }

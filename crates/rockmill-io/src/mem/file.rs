@@ -136,7 +136,7 @@ impl Handle {
                 }
                 Ok(n)
             }
-            Fault::None | Fault::Delay(_) | Fault::After(_) | Fault::Later(_) => Ok(self.copy(offset, buf)),
+            Fault::None | Fault::Delay(_) | Fault::After(_) | Fault::Deferred(_) => Ok(self.copy(offset, buf)),
         }
     }
 }

@@ -112,7 +112,7 @@ pub struct ReadOptions {
     /// Bytes of the arena that the stream may take; 0 for what is free, less what one writer needs.
     pub memory_bytes: usize,
     /// Called with the number of bytes before a read is begun: where a rate limiter waits.
-    pub pace: Option<Box<dyn FnMut(u64) + Send>>,
+    pub throttle: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
 impl fmt::Debug for ReadOptions {
@@ -120,7 +120,7 @@ impl fmt::Debug for ReadOptions {
         f.debug_struct("ReadOptions")
             .field("depth", &self.depth)
             .field("memory_bytes", &self.memory_bytes)
-            .field("paced", &self.pace.is_some())
+            .field("throttled", &self.throttle.is_some())
             .finish()
     }
 }
@@ -230,7 +230,7 @@ pub struct ReadStream {
     batch: usize,
     heap: Arc<HeapUse>,
     heap_bytes_max: usize,
-    pace: Option<Box<dyn FnMut(u64) + Send>>,
+    throttle: Option<Box<dyn FnMut(u64) + Send>>,
     bytes_read: u64,
     /// Spans of all runs that were not begun.
     unbegun: usize,
@@ -304,7 +304,7 @@ impl ReadStream {
             batch,
             heap: Arc::default(),
             heap_bytes_max: io.limits().memory_bytes,
-            pace: options.pace,
+            throttle: options.throttle,
             bytes_read: 0,
             unbegun,
             reads_ahead: true,
@@ -501,8 +501,9 @@ impl ReadStream {
         self.count_rest();
     }
 
-    /// Begins one read, if there is one to begin and memory for it; when it is `urgent`, memory is found.
-    fn begin_one(&mut self, run: usize, urgent: bool) -> bool {
+    /// Begins one read, if there is one to begin and memory for it. `on_demand`: the merge waits for it, and it gets
+    /// memory in any case.
+    fn begin_one(&mut self, run: usize, on_demand: bool) -> bool {
         let state = &self.runs[run];
         let Some(span) = state.spans.get(state.next).copied() else { return false };
         let file = Arc::clone(&self.files[span.file as usize]);
@@ -527,7 +528,7 @@ impl ReadStream {
         };
         let len = (read.end - read.start) as usize;
         let needed = (read.end.min(size) - read.start.min(size)) as usize;
-        let Some((lease, heap_bytes)) = self.memory(ALIGNMENT + len, urgent) else { return false };
+        let Some((lease, heap_bytes)) = self.memory(ALIGNMENT + len, on_demand) else { return false };
         let start = (ALIGNMENT as u64 + span.offset - read.start) as usize;
         if file.is_direct() {
             // Only a neighbour in the file may continue: another span begins its own sector.
@@ -542,8 +543,8 @@ impl ReadStream {
             self.push(run, Pending { span, token: None, lease, start, read, heap_bytes, refused: None });
             return true;
         }
-        if let Some(pace) = &mut self.pace {
-            pace(len as u64);
+        if let Some(throttle) = &mut self.throttle {
+            throttle(len as u64);
         }
         self.bytes_read += len as u64;
         let range = ALIGNMENT..ALIGNMENT + len;
@@ -569,19 +570,19 @@ impl ReadStream {
     }
 
     /// Memory for a read; the bytes of it that are outside the arena.
-    fn memory(&self, bytes: usize, urgent: bool) -> Option<(Lease, usize)> {
+    fn memory(&self, bytes: usize, on_demand: bool) -> Option<(Lease, usize)> {
         if let Some(pool) = &self.pool
             && bytes <= pool.slot_bytes()
         {
             if let Some(lease) = pool.lease() {
                 return Some((lease, 0));
             }
-            if !urgent {
+            if !on_demand {
                 return None;
             }
         }
         // A run that has nothing gets memory in any case: the merge could not go on.
-        if !urgent && self.heap.now() + bytes > self.heap_bytes_max {
+        if !on_demand && self.heap.now() + bytes > self.heap_bytes_max {
             return None;
         }
         let lease = Lease::heap(bytes);

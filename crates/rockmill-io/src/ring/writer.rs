@@ -107,7 +107,7 @@ pub struct BatchWriter {
     writes: u64,
     write_back_to: u64,
     write_backs: u64,
-    pace: Option<Box<dyn FnMut(u64) + Send>>,
+    throttle: Option<Box<dyn FnMut(u64) + Send>>,
     failure: FirstFailure,
 }
 
@@ -153,14 +153,14 @@ impl BatchWriter {
             writes: 0,
             write_back_to: 0,
             write_backs: 0,
-            pace: None,
+            throttle: None,
             failure: FirstFailure::default(),
         })
     }
 
-    /// Calls `pace` with the number of bytes before each write: where a rate limiter waits.
-    pub fn set_pace(&mut self, pace: Box<dyn FnMut(u64) + Send>) {
-        self.pace = Some(pace);
+    /// Calls `throttle` with the number of bytes before each write: where a rate limiter waits.
+    pub fn set_throttle(&mut self, throttle: Box<dyn FnMut(u64) + Send>) {
+        self.throttle = Some(throttle);
     }
 
     /// True while writes bypass the page cache: asked for, and not refused by the file system so far.
@@ -288,8 +288,8 @@ impl BatchWriter {
 
     /// Hands the first `to` bytes of a buffer to the kernel.
     fn send(&mut self, buffer: Lease, to: usize) -> io::Result<()> {
-        if let Some(pace) = &mut self.pace {
-            pace(to as u64);
+        if let Some(throttle) = &mut self.throttle {
+            throttle(to as u64);
         }
         if self.inner.reserve(self.base + to as u64, self.extend) {
             self.tail = true;

@@ -167,17 +167,17 @@ fn the_pace_is_asked_for_every_byte_before_it_moves() {
         let asked = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let mut plan = read::plan(place, 1);
         plan.add_run(coalesce(0, (0..75).map(|i| (i * 4000, 4000)), 16_000));
-        let pace = |which: usize| {
+        let throttle = |which: usize| {
             let asked = Arc::clone(&asked);
             let count = move |bytes| {
                 asked[which].fetch_add(bytes, Ordering::Relaxed);
             };
             Box::new(count) as Box<dyn FnMut(u64) + Send>
         };
-        let options = ReadOptions { pace: Some(pace(0)), ..ReadOptions::default() };
+        let options = ReadOptions { throttle: Some(throttle(0)), ..ReadOptions::default() };
         let mut stream = io.read(plan, options).unwrap();
         let mut writer = io.create(&*place.fs, &place.path("out.sst"), place.options()).unwrap();
-        writer.set_pace(pace(1));
+        writer.set_throttle(throttle(1));
         while let Some(window) = stream.next(0).unwrap() {
             writer.append(&window).unwrap();
         }

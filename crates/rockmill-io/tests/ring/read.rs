@@ -52,7 +52,7 @@ fn a_stream_has_the_memory_that_it_asks_for_beside_a_writer() {
             let mut plan = plan(place, 1);
             let spans: Vec<Span> = (0..64).map(|i| Span { file: 0, offset: i << 16, len: 1 << 16 }).collect();
             plan.add_run(spans.clone());
-            let mut stream = io.read(plan, ReadOptions { depth: 32, memory_bytes, pace: None }).unwrap();
+            let mut stream = io.read(plan, ReadOptions { depth: 32, memory_bytes, throttle: None }).unwrap();
             let depth = stream.depth();
             check(&mut stream, 0, &spans, &data, &place.name);
             depth

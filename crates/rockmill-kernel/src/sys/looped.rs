@@ -99,12 +99,12 @@ pub struct Looped {
 struct Attached {
     _link: OwnedFd,
     _map: OwnedFd,
-    place: Place,
+    to: AttachedTo,
 }
 
 /// Where it is attached.
 #[derive(Debug)]
-enum Place {
+enum AttachedTo {
     /// In a ring of its own.
     Own { ring: OwnedFd, region: Memory, thread: ThreadId },
     /// In the ring that the thread reads and writes with.
@@ -133,7 +133,7 @@ impl Looped {
         self.attached = None;
         let slot = io.program_slot(self.types.completions).map_err(|e| failed("making place in the ring", &e))?;
         let (link, map) = self.attach(slot.ring())?;
-        self.attached = Some(Attached { _link: link, _map: map, place: Place::Shared(slot) });
+        self.attached = Some(Attached { _link: link, _map: map, to: AttachedTo::Shared(slot) });
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Looped {
 
     /// It is in the ring of another, not in its own.
     pub fn shares_ring(&self) -> bool {
-        matches!(self.attached, Some(Attached { place: Place::Shared(_), .. }))
+        matches!(self.attached, Some(Attached { to: AttachedTo::Shared(_), .. }))
     }
 
     /// In the next call, a dry run waits for these transfers.
@@ -177,8 +177,8 @@ impl Looped {
             return Err(failed("giving the ring its region", &io::Error::last_os_error()));
         }
         let (link, map) = self.attach(ring.as_raw_fd())?;
-        let place = Place::Own { ring, region, thread: thread::current().id() };
-        Ok(Attached { _link: link, _map: map, place })
+        let to = AttachedTo::Own { ring, region, thread: thread::current().id() };
+        Ok(Attached { _link: link, _map: map, to })
     }
 
     /// Attaches the program to a ring: link and map.
@@ -217,9 +217,9 @@ impl Looped {
     pub fn call(&mut self, arena: &mut Arena, control: u32) -> io::Result<u32> {
         let _ = arena;
         let here = thread::current().id();
-        let fits = self.attached.as_ref().is_some_and(|a| match &a.place {
-            Place::Own { thread, .. } => *thread == here,
-            Place::Shared(_) => true,
+        let fits = self.attached.as_ref().is_some_and(|a| match &a.to {
+            AttachedTo::Own { thread, .. } => *thread == here,
+            AttachedTo::Shared(_) => true,
         });
         if !fits {
             self.attached = None;
@@ -227,12 +227,12 @@ impl Looped {
         }
         let (ring, region) = match &mut self.attached {
             None => return Err(io::ErrorKind::NotFound.into()),
-            Some(Attached { place: Place::Shared(slot), .. }) => {
+            Some(Attached { to: AttachedTo::Shared(slot), .. }) => {
                 let steps = slot.enter(control, &self.awaited);
                 self.awaited.clear();
                 return steps.map_err(|e| failed("entering the ring", &e));
             }
-            Some(Attached { place: Place::Own { ring, region, .. }, .. }) => (ring, region),
+            Some(Attached { to: AttachedTo::Own { ring, region, .. }, .. }) => (ring, region),
         };
         // Nothing is in flight there.
         let place = region.bytes_mut();

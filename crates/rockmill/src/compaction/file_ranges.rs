@@ -4,8 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::table::KeyOrder;
-use crate::version::{FileMeta, key_order};
+use crate::version::FileMeta;
 
 /// User key ranges of the tables of one sorted run, by key. Plain data in two buffers: a job may have thousands.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -38,7 +37,6 @@ pub struct FileRange<'a> {
 impl FileRanges {
     /// Those of `files`, which are sorted and do not overlap.
     pub fn of(files: &[Arc<FileMeta>]) -> Self {
-        assert_eq!(key_order(files), KeyOrder::UserKey, "the ranges of a run by hash are searched by user keys");
         let key_bytes = files.iter().map(|f| f.smallest_user_key().len() + f.largest_user_key().len()).sum();
         let mut out = Self { keys: Vec::with_capacity(key_bytes), files: Vec::with_capacity(files.len()) };
         for f in files {

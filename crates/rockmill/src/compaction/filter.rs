@@ -11,7 +11,7 @@ use crate::compaction_filter::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::CfOptions;
-use crate::panics::in_words;
+use crate::panics::{caught, in_words};
 
 /// A job's filter by name, and what it is told of the job: part of the spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl FilterSpec {
     fn of_factory(mut self, cf: &CfOptions, reason: TableFileCreationReason) -> Result<Option<Self>> {
         let Some(factory) = &cf.compaction_filter_factory else { return Ok(None) };
         (self.name, self.from_factory) = (factory.name().to_owned(), true);
-        let wanted = guarded(factory.name(), None, || factory.should_filter_table_file_creation(reason))?;
+        let wanted = caught(named(factory.name()), || factory.should_filter_table_file_creation(reason))?;
         Ok(wanted.then_some(self))
     }
 }
@@ -126,7 +126,7 @@ impl FilterPlan {
             Source::Shared(shared) => Box::new(shared.clone()),
             Source::Factory(factory, context) => {
                 let mut factory = factory.clone();
-                guarded(self.name(), None, || factory.create(context.clone()))?
+                caught(named(self.name()), || factory.create(context.clone()))?
             }
         };
         Ok(PartFilter { filter, level: self.level })
@@ -169,18 +169,18 @@ impl PartFilter {
                 key.escape_ascii()
             ))),
             Ok(decision) => Ok(decision),
-            Err(words) => Err(panicked(self.filter.name(), Some(key), &words)),
+            Err(words) => Err(panicked(self.filter.name(), key, &words)),
         }
     }
 }
 
-/// Runs a call into the user's code; its panic is an error.
-fn guarded<T>(name: &str, key: Option<&[u8]>, call: impl FnOnce() -> T) -> Result<T> {
-    in_words(call).map_err(|words| panicked(name, key, &words))
+/// A filter in a message.
+fn named(name: &str) -> impl fmt::Display {
+    fmt::from_fn(move |f| write!(f, "compaction filter {name:?}"))
 }
 
 #[cold]
-fn panicked(name: &str, key: Option<&[u8]>, words: &str) -> Error {
-    let at = key.map_or_else(String::new, |k| format!(" on key {}", k.escape_ascii()));
-    Error::new(ErrorKind::Aborted, format!("compaction filter {name:?} panicked{at}: {words}"))
+fn panicked(name: &str, key: &[u8], words: &str) -> Error {
+    let message = format!("{} panicked on key {}: {words}", named(name), key.escape_ascii());
+    Error::new(ErrorKind::Aborted, message)
 }

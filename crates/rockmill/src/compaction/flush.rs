@@ -19,7 +19,7 @@ use super::tombstones::Tombstones;
 use super::{JobHost, JobOutput, LocalHost, MergeEngine, page_cache};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, Result};
-use crate::front::{LogReads, Pace, READS_IN_FLIGHT, SealedRuns};
+use crate::front::{LogReads, READS_IN_FLIGHT, SealedRuns, Throttle};
 use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
@@ -122,8 +122,8 @@ fn log_reads(host: &dyn JobHost, ring: Option<&BatchIo>, together: usize) -> Res
     let io = ring.map_or_else(plain, |ring| Ok(ring.clone()))?;
     // Shares of the device are about that with the tables.
     let limit = means.limit(IoPriority::High).filter(|l| l.limiter.mode().limits_reads());
-    let pace = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Pace);
+    let throttle = limit.map(|limit| Arc::new(move |bytes| limit.request(bytes)) as Throttle);
     let memory = ring.map_or(plain_memory, |ring| wanted.min(memory_beside_writer(ring)));
     let windows = Arc::new(means.engines.rings.count(0));
-    Ok(LogReads { io, pace, together, memory, windows, counts: Arc::default() })
+    Ok(LogReads { io, throttle, together, memory, windows, counts: Arc::default() })
 }

@@ -150,16 +150,16 @@ fn run_part(
     host.progress().parts.fetch_add(1, Ordering::Relaxed);
     let cmp = &plan.rules.cmp;
     let range = user_key_range(cmp, plan.runs.iter().flat_map(|r| &r.files).map(|f| &f.entry));
-    let heads = KeyPrefixes::new(cmp, range);
+    let prefixes = KeyPrefixes::new(cmp, range);
     let (_working, help) = (Working::begin(), means.help());
     let stop = [&*means.shutdown, host.cancelled(), stop];
     let output = Destination { plan, part, tombstones, created, help: help.as_ref() };
     if plan.by_entries {
-        return engine::run_scans(output, heads, range, stop);
+        return engine::run_scans(output, prefixes, range, stop);
     }
     let map = SstMap::new(plan, part, host)?;
     for engine in in_order(means.db.merge_engine) {
-        match engine.run(&PartJob { output, map: &map, heads, range, stop })? {
+        match engine.run(&PartJob { output, map: &map, prefixes, range, stop })? {
             PartEnd::Done(made) => {
                 means.engines.stats.count(engine.kind());
                 return Ok(made);

@@ -3,13 +3,13 @@
 //! Engines differ in how blocks arrive ([`feed`]); they share everything behind that: runs over decoded entries
 //! ([`run`]), the choice of the smallest (`order`), and [`MergeStream`], the interface that resolution reads.
 //!
-//! 1. A run decodes its blocks some entries at a time, and each entry has a head: eight bytes of its user key as a
-//!    number, taken behind the prefix that all keys of the job share (bytewise order only). Heads order as keys do;
-//!    only where two are equal are keys looked at.
-//! 2. The run with the smallest head gives the next entry. It goes on giving entries without a look at the others as
-//!    long as its heads stay below the smallest of theirs (galloping).
-//! 3. Then the smallest is looked for again: among few runs by going over their heads, which stand in one or two cache
-//!    lines and need no branches; among many in a tree of losers.
+//! 1. A run decodes its blocks some entries at a time, and each entry has a *key prefix*: eight bytes of its user key
+//!    as a number, taken after the bytes that all keys of the job share (bytewise order only). Prefixes order as keys
+//!    do; keys are compared only where two prefixes are equal.
+//! 2. The run with the smallest prefix gives the next entry. It goes on giving entries without a look at the others as
+//!    long as its prefixes stay below the smallest of theirs (galloping).
+//! 3. Then the smallest is looked for again: among few runs by going over their prefixes, which stand in one or two
+//!    cache lines and need no branches; among many in a tree of losers.
 //!
 //! No step allocates. A key or value is valid until the next step.
 
@@ -87,10 +87,10 @@ pub trait Run {
     fn next_block(&mut self) -> Result<()> {
         Ok(())
     }
-    /// Decodes all of a block on whose first entry the run stands, if all heads in it are below `head`. True when that
-    /// is done: [`Self::whole_block`] then gives it.
-    fn fill_whole(&mut self, head: u64) -> bool {
-        let _ = head;
+    /// Decodes all of a block on whose first entry the run stands, if all prefixes in it are below `prefix`. True when
+    /// that is done: [`Self::whole_block`] then gives it.
+    fn fill_whole(&mut self, prefix: u64) -> bool {
+        let _ = prefix;
         false
     }
     /// The block that was decoded as a whole.
@@ -109,10 +109,10 @@ pub trait Run {
     fn leaves(&self) -> Leaves {
         Leaves::Nothing
     }
-    /// The head of the current key.
+    /// The prefix of the current key.
     #[inline]
-    fn head(&self, heads: KeyPrefixes) -> u64 {
-        heads.of(user_key(self.key()))
+    fn prefix(&self, prefixes: KeyPrefixes) -> u64 {
+        prefixes.of(user_key(self.key()))
     }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path> {
@@ -129,7 +129,7 @@ pub struct KeyPrefixes {
     hashed: bool,
     /// Bytes that all keys have in common.
     common: usize,
-    /// Bits that all heads have in common.
+    /// Bits that all prefixes have in common.
     shared_bits: u32,
 }
 
@@ -139,37 +139,37 @@ impl KeyPrefixes {
         let on = cmp.is_bytewise();
         let common = range.map_or(0, |(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
         let common = if on { common } else { 0 };
-        let heads = Self { on, hashed: cmp.is_hash_range(), common, shared_bits: 0 };
-        // The head of a key between the two is between theirs.
-        let shared_bits = range.map_or(0, |(a, b)| (heads.of(a) ^ heads.of(b)).leading_zeros());
-        Self { shared_bits, ..heads }
+        let prefixes = Self { on, hashed: cmp.is_hash_range(), common, shared_bits: 0 };
+        // The prefix of a key between the two is between theirs.
+        let shared_bits = range.map_or(0, |(a, b)| (prefixes.of(a) ^ prefixes.of(b)).leading_zeros());
+        Self { shared_bits, ..prefixes }
     }
 
-    /// Upper bits that the heads of all keys inside the range have in common, 64 where they are the same.
+    /// Upper bits that the prefixes of all keys inside the range have in common, 64 where they are the same.
     pub fn shared_bits(self) -> u32 {
         self.shared_bits
     }
 
-    /// True where heads are search keys.
+    /// True where prefixes are search keys.
     pub fn are_hashed(self) -> bool {
         self.hashed
     }
 
-    /// Bytes of a user key in front of its head; `None` where its bytes are no head.
+    /// Bytes of a user key in front of its prefix; `None` where its bytes are no prefix.
     pub fn skip(self) -> Option<usize> {
         self.on.then_some(self.common)
     }
 
-    /// A head that no key at or behind `end` is below: `MAX` without an end. `range` as for [`Self::new`].
+    /// A prefix that no key at or behind `end` is below: `MAX` without an end. `range` as for [`Self::new`].
     pub fn of_end(self, range: Option<(&[u8], &[u8])>, end: Option<&[u8]>) -> u64 {
         let Some(end) = end else { return u64::MAX };
-        // A head says something of an end only if that shares what all keys share.
+        // A prefix says something of an end only if that shares what all keys share.
         let common = self.common;
         let shares = range.is_some_and(|(a, _)| end.len() >= common && a.get(..common) == end.get(..common));
         if shares || common == 0 { self.of(end) } else { 0 }
     }
 
-    /// The head of a user key inside the range; 0 where there are no heads.
+    /// The prefix of a user key inside the range; 0 where there are no prefixes.
     #[inline]
     pub fn of(self, user_key: &[u8]) -> u64 {
         if !self.on {
@@ -192,17 +192,17 @@ pub struct Merger<R> {
     runs: Vec<R>,
     order: Order,
     cmp: InternalKeyComparator,
-    heads: KeyPrefixes,
+    prefixes: KeyPrefixes,
     /// User key where the stream ends.
     end: Option<Vec<u8>>,
-    /// No key with a smaller head is at or behind the end.
-    end_head: u64,
+    /// No key with a smaller prefix is at or behind the end.
+    end_prefix: u64,
     /// The run that has the current entry; `NONE` at the end.
     current: usize,
-    /// The current run goes on while its heads are below this: those of all others are at or above it.
+    /// The current run goes on while its prefixes are below this: those of all others are at or above it.
     others: u64,
-    /// The head of the current entry.
-    head: u64,
+    /// The prefix of the current entry.
+    prefix: u64,
     /// It is another than that of the entry before.
     another: bool,
     /// The run that began a block last, if no other gave an entry since; `NONE` otherwise.
@@ -217,28 +217,28 @@ const NONE: usize = usize::MAX;
 
 impl<R: Run> Merger<R> {
     /// Merges `runs`, newest first, up to user key `end`. `range` holds the smallest and largest user key of all runs,
-    /// if known, from which `heads` was made.
+    /// if known, from which `prefixes` was made.
     pub fn new(
         runs: Vec<R>,
         cmp: InternalKeyComparator,
-        heads: KeyPrefixes,
+        prefixes: KeyPrefixes,
         range: Option<(&[u8], &[u8])>,
         end: Option<&[u8]>,
     ) -> Result<Self> {
-        let end_head = heads.of_end(range, end);
-        let first: Vec<Option<u64>> = runs.iter().map(|run| run.valid().then(|| run.head(heads))).collect();
+        let end_prefix = prefixes.of_end(range, end);
+        let first: Vec<Option<u64>> = runs.iter().map(|run| run.valid().then(|| run.prefix(prefixes))).collect();
         let end = end.map(<[u8]>::to_vec);
         let order = Order::new(&first);
         let mut merger = Self {
             runs,
             order,
             cmp,
-            heads,
+            prefixes,
             end,
-            end_head,
+            end_prefix,
             current: NONE,
             others: 0,
-            head: 0,
+            prefix: 0,
             another: false,
             began: NONE,
             offered: NONE,
@@ -253,13 +253,13 @@ impl<R: Run> Merger<R> {
     #[inline]
     fn pick(&mut self) {
         match self.order.pick(keys(&self.runs, &self.cmp)) {
-            Some((run, head, others)) => {
+            Some((run, prefix, others)) => {
                 if run != self.began {
                     self.began = NONE;
                 }
                 self.current = run;
                 self.others = others;
-                self.arrive(head);
+                self.arrive(prefix);
             }
             None => self.current = NONE,
         }
@@ -289,28 +289,28 @@ impl<R: Run> Merger<R> {
         if alone
             && !self.before.is_empty()
             && user_key(run.key()) != self.before
-            && run.fill_whole(self.order.others().min(self.end_head))
+            && run.fill_whole(self.order.others().min(self.end_prefix))
         {
             self.offered = at;
             self.current = NONE;
             return Ok(());
         }
-        let head = run.head(self.heads);
-        if head < self.others {
-            self.arrive(head);
+        let prefix = run.prefix(self.prefixes);
+        if prefix < self.others {
+            self.arrive(prefix);
             return Ok(());
         }
-        self.order.moved(at, head);
+        self.order.moved(at, prefix);
         self.pick();
         Ok(())
     }
 
-    /// The current run's entry, which has this head, becomes the current one.
+    /// The current run's entry, which has this prefix, becomes the current one.
     #[inline(always)]
-    fn arrive(&mut self, head: u64) {
-        self.another = head != self.head;
-        self.head = head;
-        if head >= self.end_head {
+    fn arrive(&mut self, prefix: u64) {
+        self.another = prefix != self.prefix;
+        self.prefix = prefix;
+        if prefix >= self.end_prefix {
             self.stop_at_end();
         }
     }
@@ -343,12 +343,12 @@ impl<R: Run> MergeStream for Merger<R> {
         let Some(run) = self.runs.get_mut(self.current) else { return Ok(()) };
         run.advance()?;
         if run.valid() {
-            let head = run.head(self.heads);
-            if head < self.others {
-                self.arrive(head);
+            let prefix = run.prefix(self.prefixes);
+            if prefix < self.others {
+                self.arrive(prefix);
                 return Ok(());
             }
-            self.order.moved(self.current, head);
+            self.order.moved(self.current, prefix);
         } else if run.waits() {
             return self.next_block();
         } else {
@@ -396,9 +396,9 @@ impl<R: Run> MergeStream for Merger<R> {
             run.skip_block()?;
             self.next_block()?;
         } else {
-            self.head = run.head(self.heads);
+            self.prefix = run.prefix(self.prefixes);
         }
-        // The head of the entry before is not known.
+        // The prefix of the entry before is not known.
         self.another = false;
         Ok(())
     }
@@ -485,8 +485,8 @@ mod tests {
                 all.retain(|e| cmp.compare_user(user_key(&e.0), end).is_lt());
             }
             let range = range.as_ref().map(|(a, b)| (&a[..], &b[..]));
-            let heads = KeyPrefixes::new(&cmp, range);
-            let mut merger = Merger::new(runs, cmp, heads, range, end.as_deref()).unwrap();
+            let prefixes = KeyPrefixes::new(&cmp, range);
+            let mut merger = Merger::new(runs, cmp, prefixes, range, end.as_deref()).unwrap();
             let mut before: Option<&[u8]> = None;
             for (key, value) in &all {
                 assert!(merger.valid(), "seed {seed}");

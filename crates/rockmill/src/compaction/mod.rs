@@ -17,6 +17,8 @@ mod page_cache;
 pub mod pieces;
 pub mod plan;
 pub mod resolve;
+// The encoding of jobs is for runners in other processes: the store runs its own jobs without it.
+#[cfg(feature = "internals")]
 pub mod result;
 pub(crate) mod rewrite;
 pub mod spec;
@@ -26,6 +28,7 @@ mod subtrees;
 pub mod table_format;
 pub(crate) mod tombstones;
 mod unique_id;
+#[cfg(feature = "internals")]
 mod wire;
 
 pub(crate) use unique_id::internal_unique_id;
@@ -40,7 +43,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_format::properties::TableProperties;
 
 pub use crate::event_listener::CompactionReason;
-pub use crate::options::{KernelDriver, MergeEngine};
+pub use crate::options::MergeEngine;
 use crate::sync::atomic::AtomicBool;
 use crate::version::{FileMeta, Version};
 #[cfg(feature = "kernel")]
@@ -99,6 +102,37 @@ pub struct Compaction {
 }
 
 impl Compaction {
+    /// A job that merges `inputs` into the base run of a level, with limits for nothing and nothing else to say.
+    pub(crate) fn new(
+        version: &Arc<Version>,
+        reason: CompactionReason,
+        inputs: Vec<(usize, Vec<Arc<FileMeta>>)>,
+        output_level: usize,
+        compression: CompressionType,
+    ) -> Self {
+        Self {
+            reason,
+            inputs,
+            output_level,
+            output_run: 0,
+            output_path: 0,
+            grandparents: Vec::new(),
+            version: Arc::clone(version),
+            bottommost: false,
+            trivial_move: false,
+            deletion: false,
+            output_file_size_target: u64::MAX,
+            output_file_size_max: u64::MAX,
+            grandparent_overlap_max: u64::MAX,
+            compression,
+            subcompactions_max: 0,
+            next_cursor: None,
+            split_key: None,
+            keep_pieces: true,
+            score: 0.0,
+        }
+    }
+
     /// Level of the first inputs.
     pub fn start_level(&self) -> usize {
         self.inputs.first().map_or(0, |(level, _)| *level)

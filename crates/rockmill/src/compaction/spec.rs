@@ -33,6 +33,7 @@ use crate::rate_limiter::IoPriority;
 use crate::table::ReplacedTables;
 use crate::version::Version;
 
+#[cfg(feature = "internals")]
 mod encoding;
 
 /// A job. See the module.

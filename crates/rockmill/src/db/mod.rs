@@ -198,14 +198,14 @@ impl State {
 }
 
 /// What a column family of a database shares with the others.
-pub(crate) struct Around<'a> {
+pub(crate) struct FamilyContext<'a> {
     memory: &'a FrontMemory,
     db: &'a DbOptions,
     path: &'a Path,
     purge: &'a PurgeQueue,
 }
 
-impl<'a> Around<'a> {
+impl<'a> FamilyContext<'a> {
     /// In an open database.
     pub fn of(db: &'a DbInner) -> Self {
         Self { memory: db.front.memory(), db: &db.opts, path: &db.path, purge: db.files.purge() }
@@ -223,7 +223,7 @@ impl CfState {
         mut version: Version,
         log_number: u64,
         opening: u64,
-        Around { memory, db, path, purge }: Around<'_>,
+        FamilyContext { memory, db, path, purge }: FamilyContext<'_>,
     ) -> Self {
         let purge = purge_of(purge, Some(&options), db, path);
         version.reserves_last_level = db.allow_ingest_behind;

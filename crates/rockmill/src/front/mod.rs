@@ -74,7 +74,7 @@ pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, misses_logs, wal
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 
 use crate::error::Error;
-pub(crate) use crate::memtable::log_read_ahead::{LogReadCounts, LogReads, Pace, READS_IN_FLIGHT};
+pub(crate) use crate::memtable::log_read_ahead::{LogReadCounts, LogReads, READS_IN_FLIGHT, Throttle};
 pub(crate) use crate::memtable::log_values::LoggedBatch;
 
 /// Entries in memory that are in no table, in numbers.

@@ -19,8 +19,8 @@ pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::{LeftOut, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable};
 pub use crate::table::{
-    BlockBasedSettings, BlockCache, FunctionSummary, HeadSummary, OwnFile, Table, TableBlock, TableBlockKind,
-    TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TphTable, properties_of, told_by_own_file,
+    BlockBasedSettings, BlockCache, FunctionSummary, OwnFile, Table, TableBlock, TableBlockKind, TableBuilder,
+    TableBuilderOptions, TableOpenOptions, TableReadOptions, TphSummary, TphTable, properties_of, told_by_own_file,
 };
 pub use crate::version::{
     FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableDirs, current_manifest, each_file,

@@ -12,7 +12,7 @@
 //!    [`CommitQueue::begin_merge`] and [`RunningCompactions::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`RunningCompactions::finish_merge`];
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
-//!    and, while a flush is in flight, by its [`pace`]; [`RunningCompactions::set_flush_bound`] is told what
+//!    and, while a flush is in flight, by its [`allowance`]; [`RunningCompactions::set_flush_bound`] is told what
 //!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]);
 //! 5. where values stay in logs, asks an [`IndexSchedule`] when index tables are merged and flushed.
 
@@ -30,7 +30,7 @@ pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
 pub use crate::pacing::common::RATE_MIN;
 pub use crate::pacing::decide::{
-    FamilyNow, FullMemtables, LogsNow, MemtablesNow, Orders, Pace, decide, is_flush_bound, pace,
+    Allowance, FamilyNow, FullMemtables, LogsNow, MemtablesNow, Orders, allowance, decide, is_flush_bound,
 };
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};

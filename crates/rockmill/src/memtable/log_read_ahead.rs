@@ -31,7 +31,7 @@ const READS_IN_FLIGHT_MIN: usize = 2;
 const PACE_STEP: usize = 16;
 
 /// Waits until so many bytes may be read.
-pub(crate) type Pace = Arc<dyn Fn(u64) + Send + Sync>;
+pub(crate) type Throttle = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// How a flush reads values that are in logs.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ pub(crate) struct LogReads {
     /// What it reads through: of the thread that flushes.
     pub io: BatchIo,
     /// Is asked before each read.
-    pub pace: Option<Pace>,
+    pub throttle: Option<Throttle>,
     /// How many tables are read at once.
     pub together: usize,
     /// Bytes that their reads in flight may have in all, of what `io` has.
@@ -77,8 +77,9 @@ impl LogReads {
         // What is left to the writer of the table is its own, and none of it may be kept free for it again: once it has
         // begun, it has its memory. 0 would say that.
         let memory_bytes = (self.memory / self.together.max(1)).max(1);
-        let pace = self.pace.clone().map(|pace| Box::new(move |bytes| pace(bytes)) as Box<dyn FnMut(u64) + Send>);
-        ReadOptions { depth, memory_bytes, pace }
+        let throttle =
+            self.throttle.clone().map(|throttle| Box::new(move |bytes| throttle(bytes)) as Box<dyn FnMut(u64) + Send>);
+        ReadOptions { depth, memory_bytes, throttle }
     }
 
     /// Bytes of values in a window; each table has two.

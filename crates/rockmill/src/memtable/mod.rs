@@ -24,7 +24,9 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, block_of_arena, memory_when_full_min, step_of_shards};
+#[cfg(feature = "internals")]
+pub(crate) use arena::block_of_arena;
+pub(crate) use arena::{BLOCK_SIZE_MIN, arena_step, memory_when_full_min, step_of_shards};
 use arena::{CachePadded, shard_count, thread_slot};
 use bloom::Bloom;
 pub use bloom::MemTableFilter;

@@ -107,7 +107,7 @@ declare_options! {
     disable_auto_compactions: bool = false, mutable, set_disable_auto_compactions;
     /// Directories of the column family's tables, with the bytes that each is meant to take; empty takes `db_paths`.
     /// They must be given at every open: no OPTIONS file has them.
-    cf_paths: Vec<DBPath> = Vec::new(), place(paths::text, paths::read);
+    cf_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
     /// Of table blocks, where no per-level choice says otherwise.
     compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
     /// Of the deepest level's blocks.

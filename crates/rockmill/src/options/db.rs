@@ -95,7 +95,7 @@ declare_options! {
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
     /// Directories of tables, with the bytes that each is meant to take; empty is the database's own. They must be
     /// given at every open: no OPTIONS file has them.
-    db_paths: Vec<DBPath> = Vec::new(), place(paths::text, paths::read);
+    db_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
     /// deletes them at once.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;

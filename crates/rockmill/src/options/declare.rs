@@ -12,7 +12,7 @@
 //! | `fixed` | refuses it: only an open sets it | written and read under its name |
 //! | `own` | changes it | not written: RocksDB does not know the option |
 //! | `own_fixed` | refuses it: only an open sets it | not written: RocksDB does not know the option |
-//! | `place(text, read)` | refuses it | the same; `read(&mut field, text)` says if it fits |
+//! | `paths(text, read)` | refuses it | the same; `read(&mut field, text)` says if it fits |
 //! | `object(text)` | refuses it | written as what `text(&field)` returns; another one in a file is reported |
 //! | `object(text, make)` | refuses it | read: `make(text)` gives the object, `None` if it is not built in |
 //! | `mutable_object(text, make)` | changes it | the same |
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Fixed,
     Own,
     OwnFixed,
-    Place,
+    Paths,
     Object,
     MutableObject,
     Part,
@@ -56,7 +56,7 @@ impl Kind {
 
     /// True if RocksDB has no text for it.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Own | Self::OwnFixed | Self::Place)
+        matches!(self, Self::Own | Self::OwnFixed | Self::Paths)
     }
 
     /// True if it has a text.
@@ -213,10 +213,10 @@ macro_rules! declare_options {
             write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),
         }
     };
-    (@text $field:ident, $doc:tt, place($describe:expr, $read:expr)) => {
+    (@text $field:ident, $doc:tt, paths($describe:expr, $read:expr)) => {
         $crate::options::declare::TextOption {
             name: stringify!($field),
-            kind: $crate::options::declare::Kind::Place,
+            kind: $crate::options::declare::Kind::Paths,
             doc: &$doc,
             read: |o, text, _| $read(&mut o.$field, text),
             write: |o| Some($crate::options::declare::describe(&o.$field, $describe)),

@@ -1,4 +1,6 @@
-//! Which engine merges, and how the kernel's is driven.
+//! Which engine merges, and how the kernel's is driven. Builds without the Cargo feature `kernel` have the same
+//! options: a text of options reads in each of them, and the engine says that it is missing
+//! (`compaction/engine/no_kernel.rs`).
 
 use std::fmt;
 

@@ -7,7 +7,7 @@
 //! | function | asked |
 //! |---|---|
 //! | [`stop`] | by a writer that waits, each time that it looks |
-//! | [`pace`] | before each sleep of a writer, while a flush is in flight |
+//! | [`allowance`] | before each sleep of a writer, while a flush is in flight |
 //! | [`is_flush_bound`] | by a compaction thread, for each job |
 //! | `read_protection.rs`, `left_to_jobs` | by each job, before each piece; tables are there, which know no options |
 //!
@@ -36,7 +36,7 @@ pub struct FamilyNow<'a, O> {
     /// They are being flushed, or are about to be.
     pub flushing: bool,
     /// How long its flushes take.
-    pub pace: &'a FlushPace,
+    pub flush_pace: &'a FlushPace,
 }
 
 /// Memtables that are full.
@@ -177,48 +177,52 @@ pub struct MemtablesNow<'a, R> {
     /// The full ones are being flushed, or are about to be.
     pub flushing: bool,
     /// How long its flushes take.
-    pub pace: &'a FlushPace,
+    pub flush_pace: &'a FlushPace,
     /// Where none is in flight, the one that is due.
     pub due: OneFlush,
     /// Bytes that writers can write until the memtable that is filled is full, and so many more are.
     pub room: R,
-    /// How much of the pace writers feel: 1 all of it, 0 nothing. Less than 1 only for index tables.
+    /// How much of the limit writers feel: 1 all of it, 0 nothing. Less than 1 only for index tables.
     pub pressure: f64,
 }
 
-/// How fast writers may write at a moment, so that memtables are full when the flush in flight ends.
+/// What writers may write at a moment, so that memtables are full when the flush in flight ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct Allowance {
     /// What they get; infinite where they are free.
     pub rate: BytesPerSecond,
     /// Bytes until they stop.
     pub room: f64,
 }
 
-impl Pace {
+impl Allowance {
     /// No flush is in flight.
     pub const FREE: Self = Self { rate: f64::INFINITY, room: f64::INFINITY };
 }
 
-/// The pace that the slowest column family asks for. `failed`: as for [`decide`].
-pub fn pace<'a, R: FnOnce(usize) -> f64>(
+/// What the column family allows that slows writers most. `failed`: as for [`decide`].
+pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     families: impl Iterator<Item = MemtablesNow<'a, R>>,
     now: Seconds,
     failed: bool,
-) -> Pace {
+) -> Allowance {
     if failed {
-        return Pace::FREE;
+        return Allowance::FREE;
     }
-    let paces = families.map(|f| match f.memtables.most.checked_sub(f.memtables.full + 1) {
+    let allowances = families.map(|f| match f.memtables.most.checked_sub(f.memtables.full + 1) {
         Some(more) if f.flushing && f.pressure > 0.0 => {
             let room = (f.room)(more);
-            Pace { rate: f.pace.rate(now, room, f.due) / (f.pressure * f.pressure), room }
+            Allowance { rate: f.flush_pace.rate(now, room, f.due) / (f.pressure * f.pressure), room }
         }
         // At the limit writers are stopped.
-        _ => Pace::FREE,
+        _ => Allowance::FREE,
     });
-    paces.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Pace::FREE)
+    allowances.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Allowance::FREE)
 }
+
+/// Where less than what logs may hold over this is left, a flush goes before compactions. Derived: it is where writers
+/// feel all of the limit that the flush sets them (`ROOM_END` in `index_tables.rs`). Not measured by itself.
+const LOGS_LEFT_PART: u64 = 4;
 
 /// Whether jobs of DF-compaction are to write little before they are to be many: writers wait for flushes, and are at
 /// work, or a job or a flush is. Never where all rest: what was put off is due then.
@@ -227,16 +231,16 @@ pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
 }
 
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow, behind: bool, pressure: f64) -> f64 {
-    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / 4;
-    if f.flushing && writers_wait { f.pace.priority(behind, pressure) } else { 0.0 }
+    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / LOGS_LEFT_PART;
+    if f.flushing && writers_wait { f.flush_pace.priority(behind, pressure) } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn now<'a>(options: &'a CfOptions, pace: &'a FlushPace, load: TreeLoad) -> FamilyNow<'a, &'a CfOptions> {
-        FamilyNow { id: 7, options, load, memtables: full_of(0, options), flushing: false, pace }
+    fn now<'a>(options: &'a CfOptions, flush_pace: &'a FlushPace, load: TreeLoad) -> FamilyNow<'a, &'a CfOptions> {
+        FamilyNow { id: 7, options, load, memtables: full_of(0, options), flushing: false, flush_pace }
     }
 
     fn full_of(full: usize, options: &CfOptions) -> FullMemtables {
@@ -245,34 +249,34 @@ mod tests {
 
     #[test]
     fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
-        let (o, mut pace) = (CfOptions::default(), FlushPace::default());
+        let (o, mut flush_pace) = (CfOptions::default(), FlushPace::default());
         assert_eq!(
-            flush_first(&now(&o, &pace, TreeLoad::default()), LogsNow::UNBOUNDED, false, 0.0),
+            flush_first(&now(&o, &flush_pace, TreeLoad::default()), LogsNow::UNBOUNDED, false, 0.0),
             0.0,
             "there is no flush"
         );
-        let full = |pace: &FlushPace, o: &CfOptions, behind, pressure| {
-            let f = FamilyNow { memtables: full_of(1, o), flushing: true, ..now(o, pace, TreeLoad::default()) };
+        let full = |flush_pace: &FlushPace, o: &CfOptions, behind, pressure| {
+            let f = FamilyNow { memtables: full_of(1, o), flushing: true, ..now(o, flush_pace, TreeLoad::default()) };
             flush_first(&f, LogsNow::UNBOUNDED, behind, pressure)
         };
-        let unknown = [full(&pace, &o, false, 0.0), full(&pace, &o, true, 0.0)];
+        let unknown = [full(&flush_pace, &o, false, 0.0), full(&flush_pace, &o, true, 0.0)];
         assert_eq!(unknown, [1.0, 0.0], "how long flushes take is not known");
-        pace.begin(0.0, 1e6);
-        pace.end(0.1, Some(0.007));
-        assert_eq!([0.0, 0.25, 1.5].map(|pressure| full(&pace, &o, true, pressure)), [1.0, 0.75, 0.0]);
+        flush_pace.begin(0.0, 1e6);
+        flush_pace.end(0.1, Some(0.007));
+        assert_eq!([0.0, 0.25, 1.5].map(|pressure| full(&flush_pace, &o, true, pressure)), [1.0, 0.75, 0.0]);
         let more = CfOptions { max_write_buffer_number: 3, ..CfOptions::default() };
-        assert_eq!(full(&pace, &more, false, 0.0), 0.0, "there is room for a memtable more");
+        assert_eq!(full(&flush_pace, &more, false, 0.0), 0.0, "there is room for a memtable more");
     }
 
     #[test]
     fn the_worst_tree_slows_writers_and_the_first_that_stops_them_is_named() {
-        let (o, pace) = (CfOptions::default(), FlushPace::default());
+        let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
         let off = CfOptions { disable_auto_compactions: true, ..CfOptions::default() };
         let runs = |runs| TreeLoad { runs, pending_bytes: 0 };
         let all = |loads: [(&'static str, usize); 3]| {
             let families = loads.iter().zip(1..).map(|((kind, n), id)| {
                 let options = if *kind == "off" { &off } else { &o };
-                FamilyNow { id, ..now(options, &pace, runs(*n)) }
+                FamilyNow { id, ..now(options, &flush_pace, runs(*n)) }
             });
             decide(families, LogsNow::UNBOUNDED, false)
         };
@@ -288,8 +292,8 @@ mod tests {
 
     #[test]
     fn a_store_that_takes_no_writes_paces_nobody() {
-        let (o, pace) = (CfOptions::default(), FlushPace::default());
-        let full = FamilyNow { memtables: full_of(2, &o), flushing: true, ..now(&o, &pace, TreeLoad::default()) };
+        let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
+        let full = FamilyNow { memtables: full_of(2, &o), flushing: true, ..now(&o, &flush_pace, TreeLoad::default()) };
         let of = |failed| decide(std::iter::once(full.clone()), LogsNow::UNBOUNDED, failed);
         assert!(of(false).paced && of(false).flush_first == 1.0);
         assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
@@ -305,30 +309,30 @@ mod tests {
         let of = |full, flushing, room: f64| MemtablesNow {
             memtables: FullMemtables { full, most: 2 },
             flushing,
-            pace: &flush,
+            flush_pace: &flush,
             due: OneFlush { since: 10.0, bytes: 1e6 },
             room: move |more: usize| room * (more + 1) as f64,
             pressure: 1.0,
         };
-        assert_eq!(pace([of(1, false, 1.0)].into_iter(), 10.0, false), Pace::FREE, "no flush");
-        assert_eq!(pace([of(2, true, 1.0)].into_iter(), 10.0, false), Pace::FREE, "writers are stopped");
+        assert_eq!(allowance([of(1, false, 1.0)].into_iter(), 10.0, false), Allowance::FREE, "no flush");
+        assert_eq!(allowance([of(2, true, 1.0)].into_iter(), 10.0, false), Allowance::FREE, "writers are stopped");
         let all = || [of(1, true, 3e6), of(1, true, 2e6), of(1, false, 1e6)].into_iter();
-        assert_eq!(pace(all(), 10.0, true), Pace::FREE, "nobody writes");
-        let slowest = pace(all(), 10.0, false);
-        assert_eq!(slowest, Pace { rate: flush.rate(10.0, 2e6, of(0, true, 0.0).due), room: 2e6 });
-        assert!(pace(all(), 20.0, false).rate < slowest.rate, "it is late");
-        assert_eq!(pace([of(0, true, 2e6)].into_iter(), 10.0, false).room, 4e6, "one more may be full");
-        let felt = |pressure| pace([MemtablesNow { pressure, ..of(1, true, 2e6) }].into_iter(), 10.0, false);
-        assert_eq!((felt(0.0), felt(1.0)), (Pace::FREE, slowest), "nothing, and all of it");
-        assert_eq!(felt(0.5), Pace { rate: slowest.rate * 4.0, room: 2e6 });
+        assert_eq!(allowance(all(), 10.0, true), Allowance::FREE, "nobody writes");
+        let slowest = allowance(all(), 10.0, false);
+        assert_eq!(slowest, Allowance { rate: flush.rate(10.0, 2e6, of(0, true, 0.0).due), room: 2e6 });
+        assert!(allowance(all(), 20.0, false).rate < slowest.rate, "it is late");
+        assert_eq!(allowance([of(0, true, 2e6)].into_iter(), 10.0, false).room, 4e6, "one more may be full");
+        let felt = |pressure| allowance([MemtablesNow { pressure, ..of(1, true, 2e6) }].into_iter(), 10.0, false);
+        assert_eq!((felt(0.0), felt(1.0)), (Allowance::FREE, slowest), "nothing, and all of it");
+        assert_eq!(felt(0.5), Allowance { rate: slowest.rate * 4.0, room: 2e6 });
     }
 
     #[test]
     fn logs_that_are_full_stop_writers_and_flushes_begin_before() {
-        let (o, pace) = (CfOptions::default(), FlushPace::default());
+        let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
         let of = |bytes| {
             let logs = LogsNow { newest: bytes, others: 0, capacity: 100 };
-            decide(std::iter::once(now(&o, &pace, TreeLoad::default())), logs, false).stop
+            decide(std::iter::once(now(&o, &flush_pace, TreeLoad::default())), logs, false).stop
         };
         assert_eq!([of(0), of(99)], [None, None]);
         assert_eq!([of(100), of(170)], [Some((7, StallReason::FastDevice)); 2]);

@@ -32,29 +32,29 @@ impl Gate {
     fn pass(&self, bytes: usize) {
         match self {
             Self::DeviceShare(job) => job.pass(bytes as u64),
-            Self::FlushPriority(way, stop) => way.pass(stop),
+            Self::FlushPriority(priority, stop) => priority.pass(stop),
         }
     }
 }
 
 #[derive(Debug)]
-struct Asked {
+struct GateState {
     gate: Gate,
     piece: usize,
     /// Bytes that it was not asked for yet.
-    owed: usize,
+    uncharged: usize,
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct PacedFile {
     inner: Box<dyn WritableFile>,
-    gates: Vec<Asked>,
+    gates: Vec<GateState>,
     /// The rate limiter, and for how many bytes it is asked at once: all that is written, the last bytes before a
     /// flush, a sync or a close.
     limit: Option<(Limit, usize)>,
     /// Bytes that the limiter was not asked for yet; fewer than it is asked for at once.
-    owed: usize,
+    uncharged: usize,
 }
 
 impl PacedFile {
@@ -64,35 +64,35 @@ impl PacedFile {
         gates: impl IntoIterator<Item = Gate>,
         limit: Option<(Limit, usize)>,
     ) -> Self {
-        let gates = gates.into_iter().map(|gate| Asked { piece: gate.piece(), gate, owed: 0 });
-        Self { inner, gates: gates.collect(), limit, owed: 0 }
+        let gates = gates.into_iter().map(|gate| GateState { piece: gate.piece(), gate, uncharged: 0 });
+        Self { inner, gates: gates.collect(), limit, uncharged: 0 }
     }
 
     /// Asks the rate limiter for what it was not asked for yet.
-    fn settle(&mut self) {
-        if let Some((limit, _)) = self.limit.as_ref().filter(|_| self.owed > 0) {
-            limit.request(self.owed as u64);
-            self.owed = 0;
+    fn charge_rest(&mut self) {
+        if let Some((limit, _)) = self.limit.as_ref().filter(|_| self.uncharged > 0) {
+            limit.request(self.uncharged as u64);
+            self.uncharged = 0;
         }
     }
 }
 
 impl WritableFile for PacedFile {
     fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
-        for asked in &mut self.gates {
-            asked.owed += data.len();
-            if asked.owed >= asked.piece {
-                asked.gate.pass(asked.owed);
-                asked.owed = 0;
+        for state in &mut self.gates {
+            state.uncharged += data.len();
+            if state.uncharged >= state.piece {
+                state.gate.pass(state.uncharged);
+                state.uncharged = 0;
             }
         }
         let Some((limit, chunk)) = &self.limit else { return self.inner.append(data) };
         while !data.is_empty() {
-            let (now, later) = data.split_at(data.len().min(chunk - self.owed));
-            self.owed += now.len();
-            if self.owed == *chunk {
+            let (now, later) = data.split_at(data.len().min(chunk - self.uncharged));
+            self.uncharged += now.len();
+            if self.uncharged == *chunk {
                 limit.request(*chunk as u64);
-                self.owed = 0;
+                self.uncharged = 0;
             }
             self.inner.append(now)?;
             data = later;
@@ -101,17 +101,17 @@ impl WritableFile for PacedFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.settle();
+        self.charge_rest();
         self.inner.flush()
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.settle();
+        self.charge_rest();
         self.inner.sync()
     }
 
     fn begin_sync(&mut self) -> io::Result<bool> {
-        self.settle();
+        self.charge_rest();
         self.inner.begin_sync()
     }
 
@@ -120,7 +120,7 @@ impl WritableFile for PacedFile {
     }
 
     fn close(&mut self) -> io::Result<()> {
-        self.settle();
+        self.charge_rest();
         self.inner.close()
     }
 

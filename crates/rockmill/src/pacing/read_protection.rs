@@ -47,13 +47,13 @@ const SHARE: f64 = 0.25;
 // tests (`readers_jobs_and_writers_share_a_device`).
 
 /// Readers that are busy for a smaller part of the time hold nobody back where writers wait, so that what jobs do alone
-/// is learned next to a trickle of reads, too.
+/// is learned next to a trickle of reads, too. A choice: small, so that what such readers lose is little.
 const BUSY_MIN: f64 = 0.02;
 /// A read that took this many nanoseconds was answered by a device. Measured: the page cache takes a few microseconds
 /// for a block, a virtual NVMe disk 58.
 const DEVICE_NANOS: u64 = 20_000;
-/// Users count as reading for this many nanoseconds after the end of a read, at least: longer than a program takes from
-/// one read to the next.
+/// Users count as reading for this many nanoseconds after the end of a read, at least. A choice: longer
+/// than most programs take from one read to the next.
 const HOLD_NANOS: u64 = 20_000_000;
 /// And for this many times as long as the read took, at most for [`LATELY_NANOS`]. It cannot be 0: where reads of 90 ms
 /// counted for 20 ms, compactions went on in between, and there were 200 reads a second; a third of the reads in the

@@ -19,7 +19,7 @@ use rockmill_io::Clock;
 use super::decide::FullMemtables;
 use crate::options::{CfOptions, CompactionStyle};
 use crate::pacing::common::{BYTES_OF_A_BYTE, BytesPerSecond, SLEEP_MAX, SLEEP_MIN, Seconds};
-use crate::pacing::decide::{Orders, Pace};
+use crate::pacing::decide::{Allowance, Orders};
 use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 use crate::pacing::rate_control::RateControl;
 use crate::sync::Mutex;
@@ -198,7 +198,7 @@ pub(crate) struct WriteController {
     /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
     behind: AtomicBool,
     /// What writers may write while a flush is in flight. A leaf lock.
-    pace: Mutex<PaceBucket>,
+    flush_bucket: Mutex<FlushBucket>,
     /// When users have written so many bytes, what the flush in flight allows is looked at again; the maximum: never.
     look_at: AtomicU64,
     /// Writers had to wait for the flush in flight.
@@ -235,7 +235,7 @@ impl Bucket {
 
 /// What writers may write while a flush is in flight ([`FlushPace`](super::flush_pace::FlushPace)).
 #[derive(Debug, Default)]
-struct PaceBucket {
+struct FlushBucket {
     /// Bytes that may be written at once; below 0 when too much was.
     credit: f64,
     /// When `credit` was right, in the clock's monotonic nanoseconds, and what users had written then.
@@ -253,7 +253,7 @@ impl Default for WriteController {
             delaying: AtomicBool::new(false),
             reason: AtomicU8::new(0),
             behind: AtomicBool::new(false),
-            pace: Mutex::default(),
+            flush_bucket: Mutex::default(),
             look_at: AtomicU64::new(u64::MAX),
             paced: AtomicBool::new(false),
             low_pri_free_at: Mutex::default(),
@@ -325,7 +325,7 @@ impl WriteController {
     pub fn rate(&self) -> u64 {
         let mut rate = self.bucket.lock().control.rate();
         if self.paced.load(Ordering::Relaxed) {
-            rate = rate.min(self.pace.lock().rate);
+            rate = rate.min(self.flush_bucket.lock().rate);
         }
         if rate.is_finite() { (rate as u64).max(1) } else { 0 }
     }
@@ -377,10 +377,10 @@ impl WriteController {
     /// Says whether a flush is in flight, or due, that writers could have to wait for. `written`: all bytes that users
     /// wrote before.
     fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
-        let mut pace = self.pace.lock();
+        let mut bucket = self.flush_bucket.lock();
         let before = self.look_at.load(Ordering::Relaxed) != u64::MAX;
         if pacing && !before {
-            *pace = PaceBucket { credit: 0.0, at: clock.monotonic_nanos(), written, rate: f64::INFINITY };
+            *bucket = FlushBucket { credit: 0.0, at: clock.monotonic_nanos(), written, rate: f64::INFINITY };
         }
         if pacing != before {
             self.look_at.store(if pacing { written } else { u64::MAX }, Ordering::Relaxed);
@@ -393,43 +393,45 @@ impl WriteController {
         self.paced.load(Ordering::Relaxed)
     }
 
-    /// True when the next writer is to [`Self::pace`] itself.
+    /// True when the next writer is to call [`Self::wait_for_allowance`].
     #[inline]
     pub fn is_pacing(&self, written: u64) -> bool {
         written >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// Makes the leader of a group wait until what was written before fits the pace, or `closing` is set. `pace_at` is
+    /// Makes the leader of a group wait until what was written before is allowed, or `closing` is set. `allowance` is
     /// asked before each sleep. Gives the microseconds slept, and true if nobody had to wait for this flush before.
-    pub fn pace(
+    pub fn wait_for_allowance(
         &self,
         written: u64,
         closing: &AtomicBool,
         clock: &dyn Clock,
-        pace_at: impl Fn(Seconds) -> Pace,
+        allowance: impl Fn(Seconds) -> Allowance,
     ) -> (u64, bool) {
         let began = clock.monotonic_nanos();
         let (mut now, mut first) = (began, false);
         while !closing.load(Ordering::Acquire) {
-            let Pace { rate, room } = pace_at(now as f64 * 1e-9);
+            let Allowance { rate, room } = allowance(now as f64 * 1e-9);
             let short = {
-                let mut pace = self.pace.lock();
-                if pace.rate.is_infinite() {
+                let mut bucket = self.flush_bucket.lock();
+                if bucket.rate.is_infinite() {
                     // Nobody has looked since the flush began: the time until now is nobody's.
-                    pace.at = now;
+                    bucket.at = now;
                 }
-                let (seconds, more) = (now.saturating_sub(pace.at) as f64 * 1e-9, written.saturating_sub(pace.written));
-                (pace.at, pace.written, pace.rate) = (pace.at.max(now), pace.written.max(written), rate);
+                let (seconds, more) =
+                    (now.saturating_sub(bucket.at) as f64 * 1e-9, written.saturating_sub(bucket.written));
+                (bucket.at, bucket.written, bucket.rate) = (bucket.at.max(now), bucket.written.max(written), rate);
                 if !rate.is_finite() {
-                    pace.credit = 0.0; // the end of the flush says so too, or it is of no column family that is written
+                    // The end of the flush says so too, or it is of no column family that is written.
+                    bucket.credit = 0.0;
                     self.set_next_look(written, LOOK_BYTES);
                     break;
                 }
                 let most = (rate * CREDIT_SECONDS).min(room * CREDIT_ROOM);
-                pace.credit = (pace.credit + rate * seconds).min(most) - more as f64;
-                let short = (-pace.credit / rate * 1e9).max(0.0) as u64;
+                bucket.credit = (bucket.credit + rate * seconds).min(most) - more as f64;
+                let short = (-bucket.credit / rate * 1e9).max(0.0) as u64;
                 if short < SLEEP_NS.0 {
-                    self.set_next_look(written, pace.credit + rate * SLEEP_NS.0 as f64 * 1e-9);
+                    self.set_next_look(written, bucket.credit + rate * SLEEP_NS.0 as f64 * 1e-9);
                     break;
                 }
                 short
@@ -542,12 +544,12 @@ mod tests {
         let (mut looks, asked) = (0, std::cell::Cell::new(0));
         let rate = |_: f64| {
             asked.set(asked.get() + 1);
-            Pace { rate: 1e8, room: 16e6 }
+            Allowance { rate: 1e8, room: 16e6 }
         };
         for i in 0..10_000u64 {
             if c.is_pacing(i * 1000) {
                 looks += 1;
-                c.pace(i * 1000, &closing, &clock, rate);
+                c.wait_for_allowance(i * 1000, &closing, &clock, rate);
             }
         }
         let took = clock.monotonic_nanos() / 1_000_000;
@@ -558,17 +560,17 @@ mod tests {
         assert!(c.waits_for_flushes(&clock).lately, "a moment ago");
         // The flush ends while a writer sleeps for a batch that was too large.
         let until = clock.monotonic_nanos() as f64 * 1e-9 + 0.05;
-        let ends = |now: f64| if now < until { Pace { rate: 1e8, room: 16e6 } } else { Pace::FREE };
-        let (slept, first) = c.pace(1 << 30, &closing, &clock, ends);
+        let ends = |now: f64| if now < until { Allowance { rate: 1e8, room: 16e6 } } else { Allowance::FREE };
+        let (slept, first) = c.wait_for_allowance(1 << 30, &closing, &clock, ends);
         assert!((50_000..53_000).contains(&slept) && !first, "{slept}");
         // A rate that would be all the room at once is none's to save up.
         c.set_pacing(false, 1 << 30, &clock);
         c.set_pacing(true, 1 << 30, &clock);
         clock.sleep(Duration::from_millis(10));
-        let fast = |_: f64| Pace { rate: 1e9, room: 1e6 };
-        c.pace(1 << 30, &closing, &clock, fast);
+        let fast = |_: f64| Allowance { rate: 1e9, room: 1e6 };
+        c.wait_for_allowance(1 << 30, &closing, &clock, fast);
         clock.sleep(Duration::from_millis(10));
-        let (slept, _) = c.pace((1 << 30) + 3_000_000, &closing, &clock, fast);
+        let (slept, _) = c.wait_for_allowance((1 << 30) + 3_000_000, &closing, &clock, fast);
         assert!((2_000..3_100).contains(&slept), "{slept}");
         c.set_pacing(false, 1 << 30, &clock);
         assert_eq!((c.reason(), c.rate()), (StallReason::None, 0));

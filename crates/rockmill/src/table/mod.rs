@@ -8,7 +8,8 @@
 //! What a kind must do is what [`Table`]'s methods say. What holds for all of them:
 //!
 //! 1. A table is immutable, and readers share it: every method takes `&self`, from any thread.
-//! 2. Its entries stand in one order ([`KeyOrder`]), each internal key once; range tombstones stand apart from them.
+//! 2. Its entries stand in the order of the column family's comparator, each internal key once; range tombstones stand
+//!    apart from them.
 //! 3. It consists of a file of its own, whose number is the table's, and perhaps of older files that it shares with
 //!    other tables. Versions count files, not tables ([`FileMeta::files`](crate::version::FileMeta::files)).
 //! 4. Damage is an error that names the file and the place in it, never a panic and never other data.
@@ -40,8 +41,10 @@ use crate::iter::get::GetContext;
 use crate::range_del::FragmentedRangeTombstones;
 use block_based::TableIter;
 
+#[cfg(feature = "internals")]
+pub use block_based::TableBlockKind;
 pub use block_based::{
-    BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, TableBlockKind, WholeBlock,
+    BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, WholeBlock,
     describe_internal_key, properties_of,
 };
 pub(crate) use block_based::{BlockStream, ScanFile, Source, StreamReads, StreamSource, TableIndex};
@@ -53,18 +56,10 @@ pub(crate) use held_blocks::HeldBlocks;
 pub(crate) use options::{AutoReadahead, MetaCaching};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
-pub use tph::{FunctionSummary, HeadSummary, OwnFile, TphSettings, TphTable, told_by_own_file};
+#[cfg(feature = "internals")]
+pub use tph::{FunctionSummary, OwnFile, TphSummary};
 pub(crate) use tph::{KeptPiece, Origin, PieceUse};
-
-/// The order in which a table has its entries, and a sorted run its tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyOrder {
-    /// By internal key: user keys as the comparator orders them, of one user key the newest first.
-    UserKey,
-    /// By a hash of the user key, then by internal key. Bounds in user keys say nothing of where such a table stands in
-    /// its run, and a scan in user-key order has to merge what it finds. Nothing makes such tables yet.
-    Hash,
-}
+pub use tph::{TphSettings, TphTable, told_by_own_file};
 
 /// An open file of a table.
 #[derive(Debug)]

@@ -10,19 +10,11 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 
 use super::FileMeta;
-use crate::table::KeyOrder;
-
-/// The order of a sorted run: its tables stand in it as entries do in each of them.
-pub fn key_order(run: &[Arc<FileMeta>]) -> KeyOrder {
-    run.first().map_or(KeyOrder::UserKey, |table| table.key_order())
-}
 
 /// Place in a sorted run of the first table of which `before` is false; it is true of all tables ahead of that one. The
-/// only search of runs by user keys (a style test keeps it so): in a run by hash these are no places, and whoever has
-/// such runs must not come here.
+/// only search of runs (a style test keeps it so).
 #[inline]
 pub fn search(run: &[Arc<FileMeta>], before: impl FnMut(&Arc<FileMeta>) -> bool) -> usize {
-    assert_eq!(key_order(run), KeyOrder::UserKey, "a run by hash is searched by user keys");
     run.partition_point(before)
 }
 

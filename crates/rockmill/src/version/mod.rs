@@ -21,21 +21,27 @@ use rockmill_format::properties::TableProperties;
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use crate::table::{KeyOrder, Table, TphTable};
+use crate::table::{Table, TphTable};
 
 pub use builder::VersionBuilder;
-pub use level::{ExtraRun, Level, SortedRun, first_reaching, key_order, search, touched};
+#[cfg(feature = "internals")]
+pub use level::ExtraRun;
+pub use level::{Level, SortedRun, first_reaching, search, touched};
 pub use log_source::{BlockHashes, LogSource};
+#[cfg(feature = "internals")]
+pub use manifest::manifest_mark;
 pub use manifest::{
-    ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, manifest_mark,
-    recover_manifest, retry_while_files_vanish,
+    ManifestWriter, RecoveredCf, RecoveredState, current_manifest, for_each_edit, for_each_edit_from, recover_manifest,
+    retry_while_files_vanish,
 };
 pub use pieces::PieceUses;
 use purge::HeldFiles;
 pub use purge::{PurgeQueue, TableFile, each_file, each_file_in};
 pub use table_dirs::TableDirs;
 pub(crate) use table_files::open_file;
-pub use table_files::{open_table, table_of_files, table_path};
+#[cfg(feature = "internals")]
+pub use table_files::table_of_files;
+pub use table_files::{open_table, table_path};
 pub use table_source::TableSource;
 
 /// What estimates need of a table's properties.
@@ -201,12 +207,6 @@ impl FileMeta {
         self.entry.own_file()
     }
 
-    /// The order in which it has its entries.
-    #[inline]
-    pub fn key_order(&self) -> KeyOrder {
-        KeyOrder::UserKey
-    }
-
     /// Smallest user key.
     pub fn smallest_user_key(&self) -> &[u8] {
         self.entry.smallest.user_key()
@@ -230,7 +230,8 @@ impl std::fmt::Debug for FileMeta {
 pub struct Version {
     /// From L0 down.
     pub levels: Vec<Level>,
-    /// Order of keys.
+    /// The order in which every table has its entries and every sorted run its tables. Where keys stand by a hash, that
+    /// is this order ([`InternalKeyComparator::is_hash_range`]): runs are searched by it as by any other.
     pub cmp: InternalKeyComparator,
     /// The last level is for files ingested behind (`allow_ingest_behind`): no compaction reads or writes it, and what
     /// would hide such files is kept.

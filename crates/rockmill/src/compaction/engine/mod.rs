@@ -103,8 +103,8 @@ pub(super) struct PartJob<'a> {
     pub output: Destination<'a>,
     /// What is read.
     pub map: &'a SstMap,
-    /// Of the job's keys.
-    pub heads: KeyPrefixes,
+    /// How prefixes of the job's keys are taken.
+    pub prefixes: KeyPrefixes,
     /// Smallest and largest user key of the job.
     pub range: Option<(&'a [u8], &'a [u8])>,
     pub stop: Stop<'a>,
@@ -127,9 +127,9 @@ impl PartJob<'_> {
         let cmp = &plan.rules.cmp;
         let mut runs = Vec::with_capacity(feeds.len());
         for feed in feeds {
-            runs.push(TableRun::new(feed, part.begin.as_deref(), self.heads, cmp, self.passing())?);
+            runs.push(TableRun::new(feed, part.begin.as_deref(), self.prefixes, cmp, self.passing())?);
         }
-        let mut merger = Merger::new(runs, cmp.clone(), self.heads, self.range, part.end.as_deref())?;
+        let mut merger = Merger::new(runs, cmp.clone(), self.prefixes, self.range, part.end.as_deref())?;
         self.output.drain(&mut merger, io, self.stop).map(PartEnd::Done)
     }
 }
@@ -221,7 +221,7 @@ impl Destination<'_> {
 /// by entry. Where there is a ring, inputs and outputs go through it.
 pub(super) fn run_scans(
     output: Destination<'_>,
-    heads: KeyPrefixes,
+    prefixes: KeyPrefixes,
     range: Option<(&[u8], &[u8])>,
     stop: Stop<'_>,
 ) -> Result<PartOutput> {
@@ -231,7 +231,7 @@ pub(super) fn run_scans(
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;
-    let mut merger = Merger::new(runs, plan.rules.cmp.clone(), heads, range, part.end.as_deref())?;
+    let mut merger = Merger::new(runs, plan.rules.cmp.clone(), prefixes, range, part.end.as_deref())?;
     let stats = &host.means().engines.stats;
     let done = match plan.is_sharing() {
         true => output.drain_sharing(&mut merger, ring.as_deref(), stop)?,
@@ -257,8 +257,11 @@ pub struct SharedEngines {
     /// Rings of lookups.
     pub(crate) lookups: LookupRings,
     /// The program and the instances of the engine `kernel`.
-    pub(crate) kernel: kernel::KernelPool,
+    pub(in crate::compaction) kernel: kernel::KernelPool,
 }
+
+/// What options ask of the engines, read and checked, as long as it has no effect yet.
+pub(crate) struct Prepared(kernel::InUse);
 
 fn empty_if_built_in(path: &mut PathBuf) {
     if path.as_os_str() == BUILT_IN {
@@ -267,30 +270,34 @@ fn empty_if_built_in(path: &mut PathBuf) {
 }
 
 impl SharedEngines {
-    /// Reads the merge program that the options name, so that an open with a bad one fails before it changes anything.
-    /// [`BUILT_IN`] becomes the empty path.
-    pub(crate) fn read_program(db: &mut DbOptions) -> Result<kernel::InUse> {
+    /// Reads what the options name, so that an open with something bad fails before it changes anything. [`BUILT_IN`]
+    /// becomes the empty path.
+    pub(crate) fn read(db: &mut DbOptions) -> Result<Prepared> {
         empty_if_built_in(&mut db.kernel_merge_program);
-        kernel::read_named(db)
+        kernel::read_named(db).map(Prepared)
     }
 
-    /// Takes the program and the options of an opened database. The log says if the engine that they ask for is
-    /// missing.
-    pub(crate) fn open(&self, program: kernel::InUse, db: &DbOptions, log: &InfoLog) -> Result<()> {
-        self.kernel.open(program, db, &self.stats, log)
+    /// Takes what was read for an opened database. The log says if the engine that its options ask for is missing.
+    pub(crate) fn open(&self, read: Prepared, db: &DbOptions, log: &InfoLog) -> Result<()> {
+        self.kernel.open(read.0, db, &self.stats, log)
     }
 
     /// Checks what `options`, which are in `changed` already, change of the engines. [`Self::take`] lets it take
     /// effect.
-    pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<kernel::InUse> {
+    pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<Prepared> {
         empty_if_built_in(&mut changed.kernel_merge_program);
         let any = |of: &[&str]| options.iter().any(|(name, _)| of.contains(&name.as_str()));
-        self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log)
+        self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log).map(Prepared)
     }
 
     /// Lets take effect what was prepared.
-    pub(crate) fn take(&self, prepared: kernel::InUse) {
-        self.kernel.take(prepared);
+    pub(crate) fn take(&self, prepared: Prepared) {
+        self.kernel.take(prepared.0);
+    }
+
+    /// Bytes that merge programs work on, in the whole process.
+    pub(crate) fn program_memory_bytes(&self) -> usize {
+        self.kernel.memory_bytes()
     }
 
     /// Which engine these options come to, and why not the one that they ask for (`rockmill.merge-engine`).

@@ -19,13 +19,11 @@ use crate::compaction::spec::{JobFamily, SpecFile};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, RunningCompactions};
-use crate::compaction::{
-    Compaction, JobEvents, JobMeans, KernelDriver, LocalHost, MergeEngine, SharedEngines, flush, sst_map,
-};
+use crate::compaction::{Compaction, JobEvents, JobMeans, LocalHost, MergeEngine, SharedEngines, flush, sst_map};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::front::SealedRuns;
 use crate::memtable::MemTable;
-use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions};
+use crate::options::{CfOptions, CompactionStyle, CompressionType, DbOptions, KernelDriver};
 use crate::table::{Table, TableReadOptions};
 use crate::version::{FileMeta, TableDirs, TableSource, Version, open_table};
 

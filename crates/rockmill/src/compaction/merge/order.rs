@@ -1,18 +1,18 @@
 //! Which of many runs has the smallest key.
 //!
-//! Few runs: their heads stand one behind the other, and going over all of them costs two instructions each and no
+//! Few runs: their prefixes stand one behind the other, and going over all of them costs two instructions each and no
 //! branch that could be mispredicted. Many runs: a tree of losers, in which a run that moved plays again against
-//! log2(runs) others only. Where heads are equal, the keys decide, newer runs first.
+//! log2(runs) others only. Where prefixes are equal, the keys decide, newer runs first.
 
 use rockmill_format::InternalKeyComparator;
 
-/// Runs up to which going over all heads is faster than a tree; measured, see `docs/compaction.md`.
+/// Runs up to which going over all prefixes is faster than a tree; measured, see `docs/compaction.md`.
 const LINEAR_RUNS_MAX: usize = 8;
 
 /// Of them, so many are gone over more quickly.
 const FEW: usize = 4;
 
-/// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest head.
+/// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest prefix.
 const STREAK: u32 = 4;
 
 /// The keys of runs, each where it is, and their order.
@@ -39,7 +39,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// Runs by their first heads; `None` for those without entries. [`Self::build`] comes next.
+    /// Runs by their first prefixes; `None` for those without entries. [`Self::build`] comes next.
     pub fn new(first: &[Option<u64>]) -> Self {
         Self::with_linear_max(first, LINEAR_RUNS_MAX)
     }
@@ -59,7 +59,7 @@ impl Order {
         }
     }
 
-    /// The run with the smallest key, its head, and a head that it can go on below without a new choice.
+    /// The run with the smallest key, its prefix, and a prefix that it can go on below without a new choice.
     #[inline]
     pub fn pick<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
         match self {
@@ -68,22 +68,22 @@ impl Order {
         }
     }
 
-    /// The picked run went on to an entry with this head.
+    /// The picked run went on to an entry with this prefix.
     #[inline]
-    pub fn moved(&mut self, run: usize, head: u64) {
+    pub fn moved(&mut self, run: usize, prefix: u64) {
         match self {
-            Self::Linear(linear) => linear.moved(head),
-            Self::Losers(losers) => losers.heads[run] = head,
+            Self::Linear(linear) => linear.moved(prefix),
+            Self::Losers(losers) => losers.prefixes[run] = prefix,
         }
     }
 
-    /// The smallest head of the runs that were not picked; `MAX` without others.
+    /// The smallest prefix of the runs that were not picked; `MAX` without others.
     #[cold]
     pub fn others(&self) -> u64 {
         match self {
             Self::Linear(linear) => {
-                let others = linear.heads.iter().enumerate().filter(|(i, _)| *i != linear.at);
-                others.map(|(_, head)| *head).min().unwrap_or(u64::MAX)
+                let others = linear.prefixes.iter().enumerate().filter(|(i, _)| *i != linear.at);
+                others.map(|(_, prefix)| *prefix).min().unwrap_or(u64::MAX)
             }
             Self::Losers(losers) => losers.tree.first().map_or(u64::MAX, |top| losers.others(*top as usize)),
         }
@@ -95,16 +95,16 @@ impl Order {
         match self {
             Self::Linear(linear) => linear.ended(),
             Self::Losers(losers) => {
-                losers.heads[run] = u64::MAX;
+                losers.prefixes[run] = u64::MAX;
                 losers.live[run] = false;
             }
         }
     }
 }
 
-/// Few runs: those that are not at their end, newest first. Behind them the heads are `MAX`.
+/// Few runs: those that are not at their end, newest first. Behind them the prefixes are `MAX`.
 pub(super) struct Linear {
-    heads: [u64; LINEAR_RUNS_MAX],
+    prefixes: [u64; LINEAR_RUNS_MAX],
     runs: [usize; LINEAR_RUNS_MAX],
     live: usize,
     /// The picked one's place.
@@ -113,26 +113,26 @@ pub(super) struct Linear {
 
 impl Linear {
     fn new(first: &[Option<u64>]) -> Self {
-        let mut new = Self { heads: [u64::MAX; LINEAR_RUNS_MAX], runs: [0; LINEAR_RUNS_MAX], live: 0, at: 0 };
-        for (run, &head) in first.iter().enumerate() {
-            if let Some(head) = head {
-                (new.heads[new.live], new.runs[new.live]) = (head, run);
+        let mut new = Self { prefixes: [u64::MAX; LINEAR_RUNS_MAX], runs: [0; LINEAR_RUNS_MAX], live: 0, at: 0 };
+        for (run, &prefix) in first.iter().enumerate() {
+            if let Some(prefix) = prefix {
+                (new.prefixes[new.live], new.runs[new.live]) = (prefix, run);
                 new.live += 1;
             }
         }
         new
     }
 
-    fn moved(&mut self, head: u64) {
-        if let Some(place) = self.heads.get_mut(self.at) {
-            *place = head;
+    fn moved(&mut self, prefix: u64) {
+        if let Some(place) = self.prefixes.get_mut(self.at) {
+            *place = prefix;
         }
     }
 
     fn ended(&mut self) {
-        self.heads[self.at..].rotate_left(1);
+        self.prefixes[self.at..].rotate_left(1);
         self.runs[self.at..].rotate_left(1);
-        self.heads[LINEAR_RUNS_MAX - 1] = u64::MAX;
+        self.prefixes[LINEAR_RUNS_MAX - 1] = u64::MAX;
         self.live -= 1;
     }
 
@@ -140,17 +140,17 @@ impl Linear {
     fn pick<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
         let (at, smallest, others) = match self.live {
             0 => return None,
-            1..=FEW => scan(self.heads.first_chunk::<FEW>()?),
-            _ => scan(&self.heads),
+            1..=FEW => scan(self.prefixes.first_chunk::<FEW>()?),
+            _ => scan(&self.prefixes),
         };
         self.at = if others == smallest { self.smallest_key(smallest, keys) } else { at };
         Some((*self.runs.get(self.at)?, smallest, others))
     }
 
-    /// Among those with this head.
+    /// Among those with this prefix.
     #[inline(never)]
-    fn smallest_key<'k>(&self, head: u64, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> usize {
-        let mut equal = (0..self.live).filter(|&i| self.heads[i] == head);
+    fn smallest_key<'k>(&self, prefix: u64, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> usize {
+        let mut equal = (0..self.live).filter(|&i| self.prefixes[i] == prefix);
         let mut best = equal.next().unwrap_or(0);
         let mut smallest = (keys.of)(self.runs[best]);
         for i in equal {
@@ -164,16 +164,16 @@ impl Linear {
     }
 }
 
-/// Place and head of the first with the smallest head, and the smallest head of the others. Without branches.
+/// Place and prefix of the first with the smallest prefix, and the smallest prefix of the others. Without branches.
 #[inline(always)]
-fn scan<const N: usize>(heads: &[u64; N]) -> (usize, u64, u64) {
-    let (mut at, mut smallest, mut others) = (0, heads[0], u64::MAX);
+fn scan<const N: usize>(prefixes: &[u64; N]) -> (usize, u64, u64) {
+    let (mut at, mut smallest, mut others) = (0, prefixes[0], u64::MAX);
     let mut i = 1;
     while i < N {
-        let head = heads[i];
-        others = others.min(head.max(smallest));
-        at = if head < smallest { i } else { at };
-        smallest = smallest.min(head);
+        let prefix = prefixes[i];
+        others = others.min(prefix.max(smallest));
+        at = if prefix < smallest { i } else { at };
+        smallest = smallest.min(prefix);
         i += 1;
     }
     (at, smallest, others)
@@ -183,7 +183,7 @@ fn scan<const N: usize>(heads: &[u64; N]) -> (usize, u64, u64) {
 /// run that lost there, node 0 the one that won everywhere.
 pub(super) struct Losers {
     /// By run; `MAX` at its end.
-    heads: Vec<u64>,
+    prefixes: Vec<u64>,
     live: Vec<bool>,
     tree: Vec<u32>,
     /// How often in a row the same run was picked.
@@ -193,7 +193,7 @@ pub(super) struct Losers {
 impl Losers {
     fn new(first: &[Option<u64>]) -> Self {
         Self {
-            heads: first.iter().map(|head| head.unwrap_or(u64::MAX)).collect(),
+            prefixes: first.iter().map(|prefix| prefix.unwrap_or(u64::MAX)).collect(),
             live: first.iter().map(Option::is_some).collect(),
             tree: vec![0; first.len()],
             streak: 0,
@@ -202,8 +202,8 @@ impl Losers {
 
     #[inline]
     fn wins<'k>(&self, a: usize, b: usize, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> bool {
-        if self.heads[a] != self.heads[b] {
-            return self.heads[a] < self.heads[b];
+        if self.prefixes[a] != self.prefixes[b] {
+            return self.prefixes[a] < self.prefixes[b];
         }
         match (self.live[a], self.live[b]) {
             (true, true) => keys.before(a, b),
@@ -212,7 +212,7 @@ impl Losers {
     }
 
     fn build<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) {
-        let n = self.heads.len();
+        let n = self.prefixes.len();
         // Winners of the games at each node, leaves included.
         let mut winners: Vec<usize> = (0..2 * n).map(|i| i.saturating_sub(n)).collect();
         for node in (1..n).rev() {
@@ -228,7 +228,7 @@ impl Losers {
 
     #[inline]
     fn pick<'k>(&mut self, keys: &Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
-        let n = self.heads.len();
+        let n = self.prefixes.len();
         let last = *self.tree.first()? as usize;
         let mut winner = last;
         let mut node = (n + last) / 2;
@@ -247,15 +247,15 @@ impl Losers {
         self.streak = if winner == last { self.streak + 1 } else { 0 };
         // Nobody below 0: the next step plays again.
         let others = if self.streak >= STREAK { self.others(winner) } else { 0 };
-        Some((winner, self.heads[winner], others))
+        Some((winner, self.prefixes[winner], others))
     }
 
-    /// The smallest head of the others: one that lost to the winner itself has it.
+    /// The smallest prefix of the others: one that lost to the winner itself has it.
     fn others(&self, winner: usize) -> u64 {
         let mut smallest = u64::MAX;
-        let mut node = (self.heads.len() + winner) / 2;
+        let mut node = (self.prefixes.len() + winner) / 2;
         while node > 0 {
-            smallest = smallest.min(self.heads[self.tree[node] as usize]);
+            smallest = smallest.min(self.prefixes[self.tree[node] as usize]);
             node /= 2;
         }
         smallest
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// Merges runs of numbers whose heads are their upper halves.
+    /// Merges runs of numbers whose prefixes are their upper halves.
     fn merged(runs: &[Vec<u64>], linear_max: usize) -> Vec<(u64, usize)> {
         let mut at = vec![0; runs.len()];
         let first: Vec<_> = runs.iter().map(|r| r.first().map(|k| k >> 32)).collect();
@@ -278,10 +278,10 @@ mod tests {
         let encode = |k: &u64| InternalKey::new(&k.to_be_bytes(), 1, ValueType::Value);
         let encoded: Vec<Vec<_>> = runs.iter().map(|run| run.iter().map(encode).collect()).collect();
         order.build(Keys { of: |run: usize| encoded[run][at[run]].as_bytes(), cmp: &cmp });
-        while let Some((run, head, others)) =
+        while let Some((run, prefix, others)) =
             order.pick(Keys { of: |run: usize| encoded[run][at[run]].as_bytes(), cmp: &cmp })
         {
-            assert_eq!(head, runs[run][at[run]] >> 32);
+            assert_eq!(prefix, runs[run][at[run]] >> 32);
             loop {
                 out.push((runs[run][at[run]], run));
                 at[run] += 1;

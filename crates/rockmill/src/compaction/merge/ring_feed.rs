@@ -62,9 +62,9 @@ pub struct RingFeed<'a> {
 pub(super) fn begin(plan: ReadPlan, io: &BatchIo, host: &dyn JobHost) -> Result<ReadStream> {
     let (means, mut options) = (host.means(), ReadOptions::default());
     if let Some(limit) = means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()) {
-        options.pace = Some(Box::new(move |bytes| limit.request(bytes)));
+        options.throttle = Some(Box::new(move |bytes| limit.request(bytes)));
     } else if let Some(job) = means.device_share.clone() {
-        options.pace = Some(Box::new(move |bytes| job.pass(bytes)));
+        options.throttle = Some(Box::new(move |bytes| job.pass(bytes)));
     }
     io.read(plan, options).map_err(|e| Error::io("cannot read a compaction's input", &e))
 }

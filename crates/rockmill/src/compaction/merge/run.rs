@@ -30,11 +30,11 @@ impl<F: BlockFeed> TableRun<F> {
     pub fn new(
         feed: F,
         begin: Option<&[u8]>,
-        heads: KeyPrefixes,
+        prefixes: KeyPrefixes,
         cmp: &InternalKeyComparator,
         waiting: bool,
     ) -> Result<Self> {
-        let entries = BlockEntries::new(heads.skip());
+        let entries = BlockEntries::new(prefixes.skip());
         let mut new = Self { feed, entries, at: 0, waiting: false, waits: false };
         new.more()?;
         if let Some(begin) = begin.map(InternalKey::min_possible) {
@@ -43,8 +43,8 @@ impl<F: BlockFeed> TableRun<F> {
                 new.advance()?;
             }
         }
-        // The heads say what a block may pass: there must be some.
-        new.waiting = waiting && heads.skip().is_some();
+        // The prefixes say what a block may pass: there must be some.
+        new.waiting = waiting && prefixes.skip().is_some();
         Ok(new)
     }
 
@@ -94,8 +94,8 @@ impl<F: BlockFeed> Run for TableRun<F> {
     }
 
     #[inline]
-    fn head(&self, heads: KeyPrefixes) -> u64 {
-        if heads.are_hashed() { heads.of(user_key(self.key())) } else { self.entries.head(self.at) }
+    fn prefix(&self, prefixes: KeyPrefixes) -> u64 {
+        if prefixes.are_hashed() { prefixes.of(user_key(self.key())) } else { self.entries.prefix(self.at) }
     }
 
     fn waits(&self) -> bool {
@@ -111,8 +111,8 @@ impl<F: BlockFeed> Run for TableRun<F> {
         self.begin_block()
     }
 
-    fn fill_whole(&mut self, head: u64) -> bool {
-        let below = |entries: &BlockEntries| entries.head(entries.len().saturating_sub(1)) < head;
+    fn fill_whole(&mut self, prefix: u64) -> bool {
+        let below = |entries: &BlockEntries| entries.prefix(entries.len().saturating_sub(1)) < prefix;
         below(&self.entries) && self.entries.fill_whole(self.feed.data()) && below(&self.entries)
     }
 

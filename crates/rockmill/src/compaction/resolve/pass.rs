@@ -53,18 +53,18 @@ fn census(block: &WholeBlock<'_>, rules: &Rules) -> Option<Census> {
     let entries = block.entries;
     let mut sums = Census { smallest_seqno: u64::MAX, ..Census::default() };
     let zeroed = if rules.bottommost { rules.earliest_snapshot() } else { 0 };
-    let (mut before, mut head_before): (&[u8], u64) = (&[], 0);
+    let (mut before, mut prefix_before): (&[u8], u64) = (&[], 0);
     for i in 0..entries.len() {
-        let (key, head) = (entries.key(i), entries.head(i));
+        let (key, prefix) = (entries.key(i), entries.prefix(i));
         let (tag, user_key) = (tag(key), user_key(key));
         let seq = tag >> 8;
         if tag as u8 != ValueType::Value as u8 || key.len() < TAG_LEN || (seq <= zeroed && seq != 0) {
             return None;
         }
-        if i > 0 && head <= head_before && user_key <= before {
+        if i > 0 && prefix <= prefix_before && user_key <= before {
             return None;
         }
-        (before, head_before) = (user_key, head);
+        (before, prefix_before) = (user_key, prefix);
         sums.key_bytes += key.len() as u64;
         sums.value_bytes += entries.value_range(i).len() as u64;
         sums.smallest_seqno = sums.smallest_seqno.min(seq);

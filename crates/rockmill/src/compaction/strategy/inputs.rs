@@ -95,6 +95,7 @@ pub(crate) fn files_within(
 }
 
 /// All runs of `levels`, as the inputs of a job: newest run first, L0 as one.
+#[cfg(feature = "internals")]
 pub(crate) fn inputs_of_levels(version: &Version, levels: &[usize]) -> Vec<(usize, Files)> {
     let of = |level: usize, files: &[Arc<FileMeta>]| (level, files.to_vec());
     let mut inputs = Vec::new();
@@ -365,26 +366,16 @@ impl<'a> Picker<'a> {
         let start_level = inputs.first().map_or(0, |(l, _)| *l);
         let split_key = self.split_key(&inputs, output_level);
         let mut c = Compaction {
-            reason,
-            output_level,
-            output_run: 0,
-            output_path: 0,
-            version: Arc::clone(self.version),
             bottommost,
             trivial_move,
-            deletion: false,
             output_file_size_target: target,
             // Above the bottom, an output may run on to a boundary of the level below.
             output_file_size_max: if bottommost || grandparents.is_empty() { target } else { target.saturating_mul(2) },
             grandparents,
             grandparent_overlap_max: self.max_compaction_bytes(),
-            compression: self.compression(output_level),
-            subcompactions_max: 0,
-            next_cursor: None,
             split_key,
-            keep_pieces: true,
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
-            inputs,
+            ..Compaction::new(self.version, reason, inputs, output_level, self.compression(output_level))
         };
         // By hand, the caller says the path.
         if reason != CompactionReason::ManualCompaction {

@@ -51,7 +51,9 @@ use inputs::Picker;
 use score::LevelScores;
 use tree_index::{ByRatio, LevelSums, OverlapBelow, TreeIndex};
 
-pub(crate) use inputs::{files_within, inputs_of_levels};
+pub(crate) use inputs::files_within;
+#[cfg(feature = "internals")]
+pub(crate) use inputs::inputs_of_levels;
 
 /// Chooses the next compaction by the strategy of the options, if one is due and possible. The caller registers it with
 /// [`RunningCompactions::start`] before anything else is picked.

@@ -34,27 +34,9 @@ pub fn pick(
     }
     let between = if to > level { level + 1..=to } else { to..=level - 1 };
     check(version, level, to, between)?;
-    Ok(Some(Compaction {
-        reason: CompactionReason::RefitLevel,
-        inputs: vec![(level, version.levels[level].base.clone())],
-        output_level: to,
-        output_run: 0,
-        output_path: 0,
-        grandparents: Vec::new(),
-        version: Arc::clone(version),
-        bottommost: false,
-        trivial_move: true,
-        deletion: false,
-        output_file_size_target: u64::MAX,
-        output_file_size_max: u64::MAX,
-        grandparent_overlap_max: u64::MAX,
-        compression: options.compression,
-        subcompactions_max: 1,
-        next_cursor: None,
-        split_key: None,
-        keep_pieces: true,
-        score: 0.0,
-    }))
+    let inputs = vec![(level, version.levels[level].base.clone())];
+    let job = Compaction::new(version, CompactionReason::RefitLevel, inputs, to, options.compression);
+    Ok(Some(Compaction { trivial_move: true, subcompactions_max: 1, ..job }))
 }
 
 fn check(version: &Version, level: usize, to: usize, between: RangeInclusive<usize>) -> Result<()> {

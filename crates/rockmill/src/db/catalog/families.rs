@@ -8,7 +8,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::table_paths::{self, purge_of};
-use crate::db::{Around, CfState, Db, DbInner, State};
+use crate::db::{CfState, Db, DbInner, FamilyContext, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
@@ -98,7 +98,8 @@ impl Db {
             db.tell_waiting();
             return Err(e);
         }
-        let c = CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), Around::of(db));
+        let c =
+            CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), FamilyContext::of(db));
         let handle = ColumnFamily { data: Arc::clone(&c.cf) };
         let mut state = db.state.lock();
         state.cfs.insert(id, c);

@@ -7,6 +7,7 @@
 //! | `super_version.rs` | what a read looks at: what is in no table, and the tables, of one moment |
 //! | `value_times.rs` | values that end with the time of their writing |
 //! | `set_options.rs`, `options_file.rs` | options that change while the database is open; OPTIONS files |
+//! | `table_paths.rs` | the directories of tables, which of them an opening finds, and whose they are |
 //! | `merge_names.rs` | whether a table's merge operator is the one given |
 
 pub(crate) mod column_family;

@@ -52,24 +52,10 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
     let output_run = version.levels[to].extras.first().map_or(0, |run| run.id) + 1;
     let options = c.cf.options.load();
     Ok(Compaction {
-        reason: CompactionReason::ManualCompaction,
-        output_level: to,
         output_run,
-        output_path: 0,
-        grandparents: Vec::new(),
         bottommost: !version.reserves_last_level && older_runs(version, &inputs, to, output_run).is_empty(),
-        version: Arc::clone(version),
-        trivial_move: false,
-        deletion: false,
         output_file_size_target: options.target_file_size_base,
         output_file_size_max: options.target_file_size_base,
-        grandparent_overlap_max: u64::MAX,
-        compression: options.compression,
-        subcompactions_max: 0,
-        next_cursor: None,
-        split_key: None,
-        keep_pieces: true,
-        score: 0.0,
-        inputs,
+        ..Compaction::new(version, CompactionReason::ManualCompaction, inputs, to, options.compression)
     })
 }

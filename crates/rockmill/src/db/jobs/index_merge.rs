@@ -13,7 +13,8 @@ use crate::info_log::{log_info, log_warn};
 use crate::panics::guarded;
 use crate::sync::atomic::Ordering;
 
-/// Threads of one index merge: more were not faster by as much on machines with few cores, and writers need theirs.
+/// Threads of one index merge. Not measured against others: chosen because writers and flushes need cores, too. How
+/// fast two are is in docs/notebook/benchmarks.md.
 const THREADS: usize = 2;
 
 impl State {

@@ -6,6 +6,7 @@
 //! | `flush.rs` | which memtables become tables together, the tables, their commit |
 //! | `index_merge.rs` | index tables that become one before they are flushed |
 //! | `compact.rs` | which compaction is next, and its work |
+//! | `host.rs` | what a job runs with, and the removal of what does not commit |
 //! | `ordered_commit.rs` | when what a compaction wrote becomes live |
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |
 //! | `extra_runs.rs` | extra runs made for tests |
@@ -17,6 +18,7 @@ pub(crate) mod error_recovery;
 #[cfg(feature = "internals")]
 pub(crate) mod extra_runs;
 pub(crate) mod flush;
+pub(crate) mod host;
 pub(crate) mod index_merge;
 pub(crate) mod manual;
 pub(crate) mod ordered_commit;

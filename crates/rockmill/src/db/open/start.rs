@@ -19,7 +19,7 @@ use rockmill_format::key::InternalKey;
 use rockmill_io::FileLock;
 
 use crate::compaction::SharedEngines;
-use crate::compaction::engine::kernel::InUse;
+use crate::compaction::engine::Prepared;
 use crate::db::catalog::Catalog;
 use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::families::check_new_name;
@@ -33,7 +33,7 @@ use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::Readers;
 use crate::db::report::Reporting;
 use crate::db::write::Writers;
-use crate::db::{Around, CfState, Db, DbInner, State};
+use crate::db::{CfState, Db, DbInner, FamilyContext, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
@@ -208,9 +208,9 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let read_only = mode.read_only;
     let mut adjusted = Adjusted::default();
     let (mut options, wanted) = taken_options(options, cfs, &mut adjusted)?;
-    let mut program = None;
+    let mut engines = None;
     if !read_only {
-        program = Some(SharedEngines::read_program(&mut options.db)?);
+        engines = Some(SharedEngines::read(&mut options.db)?);
         let fs = &options.db.fs;
         if options.db.create_if_missing {
             if !fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))? {
@@ -224,9 +224,9 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let (options, db_options) = (&options, &options.db);
     let fs = &db_options.fs;
     let mut writer = None;
-    if let Some(program) = program {
+    if let Some(engines) = engines {
         let lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
-        writer = Some(Writer { lock, program });
+        writer = Some(Writer { lock, engines });
     }
     let exists = fs.exists(&path.join(filename::CURRENT)).map_err(|e| Error::io(path.display(), &e))?;
     if exists && !read_only && db_options.error_if_exists {
@@ -258,8 +258,8 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
 /// What an opening for writing has before it looks at the database.
 struct Writer {
     lock: Box<dyn FileLock>,
-    /// The merge program that the options name.
-    program: InUse,
+    /// What the options ask of the engines.
+    engines: Prepared,
 }
 
 /// Steps 2 to 5 of opening; without a `writer` for reading only.
@@ -278,7 +278,7 @@ fn open_files(
     purge.set_alarm(log.alarm());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
-    let (lock, program) = writer.map(|w| (w.lock, w.program)).unzip();
+    let (lock, engines) = writer.map(|w| (w.lock, w.engines)).unzip();
     *db.opened.locks.db.lock() = lock;
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
@@ -361,8 +361,8 @@ fn open_files(
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
     db.log_opened();
-    if let Some(program) = program {
-        db.engines.open(program, &db.live(), &db.log)?;
+    if let Some(engines) = engines {
+        db.engines.open(engines, &db.live(), &db.log)?;
     }
     db.files.numbers().begin();
     let threads = threads::start(&db)?;
@@ -424,7 +424,7 @@ fn finish_open(
         let version = Version::empty(options.num_levels.max(1) as usize, cmp.clone());
         let mut state = db.state.lock();
         let id = state.next_family_id();
-        let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, Around::of(db));
+        let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, FamilyContext::of(db));
         state.cfs.insert(id, c);
     }
     let identity = db.path.join(filename::IDENTITY);
@@ -530,8 +530,8 @@ pub(crate) fn assemble(
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
-        let around = Around { memory: front.memory(), db: &options.db, path, purge: &purge };
-        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, around);
+        let context = FamilyContext { memory: front.memory(), db: &options.db, path, purge: &purge };
+        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, context);
         for (level, key) in cursors {
             state.jobs.set_cursor(*level as usize, key.clone());
         }

@@ -278,7 +278,7 @@ impl Together {
             }
             piece_of.push(pieces.len() - 1);
         }
-        let options = StreamOptions { depth: READS_IN_FLIGHT, memory_bytes: LOOKUP_MEMORY, pace: None };
+        let options = StreamOptions { depth: READS_IN_FLIGHT, memory_bytes: LOOKUP_MEMORY, throttle: None };
         let bytes = pieces.begin(io, options, gap_max)?;
         pieces.finish()?;
         Ok(Self { pieces, piece_of, bytes })

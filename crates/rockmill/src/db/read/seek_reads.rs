@@ -40,7 +40,7 @@ impl BlockReader for CfTables {
         let users_began = db.pacing.read_protection().read_begins();
         let mut all = Vec::with_capacity(wanted.len());
         // Those behind one that fails, and that one, are read again by who needs them, who says what is wrong.
-        let options = StreamOptions { depth: wanted.len(), memory_bytes: LOOKUP_MEMORY, pace: None };
+        let options = StreamOptions { depth: wanted.len(), memory_bytes: LOOKUP_MEMORY, throttle: None };
         if let Ok(mut stream) = io.read(plan, options) {
             while let Ok(Some(window)) = stream.next(run) {
                 all.push(window.to_vec());

@@ -73,7 +73,7 @@ impl DbInner {
         let mut parts = MemoryParts {
             kept_for_memtables: self.front.memory().kept_bytes(),
             io: self.engines.memory_bytes() as u64,
-            kernel: self.engines.kernel.memory_bytes() as u64,
+            kernel: self.engines.program_memory_bytes() as u64,
             ..MemoryParts::default()
         };
         let mut caches = Vec::new();

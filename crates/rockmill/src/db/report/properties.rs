@@ -147,7 +147,7 @@ impl DbInner {
             names::TPH_KEYS => tph_index().0,
             names::TPH_INDEX_MEMORY => tph_index().1,
             names::IO_MEMORY => self.engines.memory_bytes() as u64,
-            names::KERNEL_MEMORY => self.engines.kernel.memory_bytes() as u64,
+            names::KERNEL_MEMORY => self.engines.program_memory_bytes() as u64,
             names::NUM_LIVE_VERSIONS => cf.live_versions().len() as u64,
             names::CURRENT_SUPER_VERSION_NUMBER => cf.super_version_number(),
             names::BLOCK_CACHE_CAPACITY => cache()?.stats().capacity,

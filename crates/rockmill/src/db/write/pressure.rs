@@ -8,7 +8,7 @@ use crate::event_listener::WriteStallCondition;
 use crate::info_log::log_info;
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
-use crate::pacing::decide::{self, FamilyNow, LogsNow, Orders, Pace, decide};
+use crate::pacing::decide::{self, Allowance, FamilyNow, LogsNow, Orders, decide};
 use crate::pacing::index_tables::Triggers;
 use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
@@ -78,8 +78,8 @@ impl DbInner {
     pub fn flushes_without_merging(&self) -> bool {
         let memory = self.front.memory();
         // Index tables are always merged, unless their memory is needed.
-        let at_once = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
-        at_once || memory.may_stall_writers()
+        let needed = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
+        needed || memory.may_stall_writers()
     }
 
     /// What is observed of each column family.
@@ -92,7 +92,7 @@ impl DbInner {
             let options = c.cf.options.load_full();
             let flushing = c.front.waits_for_flush(&options, without_merging);
             let (load, memtables) = (c.jobs.scores().load(), c.front.full_memtables(&options));
-            FamilyNow { id, options, load, memtables, flushing, pace: c.front.pace() }
+            FamilyNow { id, options, load, memtables, flushing, flush_pace: c.front.flush_pace() }
         })
     }
 
@@ -115,15 +115,15 @@ impl DbInner {
         }
     }
 
-    /// How fast users may go on, who wrote `written`, at a moment.
-    pub fn pace_at(&self, now: Seconds, written: u64) -> Pace {
+    /// What writers may write at a moment, after users wrote `written` in all.
+    pub fn allowance(&self, now: Seconds, written: u64) -> Allowance {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
         let logs = self.logs_now(&state);
         let families = state
             .cfs
             .values()
             .map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging, logs, now));
-        decide::pace(families, now, state.errors.worst().is_some())
+        decide::allowance(families, now, state.errors.worst().is_some())
     }
 
     /// The column family whose flush writers wait for.

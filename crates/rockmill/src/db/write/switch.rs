@@ -107,7 +107,7 @@ impl DbInner {
         }
         // Who must not be slowed goes on until memory is full.
         if !options.no_slowdown && self.pacing.writers().is_pacing(written) {
-            self.pace(written, lend);
+            self.wait_for_flush(written, lend);
         }
         match lent.get() {
             // A write that came between may have failed, and left the WAL as it is.
@@ -117,12 +117,13 @@ impl DbInner {
     }
 
     /// Lets the flush in flight come nearer to its end.
-    fn pace(&self, written: u64, lend: impl Fn()) {
-        let pace_at = |now| {
+    fn wait_for_flush(&self, written: u64, lend: impl Fn()) {
+        let allowance = |now| {
             lend();
-            self.pace_at(now, written)
+            self.allowance(now, written)
         };
-        let (slept, first) = self.pacing.writers().pace(written, &self.shutdown, &*self.opts.clock, pace_at);
+        let (slept, first) =
+            self.pacing.writers().wait_for_allowance(written, &self.shutdown, &*self.opts.clock, allowance);
         if slept > 0 {
             self.count_stall(slept);
         }

@@ -60,7 +60,7 @@ pub(crate) struct FamilyFront {
     /// The newest memtable of whose flush listeners have been told.
     flush_reported_up_to: u64,
     /// How fast writers may fill `active` while a flush is in flight.
-    pace: FlushPace,
+    flush_pace: FlushPace,
     fill: MemtableFill,
 }
 
@@ -113,7 +113,7 @@ impl FamilyFront {
             taken: 0,
             merging: false,
             flush_reported_up_to: 0,
-            pace: FlushPace::default(),
+            flush_pace: FlushPace::default(),
             fill: MemtableFill::new(memtable_size(memory.index(), options)),
         }
     }
@@ -185,7 +185,7 @@ impl FamilyFront {
         full.mark_immutable();
         let filled = filled(&full, memtable_size(self.index.as_ref(), options));
         if let Some(seconds) = self.fill.sealed(filled, writers.written, writers.now, writers.waited) {
-            self.pace.wrote(filled.data as f64, seconds);
+            self.flush_pace.wrote(filled.data as f64, seconds);
         }
         let info = SealedInfo { id: full.id(), first_sequence: full.first_sequence(), stats: stats_of(&full) };
         self.sealed.push_back(Sealed::new(full, self.active_log));
@@ -360,7 +360,7 @@ impl FamilyFront {
 
     /// A flush that was taken begins to write, of so many bytes together with other column families.
     pub fn flush_begins(&mut self, now: Seconds, bytes: f64) {
-        self.pace.begin(now, bytes);
+        self.flush_pace.begin(now, bytes);
     }
 
     /// The log number once these runs, the oldest, are in tables.
@@ -392,7 +392,7 @@ impl FamilyFront {
         let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
         // After a failure all of it is due again, whoever asked for what.
         self.flush_requested |= !done;
-        self.pace.end(now, done.then_some(cpu));
+        self.flush_pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
     }
 
@@ -509,8 +509,8 @@ impl FamilyFront {
     }
 
     /// How long flushes take.
-    pub fn pace(&self) -> &FlushPace {
-        &self.pace
+    pub fn flush_pace(&self) -> &FlushPace {
+        &self.flush_pace
     }
 
     /// Memtables that are full, and how many there may be with the one that is filled. Of index tables there may be
@@ -525,7 +525,8 @@ impl FamilyFront {
         }
     }
 
-    /// What says how fast users may go on, who wrote `written`. `logs`: what all logs hold.
+    /// What [`allowance`](crate::pacing::decide::allowance) is decided from, after users wrote `written` in all.
+    /// `logs`: what all logs hold.
     pub fn memtables_now(
         &self,
         options: &CfOptions,
@@ -539,7 +540,7 @@ impl FamilyFront {
         MemtablesNow {
             memtables: self.full_memtables(options),
             flushing: self.waits_for_flush(options, without_merging),
-            pace: &self.pace,
+            flush_pace: &self.flush_pace,
             due: OneFlush { since: self.fill.began(), bytes: waiting as f64 },
             room: move |more| self.fill.room(filled(&self.active, size), written, more).min(logs.room() as f64),
             pressure: match &self.index {

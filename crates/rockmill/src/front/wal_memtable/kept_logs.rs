@@ -114,7 +114,7 @@ fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)]) -> io
         plan.add_run((0..size).step_by(SPAN_BYTES as usize).map(span).collect());
     }
     let depth = READS_IN_FLIGHT / logs.len().max(1);
-    let mut stream = io.read(plan, ReadOptions { depth, memory_bytes: READ_MEMORY, pace: None })?;
+    let mut stream = io.read(plan, ReadOptions { depth, memory_bytes: READ_MEMORY, throttle: None })?;
     let mut same = vec![true; logs.len()];
     let mut unfinished: Vec<usize> = (0..logs.len()).collect();
     while !unfinished.is_empty() {

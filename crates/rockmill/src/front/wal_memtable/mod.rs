@@ -7,6 +7,7 @@
 //! | `logs.rs` | which logs are live, which may go, and what has to be flushed first |
 //! | `family.rs` | the memtables of a column family, and what is asked of their flush |
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
+//! | `index_merge.rs` | full index tables that wait become one |
 //! | `memory.rs` | where their memory comes from, and what bounds it |
 //! | `recovery.rs` | what logs hold comes back into memtables |
 //! | `kept_logs.rs` | logs that stay in use after a recovery are made durable |

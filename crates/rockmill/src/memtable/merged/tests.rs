@@ -520,7 +520,7 @@ fn log_reads(fs: &MemFileSystem) -> LogReads {
     let limits = BatchLimits { memory_bytes: 1 << 20, huge_pages: false, ..BatchLimits::default() };
     let io = fs.batch_io(BatchKind::Uring, &limits).unwrap();
     let windows = Arc::new(Share::of(&Arc::default()));
-    LogReads { io, pace: None, together: 1, memory: 1 << 20, windows, counts: Arc::default() }
+    LogReads { io, throttle: None, together: 1, memory: 1 << 20, windows, counts: Arc::default() }
 }
 
 /// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.

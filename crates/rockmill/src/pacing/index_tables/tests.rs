@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::pacing::decide::{FullMemtables, LogsNow, MemtablesNow, Pace, pace};
+use crate::pacing::decide::{Allowance, FullMemtables, LogsNow, MemtablesNow, allowance};
 use crate::pacing::flush_pace::{FlushPace, OneFlush};
 
 const GIVEN: Triggers = Triggers { merge: 2, flush_bytes: 32 };
@@ -153,7 +153,7 @@ fn writers_feel_the_pace_where_both_are_short_and_near_the_bounds() {
 /// A column family with index tables of 8 MB that each stand for 100 MB. Merges and flushes have a thread each.
 struct Model {
     schedule: IndexSchedule,
-    pace: FlushPace,
+    flush_pace: FlushPace,
     now: f64,
     /// Tiers and how many were filled, oldest first.
     full: VecDeque<(u32, f64)>,
@@ -202,7 +202,7 @@ impl Model {
     fn new() -> Self {
         Self {
             schedule: IndexSchedule::new(GIVEN),
-            pace: FlushPace::default(),
+            flush_pace: FlushPace::default(),
             now: 0.0,
             full: VecDeque::new(),
             filled: 0.0,
@@ -239,7 +239,7 @@ impl Model {
         (1.0 - memory / MEMORY_MAX).min(1.0 - logs / CAPACITY)
     }
 
-    fn rate(&self, logs: f64, due: bool) -> Pace {
+    fn rate(&self, logs: f64, due: bool) -> Allowance {
         let (room_of_logs, filled) = (CAPACITY - logs, self.filled);
         let now = MemtablesNow {
             memtables: FullMemtables {
@@ -247,12 +247,12 @@ impl Model {
                 most: 1 + (MEMORY_MAX / TABLE) as usize,
             },
             flushing: self.flush.is_some() || due,
-            pace: &self.pace,
+            flush_pace: &self.flush_pace,
             due: OneFlush { since: self.since, bytes: self.waiting() },
             room: move |more: usize| ((more + 1) as f64 * DATA - filled).min(room_of_logs),
             pressure: if self.always { 1.0 } else { self.schedule.pressure(self.room(logs), self.now) },
         };
-        pace(std::iter::once(now), self.now, false)
+        allowance(std::iter::once(now), self.now, false)
     }
 
     fn second(&mut self, rates: Rates) -> Second {
@@ -277,7 +277,7 @@ impl Model {
             if self.filled >= DATA {
                 self.filled -= DATA;
                 self.full.push_back((0, 1.0));
-                self.pace.wrote(rates.wish, 1.0);
+                self.flush_pace.wrote(rates.wish, 1.0);
                 if self.full.len() == 1 {
                     self.since = self.now;
                 }
@@ -286,12 +286,12 @@ impl Model {
                 Some((taken, left)) if *left <= rates.flush * dt => {
                     self.full.drain(..*taken);
                     self.merge = self.merge.map(|(from, n, left)| (from - *taken, n, left));
-                    self.pace.end(self.now, Some(0.0));
+                    self.flush_pace.end(self.now, Some(0.0));
                     (self.flush, self.since) = (None, self.now);
                 }
                 Some((_, left)) => *left -= rates.flush * dt,
                 None if due => {
-                    self.pace.begin(self.now, self.waiting());
+                    self.flush_pace.begin(self.now, self.waiting());
                     // A merge of what it takes is useless.
                     (self.flush, self.merge) = (Some((self.full.len(), self.waiting())), None);
                 }

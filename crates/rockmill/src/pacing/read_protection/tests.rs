@@ -407,7 +407,7 @@ impl Shared {
     }
 
     fn write(&mut self, now: u64, want: u64) {
-        let (options, pace) = (CfOptions::default(), FlushPace::default());
+        let (options, flush_pace) = (CfOptions::default(), FlushPace::default());
         let runs = self.jobs[1].2.div_ceil(Self::COMPACTED * Self::MEMTABLE) as usize;
         let family = FamilyNow {
             id: 0,
@@ -415,7 +415,7 @@ impl Shared {
             load: TreeLoad { runs, pending_bytes: 0 },
             memtables: FullMemtables { full: self.sealed, most: options.max_write_buffer_number as usize },
             flushing: self.sealed > 0,
-            pace: &pace,
+            flush_pace: &flush_pace,
         };
         let orders = decide(std::iter::once(family), LogsNow::UNBOUNDED, false);
         self.first.set(orders.behind, orders.awaited);

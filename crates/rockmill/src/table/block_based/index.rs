@@ -2,7 +2,7 @@
 //!
 //! Single-block, hash, two-level and first-key indexes all become the same array of entries beside the separators'
 //! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight
-//! bytes of each separator as an integer, taken behind the prefix that all separators share: a search is a search over
+//! bytes of each separator as an integer, taken after the bytes that all separators share: a search is a search over
 //! integers, and whole separators are compared only among equals. For the order by search key it holds those.
 //!
 //! Invariants: separators do not fall; blocks rise and do not overlap; each block with its trailer lies in the file.
@@ -22,12 +22,12 @@ pub struct TableIndex {
     entries: Vec<Entry>,
     /// Separators are user keys, without a tag.
     user_keys: bool,
-    /// Length of the prefix that the user keys of all separators share; byte order only.
+    /// Leading bytes that the user keys of all separators share; byte order only.
     common: usize,
-    /// Eight bytes of each user key behind the common prefix, big-endian, zeros where it is shorter; or its search key.
+    /// Eight bytes of each user key after the common ones, big-endian, zeros where it is shorter; or its search key.
     /// Empty for other orders.
-    heads: Vec<u64>,
-    /// Heads are search keys.
+    prefixes: Vec<u64>,
+    /// Prefixes are search keys.
     hashed: bool,
 }
 
@@ -126,10 +126,10 @@ impl TableIndex {
         if cmp.is_bytewise() && self.len() > 0 {
             let (first, last) = (self.user_key(0), self.user_key(self.len() - 1));
             self.common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-            self.heads = (0..self.len()).map(|i| head(&self.user_key(i)[self.common..])).collect();
+            self.prefixes = (0..self.len()).map(|i| prefix(&self.user_key(i)[self.common..])).collect();
         } else if cmp.is_hash_range() {
             self.hashed = true;
-            self.heads = (0..self.len()).map(|i| search_key(self.user_key(i)).into()).collect();
+            self.prefixes = (0..self.len()).map(|i| search_key(self.user_key(i)).into()).collect();
         }
         self.separators.shrink_to_fit();
         self.entries.shrink_to_fit();
@@ -177,22 +177,22 @@ impl TableIndex {
     /// The first block that may hold `target` (an internal key) or a later key; `len` when all keys are before it.
     #[inline]
     pub fn seek(&self, target: &[u8], cmp: &InternalKeyComparator) -> usize {
-        if self.heads.is_empty() {
+        if self.prefixes.is_empty() {
             return self.search(0, self.len(), target, cmp);
         }
         let user = key::user_key(target);
-        let prefix = &self.user_key(0)[..self.common];
+        let common = &self.user_key(0)[..self.common];
         let (front, rest) = user.split_at(user.len().min(self.common));
-        match front.cmp(prefix) {
+        match front.cmp(common) {
             Ordering::Less => return 0,
             Ordering::Greater => return self.len(),
             Ordering::Equal => {}
         }
-        let wanted = if self.hashed { search_key(user).into() } else { head(rest) };
-        let from = self.heads.partition_point(|h| *h < wanted);
-        match self.heads.get(from) {
+        let wanted = if self.hashed { search_key(user).into() } else { prefix(rest) };
+        let from = self.prefixes.partition_point(|h| *h < wanted);
+        match self.prefixes.get(from) {
             Some(h) if *h == wanted => {
-                let to = from + self.heads[from..].partition_point(|h| *h == wanted);
+                let to = from + self.prefixes[from..].partition_point(|h| *h == wanted);
                 self.search(from, to, target, cmp)
             }
             _ => from,
@@ -213,14 +213,14 @@ impl TableIndex {
 
     /// Bytes held.
     pub fn memory_usage(&self) -> usize {
-        self.separators.capacity() + self.entries.capacity() * size_of::<Entry>() + self.heads.capacity() * 8
+        self.separators.capacity() + self.entries.capacity() * size_of::<Entry>() + self.prefixes.capacity() * 8
     }
 }
 
 /// The first eight bytes as a big-endian integer, zeros where there are fewer: orders as the bytes do, except that
-/// equal heads say nothing.
+/// equal prefixes say nothing.
 #[inline]
-fn head(bytes: &[u8]) -> u64 {
+fn prefix(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(chunk) => u64::from_be_bytes(*chunk),
         None => bytes.iter().enumerate().fold(0, |h, (i, b)| h | u64::from(*b) << (56 - 8 * i)),

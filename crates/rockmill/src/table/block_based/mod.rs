@@ -26,7 +26,9 @@ mod verify;
 pub use access::BlockAccess;
 pub use builder::BlockBasedBuilder;
 pub use builder::pass::{Census, StoredBlock, WholeBlock};
-pub use dump::{TableBlock, TableBlockKind, describe_internal_key};
+#[cfg(feature = "internals")]
+pub use dump::TableBlockKind;
+pub use dump::{TableBlock, describe_internal_key};
 pub(crate) use index::TableIndex;
 pub(super) use iter::TableIter;
 pub(crate) use iter::{Source, StreamSource};

@@ -50,12 +50,12 @@ pub struct OwnFile {
     /// Tables that no longer count, where it lists any as a TPH table.
     pub replaced: ReplacedTables,
     /// What else it says as the head of a TPH table.
-    pub head: Option<HeadSummary>,
+    pub head: Option<TphSummary>,
 }
 
 /// What the head of a TPH table says of all its files together.
 #[derive(Debug, Clone, Copy)]
-pub struct HeadSummary {
+pub struct TphSummary {
     /// User keys with at least one entry.
     pub user_keys: u64,
     /// Their entries.
@@ -92,7 +92,7 @@ pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<
     if !head.pieces.is_empty() {
         head.totals.write_to(&mut properties);
     }
-    let summary = HeadSummary {
+    let summary = TphSummary {
         user_keys: head.totals.user_keys,
         entries: head.totals.entries,
         own_blocks: head.own_blocks,

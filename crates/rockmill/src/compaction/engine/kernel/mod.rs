@@ -13,11 +13,10 @@ use program::Binding;
 use stream::KernelStream;
 
 use super::{MergeEngine, PartEnd, PartEngine, PartJob, RingUse, uring};
-use crate::compaction::KernelDriver;
 use crate::compaction::merge::feed::{self, BlockFeed};
 use crate::compaction::merge::ring_feed;
 use crate::error::Result;
-use crate::options::DbOptions;
+use crate::options::{DbOptions, KernelDriver};
 
 mod order;
 mod pool;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use rockmill_format::InternalKeyComparator;
 use rockmill_kernel::{FilterJob, MergeObject, Program, Unavailable};
 
+use crate::compaction::JobMeans;
 use crate::compaction::engine::PROGRAM;
 use crate::compaction::plan::JobPlan;
-use crate::compaction::{JobMeans, KernelDriver};
 use crate::error::{Error, Result};
-use crate::options::DbOptions;
+use crate::options::{DbOptions, KernelDriver};
 
 /// Longer than any object that the kernel takes.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;

@@ -135,17 +135,17 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         binding: &Binding,
     ) -> std::result::Result<Self, Refusal> {
         let (rules, part) = (&part_job.output.plan.rules, part_job.output.part);
-        let (heads, passing) = (part_job.heads, part_job.passing());
-        // No key at or behind the part's end has a head below this.
-        let end_head = heads.of_end(part_job.range, part.end.as_deref());
+        let (prefixes, passing) = (part_job.prefixes, part_job.passing());
+        // No key at or behind the part's end has a prefix below this.
+        let end_prefix = prefixes.of_end(part_job.range, part.end.as_deref());
         let check = binding.order.as_ref().map(|order| Box::new(OrderCheck::new(order, binding, part)));
         let job = Job {
             runs: feeds.len(),
             // Another's order is not believed: what is before it is left out here.
             begin: part.begin.as_deref().filter(|_| check.is_none()),
-            end: part.end.as_deref().map(|end| (end, end_head)),
-            skip: heads.skip().unwrap_or(0),
-            shift: heads.shared_bits(),
+            end: part.end.as_deref().map(|end| (end, end_prefix)),
+            skip: prefixes.skip().unwrap_or(0),
+            shift: prefixes.shared_bits(),
             snapshots: &rules.snapshots,
             pass: passing,
             // Without the program, a filter is asked about versions that nobody could read.
@@ -183,7 +183,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             status: Status::Again,
             shares_ring,
             waited: None,
-            entries: BlockEntries::new(heads.skip()),
+            entries: BlockEntries::new(prefixes.skip()),
             entry: 0,
             rewritten: Vec::new(),
         })

@@ -160,7 +160,7 @@ fn lookups_read_with_all_of_their_ring() {
             let number = plan.add_file(Arc::clone(&file), &path);
             let span = |i| Span { file: number, offset: i * u64::from(SPAN), len: SPAN };
             let run = plan.add_run((0..64).map(span).collect());
-            let mut stream = ring.read(plan, ReadOptions { depth: 64, memory_bytes, pace: None }).unwrap();
+            let mut stream = ring.read(plan, ReadOptions { depth: 64, memory_bytes, throttle: None }).unwrap();
             let depth = stream.depth();
             while stream.next(run).unwrap().is_some() {}
             depth

@@ -27,6 +27,7 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::Change;
 use crate::db::files::ingest::place::TargetLevel;
+#[cfg(feature = "internals")]
 pub use crate::db::files::ingest::place::deepest_place;
 use crate::db::read::tables::CfTables;
 use crate::db::report::stats::count;
