@@ -173,7 +173,13 @@ impl MemFileSystem {
 
     fn from_tree(tree: Tree) -> Self {
         let shared = Shared {
-            live: RwLock::new(Live { tree, recording: None, capacity: None, devices: BTreeMap::new(), clock: Arc::new(SystemClock::default()) }),
+            live: RwLock::new(Live {
+                tree,
+                recording: None,
+                capacity: None,
+                devices: BTreeMap::new(),
+                clock: Arc::new(SystemClock::default()),
+            }),
             hook: Mutex::new(None),
             hooked: AtomicBool::new(false),
             calls: AtomicU64::new(0),

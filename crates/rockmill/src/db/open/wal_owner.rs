@@ -17,6 +17,8 @@
 //!   without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
+//! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
+//!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -251,26 +253,6 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     )))
 }
 
-/// The first of the WALs in `dir` that holds something and is none of those below `from`, which tables have.
-fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option<u64> {
-    wals.iter().copied().filter(|&n| n >= from).find(|&n| match has_updates(fs, &dir.join(filename::wal(n)), n) {
-        // Deleted after it was listed, which it is when it is not needed.
-        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
-        Ok(updates) => updates,
-    })
-}
-
-/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere. The token
-/// stays: the directory where they were can be its own again.
-pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path) -> Result<()> {
-    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
-    // One that is not there, or is somebody else's, may be needed when it is there again.
-    match Note::read(fs, &own.other).ok().flatten().is_some_and(|theirs| theirs.token == own.token) {
-        true => Note { token: own.token, other: PathBuf::new(), began: None }.write(fs, path),
-        false => Ok(()),
-    }
-}
-
 /// The same where the directory is the one that it had last, and that is missing, or has nothing of it: its device is
 /// not there. An opening would make a new one, and go on without what only its WALs have.
 fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
@@ -325,6 +307,26 @@ pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path)
 fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
     let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
     Ok(!wal_numbers(&names).is_empty())
+}
+
+/// The first of the WALs in `dir` that holds something and is none of those below `from`, which tables have.
+fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option<u64> {
+    wals.iter().copied().filter(|&n| n >= from).find(|&n| match has_updates(fs, &dir.join(filename::wal(n)), n) {
+        // Deleted after it was listed, which it is when it is not needed.
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+        Ok(updates) => updates,
+    })
+}
+
+/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere. The token
+/// stays: the directory where they were can be its own again.
+pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
+    // One that is not there, or is somebody else's, may be needed when it is there again.
+    match Note::read(fs, &own.other).ok().flatten().is_some_and(|theirs| theirs.token == own.token) {
+        true => Note { token: own.token, other: PathBuf::new(), began: None }.write(fs, path),
+        false => Ok(()),
+    }
 }
 
 /// Locks a WAL directory for the database in `path`; [`check`] comes after it.
