@@ -571,7 +571,8 @@ impl FamilyFront {
         self.active_stats().memory + self.sealed_stats().memory
     }
 
-    /// Bytes that tables of all of it may have: those of memtables, or of the values in logs that index tables stand for.
+    /// Bytes that tables of all of it may have: those of memtables, or of the values in logs that index tables stand
+    /// for.
     pub fn unflushed_bytes(&self) -> u64 {
         [self.active_stats(), self.sealed_stats()].iter().map(|stats| stats.memory.max(stats.data_size)).sum()
     }
