@@ -109,6 +109,11 @@ pub(crate) fn not_plain(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, NotPlain(what.into()))
 }
 
+/// The same of a file that is to be written over.
+pub(crate) fn has_other_names() -> io::Error {
+    not_plain("the file has other names, under which somebody may need what it holds")
+}
+
 /// True when a call was refused because of what is under the name: a link, a pipe, a device, a file with other names.
 pub fn is_not_plain(error: &io::Error) -> bool {
     let mut next: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as &(dyn Error + 'static));

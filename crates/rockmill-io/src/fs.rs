@@ -89,7 +89,7 @@ pub trait FileSystem: Send + Sync + Debug {
     /// what it holds.
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
     /// Renames `old` to `new` and opens it for overwriting from the start without truncating it (recycled WALs). Both
-    /// may be the same. A link, and under a new name a file that has other names, is refused ([`is_not_plain`]).
+    /// may be the same. A link, and a file that has other names, is refused ([`is_not_plain`]).
     ///
     /// [`is_not_plain`]: crate::error::is_not_plain
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;

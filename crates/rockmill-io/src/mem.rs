@@ -18,7 +18,7 @@ mod tree;
 pub use crash::{CrashMode, Replay};
 
 use crate::clock::{Clock, SystemClock};
-use crate::error::path_error;
+use crate::error::{has_other_names, path_error};
 use crate::fs::{
     Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, WritableFile,
     WriteOptions,
@@ -28,7 +28,7 @@ use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, CallOrder};
 use crate::sync::{Mutex, RwLock};
 use crash::Recording;
 use file::{Handle, MemRandomAccessFile, MemSequentialFile, MemWritableFile};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -50,6 +50,8 @@ struct Live {
     recording: Option<Recording>,
     /// Bytes that all files together may have; `None` for no limit.
     capacity: Option<u64>,
+    /// The same of directories that are devices of their own.
+    devices: BTreeMap<Id, u64>,
     /// What modification times are taken from.
     clock: Arc<dyn Clock>,
 }
@@ -71,9 +73,18 @@ impl Live {
         self.capacity.map(|capacity| capacity.saturating_sub(self.tree.used_bytes()))
     }
 
+    /// The same of the device that a directory is.
+    fn free_in(&self, dir: Id) -> Option<u64> {
+        self.devices.get(&dir).map(|capacity| capacity.saturating_sub(self.tree.used_bytes_in(dir)))
+    }
+
     /// How much of a write of `len` bytes fits.
     fn room_for(&self, id: Id, offset: u64, len: usize) -> usize {
-        let Some(free) = self.free() else { return len };
+        let mut free = self.free();
+        if !self.devices.is_empty() {
+            free = free.into_iter().chain(self.tree.named_in(id).filter_map(|dir| self.free_in(dir))).min();
+        }
+        let Some(free) = free else { return len };
         let size = self.tree.file(id).map_or(0, |file| file.current.len() as u64);
         let room = (size + free).saturating_sub(offset);
         usize::try_from(room).map_or(len, |room| room.min(len))
@@ -162,7 +173,13 @@ impl MemFileSystem {
 
     fn from_tree(tree: Tree) -> Self {
         let shared = Shared {
-            live: RwLock::new(Live { tree, recording: None, capacity: None, clock: Arc::new(SystemClock::default()) }),
+            live: RwLock::new(Live {
+                tree,
+                recording: None,
+                capacity: None,
+                devices: BTreeMap::new(),
+                clock: Arc::new(SystemClock::default()),
+            }),
             hook: Mutex::new(None),
             hooked: AtomicBool::new(false),
             calls: AtomicU64::new(0),
@@ -288,6 +305,23 @@ impl MemFileSystem {
     pub fn set_free_space(&self, bytes: Option<u64>) {
         let mut live = self.shared.live.write();
         live.capacity = bytes.map(|bytes| live.tree.used_bytes().saturating_add(bytes));
+    }
+
+    /// The same of a directory that is a device of its own: of the files that have a name in it.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn set_free_space_in(&self, dir: &Path, bytes: Option<u64>) -> io::Result<()> {
+        let mut live = self.shared.live.write();
+        let id = live.tree.find_dir(dir).map_err(|e| path_error("bound the space in", dir, e))?.0;
+        match bytes {
+            Some(bytes) => {
+                let capacity = live.tree.used_bytes_in(id).saturating_add(bytes);
+                live.devices.insert(id, capacity);
+            }
+            None => drop(live.devices.remove(&id)),
+        }
+        Ok(())
     }
 
     /// Takes modification times from this clock from now on.
@@ -468,6 +502,9 @@ impl FileSystem for MemFileSystem {
         self.enter(OpKind::Reuse, old, Some(new)).map_err(failed)?;
         let mut live = self.shared.live.write();
         let (id, file) = live.tree.find_file(old).map_err(failed)?;
+        if live.tree.named_in(id).nth(1).is_some() {
+            return Err(failed(has_other_names()));
+        }
         let handle = self.handle(id, file, new);
         Self::rename_entry(&mut live, old, new).map_err(failed)?;
         Ok(Box::new(MemWritableFile::new(handle, &options, true)))
@@ -614,8 +651,8 @@ impl FileSystem for MemFileSystem {
         let failed = |e| path_error("ask the free space at", path, e);
         self.enter(OpKind::FreeSpace, path, None).map_err(failed)?;
         let live = self.shared.live.read();
-        live.tree.find(path).map_err(failed)?;
-        Ok(live.free().unwrap_or(FREE_SPACE_DEFAULT))
+        let id = live.tree.find(path).map_err(failed)?;
+        Ok(live.free().into_iter().chain(live.free_in(id)).min().unwrap_or(FREE_SPACE_DEFAULT))
     }
 }
 

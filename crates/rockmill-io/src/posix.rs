@@ -17,7 +17,7 @@ mod write;
 
 pub use sys::{LocalTime, local_time, thread_id};
 
-use crate::error::{not_plain, path_error};
+use crate::error::{has_other_names, not_plain, path_error};
 use crate::fs::{
     Access, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
     WritableFile, WriteOptions,
@@ -135,8 +135,8 @@ impl PosixFileSystem {
         Ok(file)
     }
 
-    /// Opens a file for writing that is there; `new_name` if it is to become another file.
-    fn open_to_change(&self, path: &Path, flags: libc::c_int, new_name: bool) -> io::Result<File> {
+    /// Opens a file for writing that is there; `anew` if it is to be written over.
+    fn open_to_change(&self, path: &Path, flags: libc::c_int, anew: bool) -> io::Result<File> {
         let flags = flags | libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = match sys::open_at(&self.locate(path)?, flags, 0) {
             Err(e) if e.raw_os_error() == Some(libc::ELOOP) => return Err(is_link()),
@@ -147,8 +147,8 @@ impl PosixFileSystem {
         if !meta.is_file() {
             return Err(no_file());
         }
-        if new_name && meta.nlink() != 1 {
-            return Err(not_plain("the file has other names, under which somebody may need what it holds"));
+        if anew && meta.nlink() != 1 {
+            return Err(has_other_names());
         }
         sys::clear_nonblock(&file, flags & libc::O_DIRECT != 0)?;
         Ok(file)
@@ -286,7 +286,7 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
-        let open = |flags| self.open_to_change(old, flags, old != new);
+        let open = |flags| self.open_to_change(old, flags, true);
         let opened = Self::maybe_direct(options.direct, open);
         let (file, direct) = opened.map_err(|e| path_error("open for writing", old, e))?;
         self.rename(old, new)?;

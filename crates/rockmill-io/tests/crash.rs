@@ -1,6 +1,6 @@
 //! The memory file system's promises to crash and fault tests.
 
-use rockmill_io::error::{is_out_of_space, raw_os_error};
+use rockmill_io::error::{is_not_plain, is_out_of_space, raw_os_error};
 use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, OpKind, WriteOptions};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -449,10 +449,10 @@ fn each_call_can_fail_once_and_the_failure_surfaces() {
         fs.exists(p("/db/d/x"))?;
         fs.file_size(p("/db/d/b"))?;
         fs.free_space(p("/db"))?;
+        fs.remove(p("/db/d/c"))?;
         fs.reuse(p("/db/d/b"), p("/db/d/e"), WriteOptions::default())?.close()?;
         fs.create_dir(p("/db/gone"), false)?;
-        fs.remove_dir(p("/db/gone"))?;
-        fs.remove(p("/db/d/c"))
+        fs.remove_dir(p("/db/gone"))
     }
     let fs = MemFileSystem::new();
     work(&fs).unwrap();
@@ -491,6 +491,34 @@ fn a_full_disk_takes_what_fits_and_has_room_again_after_a_removal() {
     file.append_and_flush(&[2; 1000]).unwrap();
     fs.set_free_space(None);
     fs.write_all(p("/db/i"), &[1; 5000]).unwrap();
+}
+
+#[test]
+fn a_directory_can_be_a_device_that_is_full_alone() {
+    let fs = with_db();
+    fs.create_dir(p("/db/fast"), false).unwrap();
+    fs.write_all(p("/db/fast/a"), &[0; 100]).unwrap();
+    fs.set_free_space_in(p("/db/fast"), Some(50)).unwrap();
+    assert!(is_out_of_space(&fs.write_all(p("/db/fast/b"), &[1; 60]).unwrap_err()));
+    assert_eq!((fs.free_space(p("/db/fast")).unwrap(), fs.free_space(p("/db")).unwrap()), (0, 1 << 40));
+    fs.write_all(p("/db/c"), &[1; 500]).unwrap();
+    fs.set_free_space(Some(70));
+    fs.remove(p("/db/fast/a")).unwrap();
+    assert_eq!((fs.free_space(p("/db/fast")).unwrap(), fs.free_space(p("/db")).unwrap()), (100, 170));
+    fs.set_free_space_in(p("/db/fast"), None).unwrap();
+    fs.write_all(p("/db/fast/b"), &[1; 160]).unwrap();
+}
+
+#[test]
+fn a_file_with_two_names_is_not_used_again() {
+    let fs = with_db();
+    fs.write_all(p("/db/a"), b"a").unwrap();
+    fs.hard_link(p("/db/a"), p("/db/b")).unwrap();
+    for to in ["/db/a", "/db/c"] {
+        assert!(is_not_plain(&fs.reuse(p("/db/a"), p(to), WriteOptions::default()).unwrap_err()));
+    }
+    fs.remove(p("/db/b")).unwrap();
+    fs.reuse(p("/db/a"), p("/db/a"), WriteOptions::default()).unwrap().close().unwrap();
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Full disks and failed background work: the store says so, loses nothing acknowledged, and goes on by itself when
 //! there is space again.
 
+#[path = "error_recovery/fast_path.rs"]
+mod fast_path;
 #[path = "error_recovery/panics.rs"]
 mod panics;
 #[path = "error_recovery/twice.rs"]

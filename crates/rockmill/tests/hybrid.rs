@@ -1,7 +1,7 @@
 //! Values that stay in the log until they are flushed (`fast_path`, `fast_capacity`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rockmill::event_listener::FlushJobInfo;
@@ -29,10 +29,16 @@ fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     o
 }
 
+/// The logs, oldest first.
+fn logs_of(fs: &MemFileSystem) -> Vec<PathBuf> {
+    let mut names = fs.list_dir(Path::new("/fast")).expect("a list");
+    names.retain(|n| n.ends_with(".log"));
+    names.sort();
+    names.into_iter().map(|n| Path::new("/fast").join(n)).collect()
+}
+
 fn logs(fs: &MemFileSystem) -> u64 {
-    let names = fs.list_dir(Path::new("/fast")).expect("a list");
-    let logs = names.iter().filter(|n| n.ends_with(".log"));
-    logs.map(|n| fs.file_size(&Path::new("/fast").join(n)).expect("a size")).sum()
+    logs_of(fs).iter().map(|log| fs.file_size(log).expect("a size")).sum()
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -261,6 +267,70 @@ fn it_can_be_turned_on_and_off() {
     drop(db);
     let db = Db::open(&fast, "/db").expect("open with a fast path again");
     check(&db, 3000);
+    // What only its logs have would be missed.
+    fill(&db, 3000);
+    drop(db);
+    for refused in [Db::open(&plain, "/db"), Db::open_for_read_only(&plain, "/db", false)] {
+        let e = refused.expect_err("opened without its logs").to_string();
+        assert!(e.contains("/fast") && e.contains(".log"), "{e}");
+    }
+    for round in 0..3 {
+        let db = Db::open(&fast, "/db").expect("open with a fast path");
+        check(&db, 4000);
+        db.put("last", round.to_string()).expect("a put");
+        db.flush().expect("a flush");
+        if round == 1 {
+            // This log names the one before it, and has nothing else.
+            db.flush_wal(true).expect("a sync");
+        }
+        drop(db);
+        assert!(!logs_of(&fs).is_empty(), "the last log stays");
+        let db = Db::open_for_read_only(&plain, "/db", false).expect("read without it");
+        check(&db, 4000);
+        drop(db);
+        // Who follows what another process writes may miss what it writes there next.
+        let mut follows = plain.clone();
+        follows.set_max_open_files(-1);
+        let second = |at: &str| Db::open_as_secondary(&follows, "/db", at).map(drop);
+        assert!(second("/second").is_err_and(|e| e.to_string().contains("/fast")));
+        let db = Db::open(&plain, "/db").expect("open without it");
+        check(&db, 4000);
+        assert_eq!(db.get("last").expect("a get"), Some(round.to_string().into_bytes()));
+        second("/second").expect("its logs are at home now");
+        db.put("home", "1").expect("a put");
+        drop(db);
+        assert!(Db::open(&fast, "/db").is_err_and(|e| e.to_string().contains("own directory")));
+        let db = Db::open(&plain, "/db").expect("open without it again");
+        assert_eq!(db.get("home").expect("a get"), Some(b"1".to_vec()));
+        db.flush().expect("a flush");
+        drop(db);
+        if round == 2 {
+            // What is left there is nobody's.
+            for name in fs.list_dir(Path::new("/fast")).expect("a list") {
+                fs.remove(&Path::new("/fast").join(name)).expect("a removal");
+            }
+        }
+    }
+    drop(Db::open(&plain, "/db").expect("open without the directory"));
+    let db = Db::open(&fast, "/db").expect("with it once more");
+    check(&db, 4000);
+}
+
+/// A log whose end is damaged may have had something.
+#[test]
+fn it_is_not_turned_off_while_a_log_is_damaged() {
+    let fs = MemFileSystem::new();
+    let mut plain = options(&fs, 0);
+    plain.set_fast_path("", 0);
+    let db = Db::open(&options(&fs, 10 << 20), "/db").expect("open");
+    db.put("k", "v").expect("a put");
+    db.flush().expect("a flush");
+    drop(db);
+    let log = logs_of(&fs).pop().expect("a log");
+    fs.write_all(&log, b"torn").expect("a file");
+    assert!(Db::open(&plain, "/db").is_err_and(|e| e.to_string().contains("/fast")));
+    fs.write_all(&log, b"").expect("a file");
+    drop(Db::open(&plain, "/db").expect("open"));
 }
 
 /// Several column families share logs; what only one of them needs must stay.

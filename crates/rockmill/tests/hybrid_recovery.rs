@@ -164,6 +164,26 @@ fn the_power_may_go_at_any_point_of_an_opening_that_keeps_logs() {
     }
 }
 
+/// A log that somebody gave a second name is not written to: what it holds is written as a table instead.
+#[test]
+fn a_log_with_a_second_name_is_not_written_anew() {
+    for lost in [false, true] {
+        let fs = died();
+        let last = logs(&fs).pop().expect("a log");
+        fs.hard_link(&last, Path::new("/fast/kept by somebody")).expect("a second name");
+        if lost {
+            fs.fail_write_back(&last).expect("a log");
+        }
+        let fault = |op: &rockmill_io::Op<'_>| op.kind == OpKind::Write && op.path.starts_with("/fast");
+        fs.set_fault(Box::new(move |op| fault(op).then(|| io::Error::from_raw_os_error(EIO))));
+        let db = open(&fs).expect("open");
+        fs.clear_fault();
+        assert_eq!(db.live_files().expect("a list").is_empty(), !lost);
+        drop(db);
+        check_durable(&fs, "a log has a second name");
+    }
+}
+
 /// A page that was taken for written leaves the cache between the replay and the look at the device: both agree then,
 /// and neither is what memtables hold.
 #[test]

@@ -508,6 +508,42 @@ fn merge_records_reach_rocksdb() {
 
 /// `change_level`: the result of a compaction moves to another level, up and down, as RocksDB moves it, and RocksDB
 /// reads on from there.
+/// After a flush and a close a database whose logs were on a fast device is one without: RocksDB opens it, writes, and
+/// Rockmill goes on without that device, and with another.
+#[test]
+fn rocksdb_opens_what_had_a_fast_path() {
+    let test = "rocksdb_opens_what_had_a_fast_path";
+    for driver in Peer::all(test) {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, fast) = (dir.path().join("db"), dir.path().join("fast"));
+        let mut plain = Options::default();
+        plain.create_if_missing(true);
+        let mut options = plain.clone();
+        options.set_fast_path(&fast, 64 << 20);
+        options.set_max_index_size(64 << 10);
+        let db = Db::open(&options, &path).unwrap();
+        for n in 0..3000 {
+            db.put(format!("k{n:05}"), vec![n as u8; 500]).unwrap();
+        }
+        db.flush().unwrap();
+        let mut expected = read(&db, "default");
+        drop(db);
+        let mut script = Script::new();
+        script.open(&path).line("dump default").put("default", "k99999", "RocksDB's").line("close");
+        let Some(answer) = driver.answer(test, &script) else { continue };
+        same(&format!("{:?}", driver.peer), &expected, &answer.entries());
+        expected.push((b"k99999".to_vec(), b"RocksDB's".to_vec()));
+        let db = Db::open(&plain, &path).unwrap();
+        same("without the fast device", &expected, &read(&db, "default"));
+        db.flush().unwrap();
+        drop(db);
+        std::fs::remove_dir_all(&fast).unwrap();
+        same("and without its directory", &expected, &read(&Db::open(&plain, &path).unwrap(), "default"));
+        options.set_fast_path(dir.path().join("other"), 64 << 20);
+        same("with another one", &expected, &read(&Db::open(&options, &path).unwrap(), "default"));
+    }
+}
+
 #[test]
 fn a_compaction_ends_in_the_level_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -227,6 +227,20 @@ impl Tree {
             .sum()
     }
 
+    /// Bytes of all files in one directory.
+    pub(super) fn used_bytes_in(&self, dir: Id) -> u64 {
+        let files = self.dir(dir).into_iter().flat_map(|dir| dir.current.values());
+        files.filter_map(|id| self.file(*id)).map(|file| file.current.len() as u64).sum()
+    }
+
+    /// The directories that have a name of a file, as often as they have one.
+    pub(super) fn named_in(&self, id: Id) -> impl Iterator<Item = Id> {
+        self.nodes.iter().flat_map(move |(at, node)| {
+            let dir = if let Node::Dir(dir) = node { Some(dir) } else { None };
+            dir.into_iter().flat_map(|dir| dir.current.values()).filter(move |named| **named == id).map(|_| *at)
+        })
+    }
+
     pub(super) fn apply(&mut self, event: &Event) {
         match event {
             Event::Create { id, is_dir, parent, name } => {

@@ -16,6 +16,7 @@
 //! Until step 3 the severity never falls, whatever else fails: a write that got in between would be in a WAL that
 //! nothing precedes, while what was acknowledged before it is durable nowhere.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,8 +52,16 @@ struct BackgroundError {
     error: Error,
     reason: BackgroundErrorReason,
     severity: ErrorSeverity,
-    /// Free bytes without which a recovery is not worth a try.
-    needs: u64,
+    needs: Space,
+}
+
+/// Free bytes without which a recovery is not worth a try.
+#[derive(Debug, Clone, Copy, Default)]
+struct Space {
+    /// Where tables are.
+    tables: u64,
+    /// Where logs are. Nothing where these hold something: a recovery writes tables of it, and the logs go.
+    logs: u64,
 }
 
 /// Recoveries from background errors: one at a time, and a thread that waits for them to be due.
@@ -133,13 +142,13 @@ impl State {
         reason: BackgroundErrorReason,
         what: &str,
         error: &Error,
-        needs: u64,
+        needs: Space,
     ) -> BackgroundError {
         let no_more = "the database takes no more writes since";
         let (severity, needs, context) = match (error.is_no_space(), reason) {
             (_, BackgroundErrorReason::MemTable) => {
                 let context = format!("{no_more} {what} failed (close the database and open it again)");
-                (ErrorSeverity::Unrecoverable, 0, context)
+                (ErrorSeverity::Unrecoverable, Space::default(), context)
             }
             (true, BackgroundErrorReason::Compaction) => {
                 let context = format!("compactions wait since {what} failed (they go on when there is space)");
@@ -147,11 +156,11 @@ impl State {
             }
             (true, _) => {
                 let context = format!("{no_more} {what} failed (it resumes when there is space, or call resume)");
-                (ErrorSeverity::Hard, self.unflushed_bytes(), context)
+                (ErrorSeverity::Hard, self.space_for_flush(), context)
             }
             (false, _) => {
                 let context = format!("{no_more} {what} failed (fix the cause, then call resume or reopen)");
-                (ErrorSeverity::Fatal, 0, context)
+                (ErrorSeverity::Fatal, Space::default(), context)
             }
         };
         BackgroundError { error: error.clone().context(context), reason, severity, needs }
@@ -167,7 +176,7 @@ impl State {
             return self.errors.check();
         };
         if e.kind() != ErrorKind::ShutdownInProgress {
-            let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, 0);
+            let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, Space::default());
             // Of equally bad ones the newest says how much space the next try needs.
             if self.errors.worst.as_ref().is_none_or(|b| b.severity <= new.severity) {
                 self.errors.worst = Some(new);
@@ -176,9 +185,11 @@ impl State {
         Err(e)
     }
 
-    /// Bytes of memtables that are not in tables yet.
-    fn unflushed_bytes(&self) -> u64 {
-        self.cfs.values().map(|c| c.front.memory_usage()).sum()
+    /// What a flush of everything needs.
+    fn space_for_flush(&self) -> Space {
+        let tables = self.cfs.values().map(|c| c.front.unflushed_bytes()).sum();
+        // Of a write there was too little, of whatever length it was.
+        Space { tables, logs: if self.oldest_log().is_some() { 0 } else { tables.max(1) } }
     }
 }
 
@@ -235,6 +246,7 @@ impl DbInner {
         } else if state.errors.manifest_failure.as_ref() == Some(error) {
             return; // a job's, which was noted when it happened, and may be mended by now
         }
+        let needs = Space { tables: needs, logs: 0 };
         let new = state.background_error_of(reason, what, error, needs);
         state.errors.note(new);
         self.note_background_error(reason, error);
@@ -315,11 +327,13 @@ impl DbInner {
     }
 
     /// Whether there is space enough for a try.
-    fn has_room(&self, needs: u64) -> bool {
+    fn has_room(&self, needs: Space) -> bool {
         // A file system that cannot say is tried.
-        let free = |path: &std::path::Path| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
+        let free = |path: &Path, needs| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
         let tables = self.other_table_dirs();
-        free(&self.path) && free(self.front.dir()) && tables.iter().all(|dir| free(dir))
+        free(&self.path, needs.tables)
+            && free(self.front.dir(), needs.logs)
+            && tables.iter().all(|dir| free(dir, needs.tables))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Index merges: full index tables that wait for their flush become one, so that reads ask fewer (DecouKV, section
 //! 3.4). They are done by flush threads when no flush is due, without any lock, and readers never wait.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -18,12 +19,28 @@ use crate::sync::atomic::Ordering;
 const THREADS: usize = 2;
 
 impl State {
-    /// Index tables that are to become one.
+    /// Index tables that are to become one. Column families take turns: one that is written to all the time keeps no
+    /// other from getting a merge.
     pub(super) fn pick_index_merge(&mut self) -> Option<(Arc<CfData>, IndexMerge)> {
         if self.errors.of_writes().is_some() {
             return None;
         }
-        self.cfs.values_mut().find_map(|c| Some((Arc::clone(&c.cf), c.front.take_merge()?)))
+        let last = self.jobs.merged_last;
+        let turns = [(Bound::Excluded(last), Bound::Unbounded), (Bound::Unbounded, Bound::Included(last))];
+        for turn in turns {
+            for (id, c) in self.cfs.range_mut::<u32, _>(turn) {
+                if let Some(merge) = c.front.take_merge() {
+                    self.jobs.merged_last = *id;
+                    return Some((Arc::clone(&c.cf), merge));
+                }
+            }
+        }
+        None
+    }
+
+    /// A flush is due, and no thread is free for it.
+    fn flush_lacks_a_thread(&self, atomic: bool, without_merging: bool) -> bool {
+        self.jobs.idle_flush_threads == 0 && self.flush_may_begin(atomic, without_merging)
     }
 }
 
@@ -87,6 +104,77 @@ impl DbInner {
         // Who has the lock has it for a moment: the next question is soon.
         let Some(state) = self.state.try_lock() else { return false };
         let wanted = state.cfs.get(&cf.id).is_some_and(|c| c.front.is_wanted(merge));
-        !wanted || state.flush_may_begin(self.opts.atomic_flush, self.flushes_without_merging())
+        !wanted || state.flush_lacks_a_thread(self.opts.atomic_flush, self.flushes_without_merging())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rockmill_io::MemFileSystem;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::event_listener::FlushReason;
+    use crate::options::Options;
+
+    /// Two column families with two full index tables each, which no thread has seen: it is done under the lock.
+    fn with_full_tables(then: impl FnOnce(&DbInner, &mut State)) {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.create_missing_column_families(true);
+        o.set_file_system(Arc::new(MemFileSystem::new()));
+        o.set_fast_path("/fast", 1 << 30);
+        o.set_max_background_jobs(8);
+        let db = Db::open_cf(&o, "/db", ["default", "second"]).unwrap();
+        let inner = &db.inner;
+        for round in 0..2 {
+            for name in ["default", "second"] {
+                db.put_cf(&db.cf_handle(name).unwrap(), "key", "value").unwrap();
+            }
+            let log = inner.begin_wal().unwrap();
+            let until = Instant::now() + Duration::from_secs(20);
+            let mut state = loop {
+                let state = inner.state.lock();
+                if state.jobs.idle_flush_threads == 2 {
+                    break state;
+                }
+                assert!(Instant::now() < until, "two flush threads never rest");
+                drop(state);
+                std::thread::yield_now();
+            };
+            inner.seal_memtables(&mut state, &[0, 1], log, FlushReason::WriteBufferFull);
+            if round == 1 {
+                return then(inner, &mut state);
+            }
+        }
+    }
+
+    #[test]
+    fn column_families_take_turns() {
+        with_full_tables(|_, state| {
+            let mut ids = Vec::new();
+            for _ in 0..4 {
+                let (cf, _) = state.pick_index_merge().expect("a merge");
+                // It ended, and there is another to do.
+                state.cfs.get_mut(&cf.id).expect("it is there").front.merge_ended(false);
+                ids.push(cf.id);
+            }
+            assert_eq!(ids, [1, 0, 1, 0]);
+            let pair = [state.pick_index_merge(), state.pick_index_merge(), state.pick_index_merge()];
+            assert_eq!(pair.each_ref().map(|p| p.as_ref().map(|(cf, _)| cf.id)), [Some(1), Some(0), None]);
+        });
+    }
+
+    #[test]
+    fn a_merge_goes_on_where_another_thread_takes_the_flush() {
+        with_full_tables(|_, state| {
+            state.cfs.get_mut(&1).expect("it is there").front.request_flush(FlushReason::WalFull);
+            assert!(state.flush_may_begin(false, false) && !state.flush_lacks_a_thread(false, false));
+            let idle = std::mem::take(&mut state.jobs.idle_flush_threads);
+            assert!(state.flush_lacks_a_thread(false, false), "nobody else is there");
+            state.jobs.idle_flush_threads = idle;
+        });
     }
 }

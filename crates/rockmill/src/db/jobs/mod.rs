@@ -47,6 +47,10 @@ use threads::Worker;
 #[derive(Default)]
 pub(crate) struct Jobs {
     running_flushes: usize,
+    /// Flush threads that have nothing to do. They look for work whenever some may be there.
+    idle_flush_threads: usize,
+    /// The column family that was the last to get an index merge.
+    merged_last: u32,
     running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
     commits: HashMap<u32, CommitQueue<Pending>>,

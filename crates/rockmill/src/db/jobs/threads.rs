@@ -133,7 +133,9 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if let Some(merge) = state.pick_index_merge() {
                     break Err(merge);
                 }
+                state.jobs.idle_flush_threads += 1;
                 db.work_available.wait(&mut state);
+                state.jobs.idle_flush_threads -= 1;
             }
         };
         let pick = match pick {

@@ -138,7 +138,7 @@ impl Db {
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
         let wal_dir = wal_dir_of(&options.db, path);
-        wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir)?;
+        wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir, true)?;
         wal_owner::check(&**fs, path, &wal_dir)?;
         if fs.exists(&wal_dir).unwrap_or(false) {
             wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;

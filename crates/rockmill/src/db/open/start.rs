@@ -303,7 +303,7 @@ fn open_files(
         db.front.check_archive()?;
     }
     let wal_dir = db.front.dir();
-    wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir)?;
+    wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, false)?;
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
         Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
@@ -458,6 +458,9 @@ fn finish_open(
         let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
         let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
+    }
+    if db.front.dir() == db.path {
+        wal_owner::leave_elsewhere(&*db.opts.fs, &db.path)?;
     }
     let mut state = db.state.lock();
     state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);

@@ -17,6 +17,8 @@
 //!   without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
+//! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
+//!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -29,7 +31,7 @@ use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::front::{wal_dir_of, wal_numbers};
+use crate::front::{has_updates, wal_dir_of, wal_numbers};
 use crate::options::load::{latest_options_file, read_file};
 use crate::options::{Options, parse};
 use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
@@ -218,7 +220,11 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
 
 /// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
 /// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
-pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+///
+/// WALs that nothing is needed of are left behind: `wal_dir` is turned off. But with `follows`, who reads on what
+/// another process writes refuses any, since that process may write to them still. Others see the database as it is at
+/// one moment.
+pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
     refuse_if_at_home(fs, path, wal_dir)?;
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
@@ -226,14 +232,22 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     }
     // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
     let theirs = Note::read(fs, &own.other).ok().flatten();
-    if theirs.is_none_or(|theirs| theirs.token != own.token) || !holds_wals(fs, &own.other).unwrap_or(false) {
+    if theirs.is_none_or(|theirs| theirs.token != own.token) {
         return Ok(());
     }
+    let names = fs.list_dir(&own.other).unwrap_or_default();
+    let wals = wal_numbers(&names);
+    // Without a MANIFEST that can be read all may be needed.
+    let from = needed_wals(fs, path).map_or(0, |needed| needed.start);
+    let wal = if follows { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
+    let Some(wal) = wal else { return Ok(()) };
     Err(Error::invalid_argument(format!(
-        "{}: the WALs of this database are in {}, and wal_dir is {}: set wal_dir to that directory, or move the WALs. \
-         If this is a copy that is to do without them, delete {}",
+        "{}: the WALs of this database are in {}, such as {}, and wal_dir is {}: set wal_dir to that directory (and \
+         flush all column families, to do without it from then on), or move the WALs. If this is a copy that is to do \
+         without them, delete {}",
         path.display(),
         own.other.display(),
+        filename::wal(wal),
         wal_dir.display(),
         path.join(WAL_OWNER).display()
     )))
@@ -264,13 +278,12 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result
         return Ok(());
     }
     let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
-    let mut wals = wal_numbers(&names);
-    wals.retain(|n| fs.file_size(&path.join(filename::wal(*n))).is_ok_and(|bytes| bytes > 0));
+    let wals = wal_numbers(&names);
     if wals.is_empty() {
         return Ok(());
     }
     let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
-    let Some(wal) = wals.into_iter().find(|n| *n >= needed.start) else { return Ok(()) };
+    let Some(wal) = needed_of(fs, path, &wals, needed.start) else { return Ok(()) };
     Err(Error::invalid_argument(format!(
         "{}: this database has WALs in its own directory, and wal_dir is {}: leave wal_dir empty, or move the WALs there \
          first ({})",
@@ -294,6 +307,26 @@ pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path)
 fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
     let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
     Ok(!wal_numbers(&names).is_empty())
+}
+
+/// The first of the WALs in `dir` that holds something and is none of those below `from`, which tables have.
+fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option<u64> {
+    wals.iter().copied().filter(|&n| n >= from).find(|&n| match has_updates(fs, &dir.join(filename::wal(n)), n) {
+        // Deleted after it was listed, which it is when it is not needed.
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+        Ok(updates) => updates,
+    })
+}
+
+/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere. The token
+/// stays: the directory where they were can be its own again.
+pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
+    // One that is not there, or is somebody else's, may be needed when it is there again.
+    match Note::read(fs, &own.other).ok().flatten().is_some_and(|theirs| theirs.token == own.token) {
+        true => Note { token: own.token, other: PathBuf::new(), began: None }.write(fs, path),
+        false => Ok(()),
+    }
 }
 
 /// Locks a WAL directory for the database in `path`; [`check`] comes after it.

@@ -572,6 +572,12 @@ impl FamilyFront {
         self.active_stats().memory + self.sealed_stats().memory
     }
 
+    /// Bytes that tables of all of it may have: those of memtables, or of the values in logs that index tables stand
+    /// for.
+    pub fn unflushed_bytes(&self) -> u64 {
+        [self.active_stats(), self.sealed_stats()].iter().map(|stats| stats.memory.max(stats.data_size)).sum()
+    }
+
     /// Bytes of memtables that are in tables, or superseded by a merged one, and that readers still hold.
     pub fn flushed_memory(&self) -> u64 {
         self.flushed.iter().filter_map(HeldMemory::bytes).sum()

@@ -8,7 +8,8 @@
 //! So each log is synced, and then the device is asked: direct reads of all of it, several large ones in flight and of
 //! several logs, are compared with what was replayed. If they agree, the log is durable and stays as it is. If not, or
 //! where direct reads may be served from the page cache ([`RandomAccessFile::reads_device`]), the log is written anew
-//! in place, with the same bytes, and synced: pages that were written to are dirty again.
+//! in place, with the same bytes, and synced: pages that were written to are dirty again. One that has a second name is
+//! not written to: then what logs hold is written as tables.
 //!
 //! What was replayed, not what is cached now, is what the device must have: a page that was taken for written may have
 //! left the cache since, and would then read as on the device. Recovery therefore keeps a hash of each block it read.
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::log::{BLOCK_SIZE, ReadBlock};
+use rockmill_io::error::is_not_plain;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, Span};
 use rockmill_io::{FileSystem, RandomAccessFile, WriteOptions};
 
@@ -51,22 +53,26 @@ pub(super) struct Durable {
     pub anew: Vec<u64>,
 }
 
-/// Makes logs durable with the contents that were replayed.
+/// Makes logs durable with the contents that were replayed. `None` where one that would have to be written anew is not
+/// the database's alone.
 ///
 /// # Errors
 /// A log that cannot be written anew, or that reads differently than when it was replayed.
-pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Durable> {
+pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Option<Durable>> {
     let mut durable = Durable { logs: Vec::with_capacity(logs.len()), anew: Vec::new() };
     for (log, on_device) in logs.iter().zip(on_device(fs, logs)) {
         let mut size = log.hashes.bytes();
         if !on_device {
-            let written = write_anew(fs, &log.path, &log.hashes);
+            let written = match write_anew(fs, &log.path, &log.hashes) {
+                Err(e) if is_not_plain(&e) => return Ok(None),
+                written => written,
+            };
             size = written.map_err(|e| Error::io(format_args!("cannot keep WAL {}", log.path.display()), &e))?;
             durable.anew.push(log.number);
         }
         durable.logs.push((log.number, size));
     }
-    Ok(durable)
+    Ok(Some(durable))
 }
 
 /// Of each log: whether the device is known to have what was replayed, and all of it.

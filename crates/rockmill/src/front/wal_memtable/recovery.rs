@@ -119,8 +119,8 @@ pub(crate) struct KeptLogs {
 impl WalMemtable {
     /// Replays every log of `logs` (ascending) that may hold data which is in no table.
     ///
-    /// With `keep_logs`, gives those whose data is to stay in memtables, where that can be: no memtable was full and no
-    /// log was damaged.
+    /// With `keep_logs`, gives those whose data is to stay in memtables, where that can be: no memtable was full, no
+    /// log was damaged, and none that has to be written anew has a second name.
     pub fn recover(&self, host: &impl RecoveryHost, logs: &[u64], plan: &RecoveryPlan) -> Result<Recovered> {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
@@ -169,8 +169,8 @@ impl WalMemtable {
             // What is written and synced from now on must be preceded by what they hold.
             let mut read = replay.logs;
             read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
-            let Durable { logs, anew } = kept_logs::make_durable(&*self.fs, &read)?;
-            kept = Some(KeptLogs { logs, anew, follows });
+            let durable = kept_logs::make_durable(&*self.fs, &read)?;
+            kept = durable.map(|Durable { logs, anew }| KeptLogs { logs, anew, follows });
         }
         Ok(Recovered { last_sequence, kept })
     }

@@ -11,7 +11,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rockmill_format::batch::BatchRep;
+use rockmill_format::batch::{BatchRecord, BatchRep};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_io::{Entry, EntryKind, FileSystem};
@@ -78,6 +78,24 @@ pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
         .collect();
     logs.sort_unstable();
     logs
+}
+
+/// True if a WAL has anything but log data, such as which WALs come before and after it. So it has where it is damaged:
+/// there may have been something.
+pub(crate) fn has_updates(fs: &dyn FileSystem, path: &Path, number: u64) -> io::Result<bool> {
+    let mut reader = LogReader::new(LogSource::new(fs.open_sequential(path)?), number);
+    let mut record = Vec::new();
+    loop {
+        match reader.next_record(&mut record)? {
+            LogEvent::Record { .. } => {}
+            LogEvent::Damage { .. } => return Ok(true),
+            LogEvent::End { clean } => return Ok(!clean),
+        }
+        let is_idle = |batch: &BatchRep| batch.iter().all(|r| matches!(r, Ok(BatchRecord::LogData(_))));
+        if !BatchRep::from_bytes(std::mem::take(&mut record)).is_ok_and(|batch| is_idle(&batch)) {
+            return Ok(true);
+        }
+    }
 }
 
 /// What becomes of obsolete WALs. These options are fixed while the database is open.

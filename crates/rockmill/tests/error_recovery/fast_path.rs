@@ -1,0 +1,90 @@
+//! The device of a fast path is full, or the one of the tables, and the other is not.
+
+use super::*;
+use rockmill::CompressionType;
+
+/// Logs in `/fast`, which nothing but a full memory flushes.
+fn fast_options(fs: &MemFileSystem) -> Options {
+    let mut options = options(fs);
+    options.set_fast_path("/fast", 1 << 30);
+    options.set_max_index_size(1 << 20);
+    options.set_data_flush_trigger_size(1 << 30);
+    options.set_compression_type(CompressionType::None);
+    options.enable_statistics();
+    options
+}
+
+/// Nobody makes room there but the flush of the store's own recovery.
+#[test]
+fn a_full_fast_device_is_emptied_by_the_recovery() {
+    let fs = MemFileSystem::new();
+    let options = fast_options(&fs);
+    let db = open(&options, path());
+    let mut all = Acknowledged::default();
+    let mut n = 0;
+    for round in 0..3 {
+        // A small log, too: less than an index table has memory.
+        fs.set_free_space_in(Path::new("/fast"), Some([300_000, 5_000, 1 << 20][round])).expect("a directory");
+        let e = loop {
+            n += 1;
+            assert!(n < 10_000, "the device never became full");
+            if let Err(e) = all.write(&db, &format!("{n:05}"), 1000, &WriteOptions::default()) {
+                break e;
+            }
+        };
+        assert!(e.is_no_space() && e.to_string().contains("/fast"), "{e}");
+        wait_until("it resumes", || db.background_error().is_none());
+        all.check(&format!("round {round}"), &db);
+        all.write(&db, &format!("{n:05} again"), 100, &synced()).expect("there is space again");
+    }
+    for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll] {
+        all.check(&format!("{mode:?}"), &after(&fs, mode, &options));
+    }
+    drop(db);
+    all.check("reopened", &open(&options, path()));
+}
+
+/// Somebody else's files fill the device: with nothing to flush, trying again would be in vain.
+#[test]
+fn a_fast_device_that_others_fill_is_waited_for() {
+    let fs = MemFileSystem::new();
+    let options = fast_options(&fs);
+    let db = open(&options, path());
+    let mut all = Acknowledged::default();
+    fs.set_free_space_in(Path::new("/fast"), Some(0)).expect("a directory");
+    let e = all.write(&db, "k", 1000, &WriteOptions::default()).expect_err("the device is full");
+    assert!(e.is_no_space(), "{e}");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(options.get_ticker_count(Ticker::ErrorHandlerAutoresumeRetryTotalCount), 0);
+    fs.set_free_space_in(Path::new("/fast"), None).expect("a directory");
+    wait_until("it resumes", || db.background_error().is_none());
+    all.write(&db, "k", 1000, &synced()).expect("there is space again");
+    all.check("after it", &db);
+}
+
+/// What a flush needs is the values that index tables stand for, not their memory.
+#[test]
+fn a_full_slow_device_is_waited_for_until_the_values_fit() {
+    let fs = MemFileSystem::new();
+    let options = fast_options(&fs);
+    let db = open(&options, path());
+    let mut all = Acknowledged::default();
+    for n in 0..2000 {
+        all.write(&db, &format!("{n:05}"), 1000, &WriteOptions::default()).expect("a write");
+    }
+    let memory = db.property_int_value("rocksdb.cur-size-all-mem-tables").expect("a property").expect("known");
+    assert!(memory < 1 << 20, "{memory} bytes of index tables");
+    fs.set_free_space_in(path(), Some(1 << 20)).expect("a directory");
+    let e = db.flush().expect_err("2 MB are written");
+    assert!(e.is_no_space(), "{e}");
+    wait_until("the error is known", || db.background_error_severity() == Some(ErrorSeverity::Hard));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(options.get_ticker_count(Ticker::ErrorHandlerAutoresumeRetryTotalCount), 0, "tries in vain");
+    all.check("while it is full", &db);
+    fs.set_free_space_in(path(), None).expect("a directory");
+    wait_until("it resumes", || db.background_error().is_none());
+    all.write(&db, "later", 1000, &synced()).expect("a write");
+    all.check("after it", &db);
+    drop(db);
+    all.check("reopened", &open(&options, path()));
+}
