@@ -30,6 +30,15 @@ pub(crate) struct Events {
     db: Arc<RwLock<Weak<Db>>>,
 }
 
+/// Tables with further files that all histories of this process have written.
+static TABLES_OF_SEVERAL_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// How many tables of several files histories of this process have written so far: without any, nothing was tried of
+/// what is particular to TPH tables.
+pub fn tables_of_several_files() -> u64 {
+    TABLES_OF_SEVERAL_FILES.load(Ordering::Relaxed)
+}
+
 thread_local! {
     /// The thread writes, and is told of what that brings about.
     static WRITES: Cell<bool> = const { Cell::new(false) };
@@ -118,7 +127,10 @@ impl EventListener for Events {
         self.write();
     }
 
-    fn on_table_file_created(&self, _: &TableFileCreationInfo) {
+    fn on_table_file_created(&self, info: &TableFileCreationInfo) {
+        if info.status.is_ok() && !info.pieces.is_empty() {
+            count(&TABLES_OF_SEVERAL_FILES);
+        }
         self.write();
     }
 

@@ -25,7 +25,7 @@ pub mod configuration;
 pub mod contents;
 pub mod crash;
 pub mod cursor;
-mod events;
+pub mod events;
 pub mod faults;
 pub mod files;
 pub mod generate;

@@ -10,6 +10,7 @@ use rockmill_kernel::Pool;
 use super::Outcome;
 use crate::configuration::Configuration;
 use crate::crash::{self, Points};
+use crate::events::tables_of_several_files;
 use crate::faults;
 
 /// What both have.
@@ -58,8 +59,9 @@ impl Common {
         Ok(())
     }
 
-    /// Says how much the kernel merged, if it did.
+    /// Says how much the kernel merged, if it did, and how many tables shared files.
     fn tell(&self) {
+        println!("tables with several files: {}", tables_of_several_files());
         let calls = Pool::shared().calls();
         if calls > 0 {
             println!("merges in the kernel: {calls} calls of the program");

@@ -9,6 +9,7 @@ use clap::Args;
 use super::Outcome;
 use crate::case::Case;
 use crate::configuration::Configuration;
+use crate::events::tables_of_several_files;
 use crate::generate::{Profile, generate};
 use crate::metamorphic::{Medium, cases, compare, has_ttl, some_configurations};
 use crate::replay::Failure;
@@ -153,6 +154,7 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
         seen_configurations.len(),
         start.elapsed().as_secs_f64()
     );
+    println!("tables with several files: {}", tables_of_several_files());
     Ok(())
 }
 

@@ -24,7 +24,7 @@ struct Candidate {
 }
 
 /// A file of an input, as what outputs go on using for that input's entries.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeptFile {
     /// The input.
     pub table: u64,

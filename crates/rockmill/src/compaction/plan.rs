@@ -2,7 +2,7 @@
 //! bounds, under which rules entries survive, and what outputs look like. Every merge engine takes the same plan, and
 //! none looks anything up in the tree by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -268,16 +268,17 @@ impl JobPlan {
     /// files of the inputs they may go on using.
     fn ask_inputs(&mut self, spec: &JobSpec, host: &dyn JobHost) -> Result<()> {
         let (mut tables, mut pieces) = (Vec::new(), Vec::new());
+        let keep: HashSet<KeptFile> = spec.keep.iter().copied().collect();
         for (run, f) in self.runs.iter().flat_map(|run| run.files.iter().map(move |f| (run, f))) {
             let table = host.open_input(f)?;
             self.by_entries |= table.block_access().is_none();
             // A table of a newer run may have a file of them, too: it came there before that run's table went down, or
             // this one did. Its entries there are newer than those in newer files of the base.
-            if spec.is_base(run, f) && !spec.keep.is_empty() && !self.splits_user_key(run, f) {
+            if spec.is_base(run, f) && !keep.is_empty() && !self.splits_user_key(run, f) {
                 let kept = table.kept_pieces(f.number());
                 let before = pieces.len();
                 let file = |piece: &KeptPiece| KeptFile { table: f.number(), file: piece.number };
-                pieces.extend(kept.into_iter().filter(|piece| spec.keep.contains(&file(piece))));
+                pieces.extend(kept.into_iter().filter(|piece| keep.contains(&file(piece))));
                 let elsewhere = f.entry.files().filter(|file| file.path_id != 0);
                 self.output.piece_paths.extend(elsewhere.map(|file| (file.number, file.path_id)));
                 if pieces.len() > before {
@@ -326,8 +327,11 @@ impl JobPlan {
 
     /// The place among [`Self::pieces`] of a file of an input table.
     pub fn place_of(&self, table: u64, number: u64) -> Option<u32> {
-        let place = self.pieces.iter().position(|piece| piece.number == number && piece.table == table);
-        place.map(|place| place as u32)
+        // They stand in falling order of their numbers, and several tables may have one.
+        let first = self.pieces.partition_point(|piece| piece.number > number);
+        let same = self.pieces[first..].iter().take_while(|piece| piece.number == number);
+        let place = same.zip(first..).find(|(piece, _)| piece.table == table);
+        place.map(|(_, place)| place as u32)
     }
 
     /// Splits the plan into at most `parts_max` parts of about equal input bytes, none smaller than an output file.

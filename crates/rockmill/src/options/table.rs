@@ -8,7 +8,7 @@ use super::known::{Notes, What};
 use super::parse;
 use super::setters::setters;
 use super::{ChecksumType, Options};
-use crate::table::{AutoReadahead, BlockCache, Cache, MetaCaching};
+use crate::table::{AutoReadahead, BlockCache, Cache, MetaCaching, OnDemand};
 
 /// Which kind of tables is written (RocksDB's table factory).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -214,7 +214,7 @@ impl MetaCaching {
             in_cache: options.cache_index_and_filter_blocks,
             high_priority: options.cache_index_and_filter_blocks_with_high_priority,
             pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
-            on_demand: false,
+            on_demand: OnDemand::Heads,
         }
     }
 }

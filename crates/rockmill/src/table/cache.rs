@@ -576,7 +576,7 @@ impl BlockCache {
     }
 
     #[cold]
-    fn full(&self, charge: u64) -> Error {
+    pub(super) fn full(&self, charge: u64) -> Error {
         let text = format!(
             "memory limit: no room for {charge} bytes in the block cache, which holds {} of {} bytes and may not go over \
              (strict_capacity_limit); give it more, or hold fewer iterators and pinned values",

@@ -53,7 +53,7 @@ pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};
 pub use compression::CompressionOptions;
 pub(crate) use held_blocks::HeldBlocks;
-pub(crate) use options::{AutoReadahead, MetaCaching};
+pub(crate) use options::{AutoReadahead, MetaCaching, OnDemand};
 pub use options::{ReplacedTables, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary};
 pub(crate) use syncing::SyncingTable;
 #[cfg(feature = "internals")]
@@ -238,6 +238,21 @@ impl Table {
             Self::BlockBased(_) => Some(BlockAccess::of(self)),
             Self::Tph(_) => None,
         }
+    }
+
+    /// True for an open file that is the own one of a TPH table.
+    pub(crate) fn is_tph_head(&self) -> bool {
+        self.as_block_based().is_some_and(BlockBasedTable::is_tph_head)
+    }
+
+    /// True for an open file that keeps no index in memory, so that it serves as a piece as it is.
+    pub(crate) fn serves_as_piece(&self) -> bool {
+        self.as_block_based().is_some_and(BlockBasedTable::leaves_meta_to_cache)
+    }
+
+    /// The number under which the cache has the blocks of an open file.
+    pub(crate) fn cache_id(&self) -> Option<u64> {
+        self.as_block_based().and_then(BlockBasedTable::cache_id)
     }
 
     /// The table as what it is, for tools and tests of that kind.

@@ -74,8 +74,19 @@ pub(crate) struct MetaCaching {
     pub in_cache: bool,
     pub high_priority: bool,
     pub pin: bool,
-    /// Index and filter are not kept where there is no cache: only scans need them, and read them anew.
-    pub on_demand: bool,
+    pub on_demand: OnDemand,
+}
+
+/// Which files have index and filter in the block cache or nowhere, whatever the options say: only scans need them, and
+/// read them again if there is no cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OnDemand {
+    #[default]
+    None,
+    /// Heads of TPH tables.
+    Heads,
+    /// Any: the file is a piece of a TPH table.
+    All,
 }
 
 /// Tables that no longer count, which a TPH table lists for a repair that has no MANIFEST. Numbers.

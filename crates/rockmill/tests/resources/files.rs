@@ -223,6 +223,54 @@ fn lookups_of_tph_tables_read_one_block() {
     assert!((60..230).contains(&absent), "{absent} reads for absent keys");
 }
 
+/// Tables of the kind that a column family had before are read as before: a lookup reads one block, and of an absent key
+/// mostly none. So is a block-based table that became a piece of a TPH table.
+#[test]
+fn tables_are_read_as_their_kind_is_whatever_kind_is_written_now() {
+    for old_is_tph in [false, true] {
+        let fs = CountingFileSystem::new(memory());
+        let with = |tph: bool| {
+            let mut o = options(&(Arc::new(fs.clone()) as Arc<dyn FileSystem>));
+            o.set_num_levels(2);
+            let mut blocks = BlockBasedOptions::default();
+            blocks.disable_cache();
+            blocks.set_block_size(512);
+            blocks.set_bloom_filter(10.0, false);
+            o.set_block_based_table_factory(&blocks);
+            if tph {
+                let mut tph = TphTableOptions::default();
+                tph.set_block_based_options(&blocks);
+                o.set_tph_table_factory(&tph);
+            }
+            o
+        };
+        let db = Db::open(&with(old_is_tph), "/db").unwrap();
+        fill(&db, 0..4000, 100);
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        drop(db);
+        let db = Db::open(&with(!old_is_tph), "/db").unwrap();
+        let reads_of_lookups = |what: &str| {
+            assert_eq!(db.get(key(0)).unwrap(), Some(noise(0, 100)));
+            let before = fs.counts();
+            (0..1000).for_each(|n| assert_eq!(db.get(key(n)).unwrap(), Some(noise(n, 100))));
+            let found = fs.counts().reads - before.reads;
+            (0..1000).for_each(|n| assert_eq!(db.get([&key(n)[..], b"+"].concat()).unwrap(), None));
+            let absent = fs.counts().reads - before.reads - found;
+            let text = format!("{what}, old tables are TPH: {old_is_tph}; {found} and {absent}");
+            assert!(found == 1000 && absent < 40, "{text}");
+        };
+        reads_of_lookups("old");
+        // A few keys change, and the old file becomes a piece.
+        (3990..4000).for_each(|n| fill(&db, n..n + 1, 100));
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let files = db.live_files().unwrap();
+        assert!(files.len() == 1 && files[0].pieces.len() == usize::from(!old_is_tph), "{files:?}");
+        reads_of_lookups("after a compaction");
+    }
+}
+
 /// Names of the tables of `dir` that this process has open, with the flags of the descriptors.
 fn open_tables(dir: &Path) -> Vec<u32> {
     let mut flags = Vec::new();

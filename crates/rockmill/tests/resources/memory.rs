@@ -372,6 +372,108 @@ fn the_index_of_tph_tables_may_count_in_the_cache() {
     }
 }
 
+/// What finds the keys of a TPH table counts in the cache or is not held: where a strict cache has no room for it,
+/// lookups fail as those of block-based tables do, and compactions go on.
+#[test]
+fn the_index_of_tph_tables_needs_room_in_a_strict_cache() {
+    let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&cache);
+    blocks.set_cache_index_and_filter_blocks(true);
+    let mut tph = TphTableOptions::default();
+    tph.set_block_based_options(&blocks);
+    let mut o = options(&memory());
+    o.set_tph_table_factory(&tph);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..20_000, 20);
+    db.flush().unwrap();
+    drop(db);
+    cache.set_strict_capacity_limit(true);
+    cache.set_capacity(20_000);
+    let db = Db::open(&o, "/db").unwrap();
+    for _ in 0..2 {
+        let refused = db.get(key(7)).unwrap_err();
+        assert!(refused.kind() == ErrorKind::Aborted && refused.to_string().contains("memory limit"), "{refused}");
+        assert!(cache.get_usage() <= 20_000);
+        let index = number(&db, TPH_INDEX_MEMORY);
+        assert!(index < 10_000, "{index} bytes are held, and count nowhere");
+    }
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert_eq!(db.get(key(7)).unwrap_err().kind(), ErrorKind::Aborted);
+    cache.set_capacity(4 << 20);
+    let mut only = ReadOptions::default();
+    only.set_cache_only(true);
+    assert_eq!(db.get_opt(key(7), &only).unwrap_err().kind(), ErrorKind::Incomplete);
+    assert!((0..20_000).step_by(7).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 20))));
+    let index = number(&db, TPH_INDEX_MEMORY) as usize;
+    assert!((20_000..100_000).contains(&index) && cache.get_pinned_usage() >= index, "{index}");
+    drop(db);
+    cache.set_capacity(0);
+    assert_eq!(cache.get_usage(), 0);
+}
+
+/// Block-based tables keep their places in memory where a column family has TPH tables now, and give them up where they
+/// become pieces of those.
+#[test]
+fn block_based_tables_among_tph_tables_keep_their_index_where_it_was() {
+    let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+    let (mut o, db) = with_meta_in(&cache, true);
+    drop(db);
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&cache);
+    blocks.set_block_size(256);
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    let mut tph = TphTableOptions::default();
+    tph.set_block_based_options(&blocks);
+    o.set_tph_table_factory(&tph);
+    let db = Db::open(&o, "/db").unwrap();
+    let all = |db: &Db| (0..8000).step_by(50).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100)));
+    assert!(all(&db));
+    cache.set_capacity(0);
+    let pinned = cache.get_usage();
+    assert!(pinned > 4 * 30_000 && cache.get_pinned_usage() == pinned, "{pinned}");
+    assert!(all(&db));
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert!(all(&db));
+    drop(db);
+
+    // Without a place in the cache they are with the open tables.
+    cache.set_capacity(4 << 20);
+    let fs = memory();
+    let with = |kind: bool| {
+        let mut o = options(&fs);
+        o.set_num_levels(2);
+        let mut blocks = BlockBasedOptions::default();
+        blocks.set_block_cache(&cache);
+        blocks.set_block_size(256);
+        o.set_block_based_table_factory(&blocks);
+        if kind {
+            let mut tph = TphTableOptions::default();
+            tph.set_block_based_options(&blocks);
+            o.set_tph_table_factory(&tph);
+        }
+        o
+    };
+    let db = Db::open(&with(false), "/db").unwrap();
+    fill(&db, 0..8000, 100);
+    db.flush().unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    drop(db);
+    let db = Db::open(&with(true), "/db").unwrap();
+    assert!(all(&db));
+    let readers = |db: &Db| number(db, "rocksdb.estimate-table-readers-mem");
+    let as_such = readers(&db);
+    assert!(as_such > 100_000, "{as_such}");
+    fill(&db, 7990..8000, 100);
+    db.flush().unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    assert_eq!(db.live_files().unwrap()[0].pieces.len(), 1);
+    assert!(all(&db));
+    // 8,000 keys take three bytes each, and the places of 3,300 blocks a few bits.
+    assert!(readers(&db) < as_such / 2, "{} of {as_such}", readers(&db));
+}
+
 #[test]
 fn index_and_filter_may_live_in_the_cache() {
     use rockmill::statistics::Ticker;

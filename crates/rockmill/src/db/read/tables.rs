@@ -19,7 +19,7 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::table::{AutoReadahead, BlockCache, MetaCaching, OpenFile, Table, TableOpenOptions};
+use crate::table::{AutoReadahead, BlockCache, MetaCaching, OnDemand, OpenFile, Table, TableOpenOptions};
 use crate::version::{self, FileMeta, TableDirs, TableFile, TableNumbers, TableSource, Version};
 
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
@@ -123,9 +123,14 @@ impl OpenPieces {
         self.open.get(&number)?.upgrade()
     }
 
+    /// The one that serves as a piece.
+    fn piece(&self, number: u64) -> Option<Arc<Table>> {
+        self.get(number).filter(|table| table.serves_as_piece())
+    }
+
     /// Lists a piece that was opened, unless it is open already: the one that all share from now on.
     fn share(&mut self, number: u64, opened: &Arc<Table>) -> Arc<Table> {
-        if let Some(shared) = self.get(number) {
+        if let Some(shared) = self.piece(number) {
             return shared;
         }
         self.open.insert(number, Arc::downgrade(opened));
@@ -159,13 +164,35 @@ impl TableCache {
 
     /// The open piece with this number, which all tables share that have it; `open` opens it if nobody has it open. No
     /// lock is held meanwhile: of several that open it at once, the first to be done gives it to all.
-    pub fn piece(&self, number: u64, open: impl FnOnce() -> Result<Arc<Table>>) -> Result<Arc<Table>> {
-        if let Some(piece) = self.pieces.lock().get(number) {
-            return Ok(piece);
-        }
-        let opened = open()?;
+    ///
+    /// A block-based table that is open as such keeps its index in memory, and is opened again: `open` is given the
+    /// number under which the cache has its blocks.
+    pub fn piece(&self, number: u64, open: impl FnOnce(Option<u64>) -> Result<Arc<Table>>) -> Result<Arc<Table>> {
+        let listed = self.pieces.lock().get(number);
+        let cache_id = match listed {
+            Some(piece) if piece.serves_as_piece() => return Ok(piece),
+            listed => listed.and_then(|table| table.cache_id()),
+        };
+        let opened = open(cache_id)?;
         let shared = self.pieces.lock().share(number, &opened);
         Ok(shared)
+    }
+
+    /// The own file of a table of a column family that has TPH tables. A head may be a piece of other tables; a
+    /// block-based table may become one, and is listed for its blocks in the cache.
+    fn own_file(&self, number: u64, open: impl FnOnce() -> Result<Arc<Table>>) -> Result<Arc<Table>> {
+        if let Some(head) = self.pieces.lock().piece(number).filter(|table| table.is_tph_head()) {
+            return Ok(head);
+        }
+        let opened = open()?;
+        let mut pieces = self.pieces.lock();
+        if opened.is_tph_head() {
+            return Ok(pieces.share(number, &opened));
+        }
+        if pieces.get(number).is_none() {
+            pieces.share(number, &opened);
+        }
+        Ok(opened)
     }
 }
 
@@ -180,6 +207,8 @@ pub(crate) struct TableSettings {
     operator: Option<ExpectedOperator>,
     auto_readahead: AutoReadahead,
     caching: MetaCaching,
+    /// TPH tables are written, of which tables of any kind may become pieces.
+    tph: bool,
     /// What finds the entries of TPH tables counts in the block cache.
     charged: bool,
     /// What tells the tables of L0, where it matters and is not known.
@@ -241,9 +270,7 @@ impl TableCache {
     pub fn settings(&self, cf: &CfData) -> TableSettings {
         let options = cf.options.load();
         let caching = MetaCaching::new(&options.table, true);
-        let on_demand = options.table_factory == TableKind::Tph;
-        let pin = caching.pin && caching.in_cache && !on_demand;
-        let caching = MetaCaching { pin, in_cache: caching.in_cache || on_demand, on_demand, ..caching };
+        let caching = MetaCaching { pin: caching.pin && caching.in_cache, ..caching };
         TableSettings {
             dirs: cf.dirs().clone(),
             cmp: cf.cmp.clone(),
@@ -252,6 +279,7 @@ impl TableCache {
             operator: cf.merge_operator.clone().map(|o| ExpectedOperator::new(&cf.name, o)),
             auto_readahead: AutoReadahead::new(&options.table),
             caching,
+            tph: options.table_factory == TableKind::Tph,
             charged: options.table.cache_index_and_filter_blocks,
             level0: caching.pin.then(|| cf.current.load_full()),
         }
@@ -264,11 +292,12 @@ impl TableCache {
         let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
         let caching = MetaCaching { pin, ..settings.caching };
         let open_own = || self.open_one(own, Some(file.entry.largest_seqno), cache_id, settings, caching);
-        // It may become a piece of another table, or be one.
-        let own = if caching.on_demand { self.piece(file.number(), open_own)? } else { open_own()? };
+        let shared = settings.tph || !file.entry.pieces.is_empty();
+        let own = if shared { self.own_file(file.number(), open_own)? } else { open_own()? };
         let mut pieces = Vec::with_capacity(file.entry.pieces.len());
+        let caching = MetaCaching { on_demand: OnDemand::All, ..settings.caching };
         for piece in &file.entry.pieces {
-            let open = || self.open_one(piece.file(), None, None, settings, settings.caching);
+            let open = |cache_id| self.open_one(piece.file(), None, cache_id, settings, caching);
             pieces.push(self.piece(piece.number, open)?);
         }
         let table = Table::with_pieces(own, &pieces, settings.charged)?;
@@ -432,19 +461,20 @@ mod tests {
         let file = version.files().next().unwrap();
         let tables = &db.inner.readers.tables;
         let settings = tables.settings(&cf);
-        let open = || tables.open_table(file, &settings);
-        let never = || panic!("it is open");
+        let caching = MetaCaching { on_demand: OnDemand::All, ..settings.caching };
+        let open = |_| tables.open_one(file.own_file(), None, None, &settings, caching);
+        let never = |_| panic!("it is open");
 
         let cache = TableCache::new(&db.inner.opts, None, db.inner.pacing.read_protection());
         let listed = || cache.pieces.lock().open.len();
-        assert!(cache.piece(7, || Err(Error::corruption("damaged"))).is_err());
+        assert!(cache.piece(7, |_| Err(Error::corruption("damaged"))).is_err());
         let piece = cache.piece(7, open).unwrap();
         assert!(Arc::ptr_eq(&piece, &cache.piece(7, never).unwrap()));
         // Somebody else is quicker; the lock is free meanwhile.
         let mut quicker = None;
-        let other = cache.piece(8, || {
+        let other = cache.piece(8, |_| {
             quicker = Some(cache.piece(8, open)?);
-            open()
+            open(None)
         });
         assert!(Arc::ptr_eq(&other.unwrap(), quicker.as_ref().unwrap()));
         assert!(!Arc::ptr_eq(&piece, quicker.as_ref().unwrap()));

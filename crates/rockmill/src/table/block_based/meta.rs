@@ -15,7 +15,7 @@ use super::reader::BlockBasedTable;
 use crate::error::Result;
 use crate::statistics::{MaybeStatistics, Ticker};
 use crate::table::cache::{CachedBlock, Priority};
-use crate::table::options::MetaCaching;
+use crate::table::options::{MetaCaching, OnDemand};
 
 /// A table's index and filter.
 #[derive(Debug, Default)]
@@ -158,16 +158,26 @@ impl BlockBasedTable {
         }
     }
 
+    /// True where neither index nor filter stays in memory as long as the table is open.
+    pub(in crate::table) fn leaves_meta_to_cache(&self) -> bool {
+        matches!(self.meta, MetaPlace::InCache { pinned: None, .. })
+    }
+
     /// Moves index and filter, which opening has read, to the cache, where the table has one and its options want it.
     pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
-        if !how.in_cache || (self.cache.is_none() && !how.on_demand) {
+        let on_demand = match how.on_demand {
+            OnDemand::None => false,
+            OnDemand::Heads => self.is_tph_head(),
+            OnDemand::All => true,
+        };
+        if !on_demand && (!how.in_cache || self.cache.is_none()) {
             return Ok(());
         }
         let priority = if how.high_priority { Priority::High } else { Priority::Low };
         let place = MetaPlace::InCache { priority, pinned: None };
         if let MetaPlace::Here(meta) = std::mem::replace(&mut self.meta, place) {
             let block = self.insert_meta(meta, priority);
-            if how.pin {
+            if how.pin && !on_demand {
                 self.meta = MetaPlace::InCache { priority, pinned: Some(block?) };
             }
             // Otherwise a cache that is full is the next read's problem: compactions can do without it.

@@ -304,6 +304,16 @@ impl BlockBasedTable {
         handle.map(|handle| self.read_meta_block(handle)).transpose()
     }
 
+    /// True for the own file of a TPH table.
+    pub(in crate::table) fn is_tph_head(&self) -> bool {
+        self.metaindex.iter().any(|(name, _)| name == super::TPH_BLOCK)
+    }
+
+    /// The number under which the cache has its blocks.
+    pub(in crate::table) fn cache_id(&self) -> Option<u64> {
+        self.cache.as_ref().map(|(_, id)| *id)
+    }
+
     /// A data block from the cache or the file, for a lookup of `ikey`.
     #[inline]
     fn block(&self, handle: BlockHandle, ikey: &[u8], ro: TableReadOptions) -> Result<Arc<CachedBlock>> {
@@ -458,9 +468,13 @@ impl BlockBasedTable {
         self.blocks.dictionary.is_some()
     }
 
-    /// Charges memory to the cache that data blocks go to, if there is one and it has room.
-    pub(in crate::table) fn reserve(&self, bytes: usize) -> Option<Reservation> {
-        self.cache.as_ref().and_then(|(cache, _)| cache.reserve(bytes))
+    /// Charges memory to the cache that data blocks go to, if there is one.
+    ///
+    /// # Errors
+    /// A strict cache has no room.
+    pub(in crate::table) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>> {
+        let Some((cache, _)) = &self.cache else { return Ok(None) };
+        cache.reserve(bytes).map(Some).ok_or_else(|| cache.full(bytes as u64))
     }
 
     /// Size of the file in bytes.

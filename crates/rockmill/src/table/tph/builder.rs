@@ -56,7 +56,8 @@ pub struct TphBuilder {
     blocks: BlockBasedBuilder,
     options: TableBuilderOptions,
     /// Hash and place of each user key.
-    keys: Vec<(u64, u64)>,
+    hashes: Column,
+    places: Column,
     seed: u64,
     /// No function can be made: user keys span blocks, or equal ones may have different bytes.
     without_function: bool,
@@ -87,7 +88,8 @@ impl TphBuilder {
         let p = &options.properties;
         Self {
             blocks,
-            keys: Vec::new(),
+            hashes: Column::default(),
+            places: Column::default(),
             seed: rockmill_phash::hash_key(p.db_id.as_bytes(), p.orig_file_number),
             without_function: !options.cmp.finds_by_bytes(),
             totals: Totals::default(),
@@ -198,7 +200,7 @@ impl TphBuilder {
                     self.placeholders = true;
                 }
             }
-            self.keys.push((rockmill_phash::hash_key(&user_key, self.seed), GONE));
+            self.push_key(&user_key, GONE);
         }
         Ok(())
     }
@@ -209,7 +211,12 @@ impl TphBuilder {
 
     fn note_key(&mut self, ikey: &[u8], place: u64) {
         self.totals.user_keys += 1;
-        self.keys.push((rockmill_phash::hash_key(key::user_key(ikey), self.seed), place));
+        self.push_key(key::user_key(ikey), place);
+    }
+
+    fn push_key(&mut self, user_key: &[u8], place: u64) {
+        self.hashes.push(rockmill_phash::hash_key(user_key, self.seed));
+        self.places.push(place);
     }
 
     fn note(&mut self, ikey: &[u8], value_len: usize) {
@@ -303,10 +310,11 @@ impl TphBuilder {
             firsts[i] = blocks;
             blocks += piece.blocks;
         });
-        let (keys, seed, without) = (std::mem::take(&mut self.keys), self.seed, self.without_function);
+        let (hashes, places) = (std::mem::take(&mut self.hashes), std::mem::take(&mut self.places));
+        let (seed, without) = (self.seed, self.without_function);
         let (mut summary, file) = self.blocks.finish_with(|own_blocks| {
             head.own_blocks = own_blocks;
-            Some((TPH_BLOCK, tph_block(&head, keys, &firsts, seed, without)))
+            Some((TPH_BLOCK, tph_block(&head, hashes, places, &firsts, seed, without)))
         })?;
 
         let cmp = &self.options.cmp;
@@ -334,10 +342,10 @@ impl TphBuilder {
 }
 
 /// The meta block. Where no function can be made, the table goes without: lookups then search its files in turn.
-fn tph_block(head: &Head, mut keys: Vec<(u64, u64)>, firsts: &[u64], seed: u64, without_function: bool) -> Vec<u8> {
-    if !without_function && let Some(function) = function_of(&mut keys, seed) {
+fn tph_block(head: &Head, hashes: Column, places: Column, firsts: &[u64], seed: u64, without: bool) -> Vec<u8> {
+    if !without && let Some((function, hashes, places)) = function_of(hashes, places, seed) {
         let blocks = head.blocks();
-        let shared = keys.iter().any(|&(_, packed)| packed == SHARED);
+        let shared = places.iter().any(|packed| packed == SHARED);
         let bits = layout::locator_bits(blocks + u64::from(shared));
         let place = |packed: u64| match packed >> BLOCK_BITS {
             _ if packed == GONE => None,
@@ -348,26 +356,26 @@ fn tph_block(head: &Head, mut keys: Vec<(u64, u64)>, firsts: &[u64], seed: u64, 
                 Some(head.own_blocks + first + (packed & ((1 << BLOCK_BITS) - 1)))
             }
         };
-        let keys: Vec<_> = keys.into_iter().map(|(hash, packed)| (hash, place(packed))).collect();
+        let keys = hashes.into_iter().zip(places.iter().map(place));
         let mut out = head.encode(bits, true);
-        if bits <= LOCATOR_BITS_MAX && layout::append_finder(&mut out, &function, &keys, bits) {
+        if bits <= LOCATOR_BITS_MAX && layout::append_finder(&mut out, &function, keys, bits) {
             return out;
         }
     }
     head.encode(0, false)
 }
 
-/// The function of the keys' hashes. Different keys whose hashes are equal become one that several share: by chance
-/// that happens once in 37 million tables of a million keys. `None` for keys that somebody chose who knows the seed.
-fn function_of(keys: &mut Vec<(u64, u64)>, seed: u64) -> Option<Vec<u8>> {
-    let build = |keys: &[(u64, u64)]| {
-        let hashes: Vec<u64> = keys.iter().map(|k| k.0).collect();
-        rockmill_phash::Builder::new().seed(seed).build(&hashes)
-    };
-    match build(keys) {
+/// The function of the keys' hashes, with these and the keys' places. Different keys whose hashes are equal become one
+/// that several share: by chance that happens once in 37 million tables of a million keys. `None` for keys that
+/// somebody chose who knows the seed.
+fn function_of(hashes: Column, places: Column, seed: u64) -> Option<(Vec<u8>, Vec<u64>, Column)> {
+    let build = |hashes: &[u64]| rockmill_phash::Builder::new().seed(seed).build(hashes);
+    let hashes = hashes.into_vec();
+    match build(&hashes) {
         Err(BuildError::Duplicate { .. }) => {}
-        built => return built.ok(),
+        built => return built.ok().map(|function| (function, hashes, places)),
     }
+    let mut keys: Vec<(u64, u64)> = hashes.into_iter().zip(places.iter()).collect();
     keys.sort_unstable();
     keys.dedup_by(|key, before| {
         let equal = key.0 == before.0;
@@ -376,5 +384,59 @@ fn function_of(keys: &mut Vec<(u64, u64)>, seed: u64) -> Option<Vec<u8>> {
         }
         equal
     });
-    build(keys).ok()
+    let hashes: Vec<u64> = keys.iter().map(|key| key.0).collect();
+    let mut places = Column::default();
+    keys.into_iter().for_each(|key| places.push(key.1));
+    build(&hashes).ok().map(|function| (function, hashes, places))
+}
+
+/// Numbers of a chunk: 256 KiB.
+const CHUNK_LEN: usize = 1 << 15;
+
+/// Numbers, one for each key. A vector would have up to twice as many places, and three times while it moves.
+#[derive(Default)]
+struct Column {
+    full: Vec<Vec<u64>>,
+    last: Vec<u64>,
+}
+
+impl Column {
+    #[inline]
+    fn push(&mut self, number: u64) {
+        if self.last.len() == CHUNK_LEN {
+            self.full.push(std::mem::replace(&mut self.last, Vec::with_capacity(CHUNK_LEN)));
+        }
+        self.last.push(number);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        self.full.iter().flatten().chain(&self.last).copied()
+    }
+
+    /// All in one. Each chunk goes as soon as it is copied.
+    fn into_vec(self) -> Vec<u64> {
+        if self.full.is_empty() {
+            return self.last;
+        }
+        let mut all = Vec::with_capacity(self.full.len() * CHUNK_LEN + self.last.len());
+        self.full.into_iter().chain([self.last]).for_each(|chunk| all.extend(chunk));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_has_what_was_put_into_it() {
+        for len in [0, 1, CHUNK_LEN - 1, CHUNK_LEN, CHUNK_LEN + 1, 3 * CHUNK_LEN, 3 * CHUNK_LEN + 7] {
+            let mut column = Column::default();
+            (0..len as u64).for_each(|n| column.push(n * 3));
+            assert!(column.iter().eq((0..len as u64).map(|n| n * 3)));
+            let spare: usize = column.full.iter().map(|chunk| chunk.capacity() - chunk.len()).sum();
+            assert_eq!(spare, 0);
+            assert!(column.into_vec().into_iter().eq((0..len as u64).map(|n| n * 3)));
+        }
+    }
 }

@@ -4,8 +4,9 @@
 //! placeholder where none does; what the others have of it is stale and goes unseen. So at each moment one file, the
 //! current one, gives the entries, and none of the others stands on its user key.
 //!
-//! A step compares the current file's key with that of the nearest of the others alone: they are looked at again only
-//! where it is passed.
+//! The others stand in a heap. A step compares the current file's key with that of the heap's top alone; only where it
+//! is passed, the current file goes into the heap, and the top becomes current. So a step takes no longer than the
+//! logarithm of the number of files.
 
 use std::path::Path;
 
@@ -80,8 +81,9 @@ pub(super) struct TphIter<S: Source> {
     files: Vec<File<S>>,
     cmp: InternalKeyComparator,
     current: Option<usize>,
-    /// Of the others that one whose key comes next.
-    nearest: Option<usize>,
+    /// The others that stand on an entry: the next key comes first, of equal ones the newest file. The parent of place
+    /// `i` is `(i - 1) / 2`.
+    heap: Vec<usize>,
     backward: bool,
     error: Option<Error>,
 }
@@ -100,7 +102,7 @@ fn bit(file: usize) -> u64 {
 impl<S: Source> TphIter<S> {
     pub fn new(files: Files<S>, cmp: InternalKeyComparator) -> Self {
         let files = files.into_iter().map(|(iter, bounds)| File { iter, bounds, valid: false, waits: false }).collect();
-        Self { files, cmp, current: None, nearest: None, backward: false, error: None }
+        Self { files, cmp, current: None, heap: Vec::new(), backward: false, error: None }
     }
 
     #[inline]
@@ -147,49 +149,102 @@ impl<S: Source> TphIter<S> {
         if self.backward { order.is_gt() } else { order.is_lt() }
     }
 
+    /// True where `a` stands above `b` in the heap.
+    fn is_above(&self, a: usize, b: usize) -> bool {
+        let order = self.cmp.compare_user(self.user_key(a), self.user_key(b));
+        let order = if self.backward { order.reverse() } else { order };
+        order.then(a.cmp(&b)).is_lt()
+    }
+
+    fn sift_down(&mut self, mut place: usize) {
+        loop {
+            let (left, right) = (2 * place + 1, 2 * place + 2);
+            if left >= self.heap.len() {
+                return;
+            }
+            let is_right = right < self.heap.len() && self.is_above(self.heap[right], self.heap[left]);
+            let above = if is_right { right } else { left };
+            if !self.is_above(self.heap[above], self.heap[place]) {
+                return;
+            }
+            self.heap.swap(place, above);
+            place = above;
+        }
+    }
+
+    /// Puts the current file into the heap, if it stands on an entry; then none is current.
+    fn push_current(&mut self) {
+        let Some(current) = self.current.take().filter(|&current| self.files[current].valid) else { return };
+        self.heap.push(current);
+        let mut place = self.heap.len() - 1;
+        while place > 0 && self.is_above(self.heap[place], self.heap[(place - 1) / 2]) {
+            self.heap.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    /// Takes the file with the next user key, the newest that has it.
+    fn pop(&mut self) -> Option<usize> {
+        let top = *self.heap.first()?;
+        self.heap.swap_remove(0);
+        self.sift_down(0);
+        Some(top)
+    }
+
+    /// Makes the heap of all files but the current one, wherever they stand.
+    fn fill_heap(&mut self) {
+        self.heap.clear();
+        self.heap.extend((0..self.files.len()).filter(|&file| Some(file) != self.current && self.files[file].valid));
+        for place in (0..self.heap.len() / 2).rev() {
+            self.sift_down(place);
+        }
+    }
+
+    /// Moves the file at the heap's top behind the user key that it stands on; false on failure.
+    fn pass_top(&mut self, best: usize) -> bool {
+        let file = self.heap[0];
+        while self.files[file].valid && self.is_same(file, best) {
+            if !self.step(file) {
+                return false;
+            }
+        }
+        if !self.files[file].valid {
+            self.heap.swap_remove(0);
+        }
+        self.sift_down(0);
+        true
+    }
+
     /// Finds the file that has the next user key, and moves the others behind that key. A placeholder is passed where
     /// `wanted` does not want it, which is told of the files that have stale entries of its key.
     fn settle(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
         loop {
-            self.current = None;
-            let mut best: Option<usize> = None;
-            for file in 0..self.files.len() {
-                if self.files[file].valid && best.is_none_or(|best| self.comes_before(file, best)) {
-                    best = Some(file);
-                }
-            }
-            let Some(best) = best else { return Skipped::default() };
+            self.push_current();
+            let Some(best) = self.pop() else { return Skipped::default() };
             let mut stale = 0;
-            for file in best + 1..self.files.len() {
-                while self.files[file].valid && self.is_same(file, best) {
-                    stale |= bit(file);
-                    if !self.step(file) {
-                        return Skipped::default();
-                    }
+            while let Some(&file) = self.heap.first().filter(|&&file| self.is_same(file, best)) {
+                stale |= bit(file);
+                if !self.pass_top(best) {
+                    return Skipped::default();
                 }
             }
             if self.is_placeholder(best) && !wanted(best, stale) {
                 if !self.step(best) {
                     return Skipped::default();
                 }
+                self.current = Some(best);
                 continue;
             }
             self.current = Some(best);
-            self.find_nearest(best);
             return Skipped { stale };
         }
     }
 
-    fn find_nearest(&mut self, current: usize) {
-        self.nearest = None;
-        for file in 0..self.files.len() {
-            if file != current
-                && self.files[file].valid
-                && self.nearest.is_none_or(|nearest| self.comes_before(file, nearest))
-            {
-                self.nearest = Some(file);
-            }
-        }
+    /// The same after files were moved to other places.
+    fn settle_anew(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
+        self.current = None;
+        self.fill_heap();
+        self.settle(wanted)
     }
 
     /// One step in the current direction. `None` where nothing was skipped.
@@ -200,7 +255,7 @@ impl<S: Source> TphIter<S> {
             return None;
         }
         let stays = self.files[current].valid
-            && self.nearest.is_none_or(|nearest| self.comes_before(current, nearest))
+            && self.heap.first().is_none_or(|&next| self.comes_before(current, next))
             && !self.is_placeholder(current);
         if stays { None } else { Some(self.settle(wanted)) }
     }
@@ -229,7 +284,7 @@ impl<S: Source> TphIter<S> {
         if !went_well || reads.is_some_and(|reads| reads.asked() > asked) {
             return;
         }
-        self.settle(unwanted);
+        self.settle_anew(unwanted);
         if let Some(current) = self.current {
             let order = self.cmp.compare(self.files[current].iter.key(), target);
             let passed_over = if backward { order.is_gt() } else { order.is_lt() };
@@ -267,7 +322,7 @@ impl<S: Source> TphIter<S> {
                 }
             }
         }
-        self.find_nearest(current);
+        self.fill_heap();
         true
     }
 }
@@ -290,13 +345,13 @@ impl<S: Source> InternalIterator for TphIter<S> {
 
     fn seek_to_first(&mut self) {
         if self.seek_all_to_end(false) {
-            self.settle(unwanted);
+            self.settle_anew(unwanted);
         }
     }
 
     fn seek_to_last(&mut self) {
         if self.seek_all_to_end(true) {
-            self.settle(unwanted);
+            self.settle_anew(unwanted);
         }
     }
 
@@ -400,7 +455,7 @@ impl<S: StreamSource> PieceScan<S> {
 
     fn settle(&mut self) {
         let kept = self.kept;
-        let skipped = self.iter.settle(|_, stale| stale & kept != 0);
+        let skipped = self.iter.settle_anew(|_, stale| stale & kept != 0);
         self.note(skipped.stale);
     }
 }

@@ -310,14 +310,19 @@ impl Head {
 
 /// Appends function, signatures and locators to a head. `keys`: hash and locator of each live user key; a key that is
 /// gone has none.
-pub(super) fn append_finder(out: &mut Vec<u8>, function: &[u8], keys: &[(u64, Option<u64>)], bits: u32) -> bool {
+pub(super) fn append_finder(
+    out: &mut Vec<u8>,
+    function: &[u8],
+    keys: impl Iterator<Item = (u64, Option<u64>)>,
+    bits: u32,
+) -> bool {
     let Ok(reader) = PerfectHash::open(function) else { return false };
     out.extend_from_slice(&(function.len() as u64).to_le_bytes());
     out.extend_from_slice(function);
     let signatures = out.len();
     let locators = signatures + reader.slot_count();
     out.resize(locators + (reader.slot_count() * bits as usize).div_ceil(8) + 8, 0);
-    for &(hash, block) in keys {
+    for (hash, block) in keys {
         let Some(block) = block else { continue };
         let slot = reader.slot(hash);
         out[signatures + slot] = signature(hash);
@@ -357,7 +362,7 @@ mod tests {
         let hashes: Vec<u64> = keys.iter().map(|k| k.0).collect();
         let function = rockmill_phash::Builder::new().seed(rng.u64(..)).build(&hashes).unwrap();
         let mut out = head.encode(bits, true);
-        assert!(append_finder(&mut out, &function, keys, bits));
+        assert!(append_finder(&mut out, &function, keys.iter().copied(), bits));
         out
     }
 

@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ParsedInternalKey, ValueType};
@@ -17,7 +17,7 @@ use super::block_places::BlockPlaces;
 use super::builder::KeptPiece;
 use super::iter::{PieceScan, TphIter};
 use super::layout::{Finder, Head, PieceUse};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, Resume};
 use crate::perf_context::{self as perf, PerfMetric};
@@ -40,14 +40,25 @@ pub(super) struct Piece {
     pub bounds: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// What lookups need beside the files.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` where the table has no function.
+    pub finder: Option<Finder>,
+    /// What the block cache counts.
+    _charge: Option<Reservation>,
+}
+
 /// An open table.
 pub struct TphTable {
     /// The own file, then the others: newest first, where their keys overlap.
     pub(super) pieces: Vec<Piece>,
     pub(super) head: Head,
-    pub(super) finder: Option<Finder>,
-    /// What of it the block cache counts.
-    _charge: Option<Reservation>,
+    /// Not held, and read by the lookup that finds room for it, where the block cache had none when the table was
+    /// opened: compactions do without.
+    pub(super) held: OnceLock<Held>,
+    /// Bytes that the block cache counts of the table as long as the function is held.
+    charged: Option<usize>,
     properties: TableProperties,
 }
 
@@ -92,11 +103,42 @@ impl TphTable {
         if !head.pieces.is_empty() {
             head.totals.write_to(&mut properties);
         }
-        let mut table = Self { pieces, head, finder, _charge: None, properties };
+        let mut table = Self { pieces, head, held: OnceLock::new(), charged: None, properties };
         if charged {
-            table._charge = table.own().reserve(table.index_memory().1 as usize);
+            let places = table.index_memory().1 as usize;
+            table.charged = Some(places + finder.as_ref().map_or(0, Finder::memory_usage));
+        }
+        if let Ok(charge) = table.reserve() {
+            table.held = Held { finder, _charge: charge }.into();
         }
         Ok(Some(table))
+    }
+
+    /// Has the block cache count what lookups need, if it is to.
+    fn reserve(&self) -> Result<Option<Reservation>> {
+        self.charged.map_or(Ok(None), |bytes| self.own().reserve(bytes))
+    }
+
+    /// The function; `None` where the table has none. `cache_only` forbids reading it.
+    #[inline]
+    pub(super) fn finder(&self, cache_only: bool) -> Result<Option<&Finder>> {
+        match self.held.get() {
+            Some(held) => Ok(held.finder.as_ref()),
+            None => self.load_finder(cache_only),
+        }
+    }
+
+    #[cold]
+    fn load_finder(&self, cache_only: bool) -> Result<Option<&Finder>> {
+        let bad = |what: &str| Error::corruption(format!("{}: block {TPH_BLOCK:?} {what}", self.path().display()));
+        if cache_only {
+            let what = format!("{}: block {TPH_BLOCK:?} is not in memory", self.path().display());
+            return Err(Error::new(ErrorKind::Incomplete, what));
+        }
+        let charge = self.reserve()?;
+        let block = self.own().meta_block(TPH_BLOCK)?.ok_or_else(|| bad("is gone"))?;
+        let (_, finder) = Head::decode(block).map_err(|what| bad(&what))?;
+        Ok(self.held.get_or_init(|| Held { finder, _charge: charge }).finder.as_ref())
     }
 
     fn own(&self) -> &BlockBasedTable {
@@ -128,7 +170,7 @@ impl TphTable {
         if self.head.totals.user_keys == 0 {
             return Ok(());
         }
-        let Some(finder) = &self.finder else { return self.get_without_function(ikey, ro, ctx) };
+        let Some(finder) = self.finder(ro.cache_only)? else { return self.get_without_function(ikey, ro, ctx) };
         let found = finder.find(finder.hash(user_key));
         let ticker = if found.is_some() { Ticker::BloomFilterFullPositive } else { Ticker::BloomFilterUseful };
         self.statistics().add(ticker, 1);
@@ -393,7 +435,11 @@ impl TphTable {
     /// Bytes that the table holds in memory. Its part in what it shares is counted in full.
     pub fn memory_usage(&self) -> usize {
         let places: usize = self.pieces.iter().map(|p| p.places.memory_usage() + p.table.memory_usage()).sum();
-        size_of::<Self>() + places + self.finder.as_ref().map_or(0, Finder::memory_usage)
+        size_of::<Self>() + places + self.function_memory()
+    }
+
+    fn function_memory(&self) -> usize {
+        self.held.get().and_then(|held| held.finder.as_ref()).map_or(0, Finder::memory_usage)
     }
 
     /// The number of a file's data block, counted over all files.
@@ -404,7 +450,7 @@ impl TphTable {
     /// Live user keys, and bytes of memory that find them.
     pub fn index_memory(&self) -> (u64, u64) {
         let places: usize = self.pieces.iter().map(|p| p.places.memory_usage()).sum();
-        (self.head.totals.user_keys, (places + self.finder.as_ref().map_or(0, Finder::memory_usage)) as u64)
+        (self.head.totals.user_keys, (places + self.function_memory()) as u64)
     }
 }
 

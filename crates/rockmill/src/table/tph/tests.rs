@@ -17,8 +17,8 @@ use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::table::{
-    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, StreamReads, TableBuilder, TableBuilderOptions,
-    TableOpenOptions, TableReadOptions, TableSummary,
+    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, OnDemand, StreamReads, TableBuilder,
+    TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary,
 };
 
 /// Versions of a user key, newest first: sequence number, type, value.
@@ -36,6 +36,7 @@ struct World {
     compression: CompressionType,
     cache: Option<Arc<BlockCache>>,
     tph: bool,
+    piece_limit: u32,
     /// Compactions write nothing again that may stay.
     keeps_all: bool,
     readahead: AutoReadahead,
@@ -66,6 +67,7 @@ impl World {
             compression,
             cache,
             tph: true,
+            piece_limit: TphSettings::default().piece_limit,
             keeps_all: false,
             readahead,
         }
@@ -85,7 +87,7 @@ impl World {
         };
         let options = TableBuilderOptions {
             cmp: self.cmp.clone(),
-            tph: self.tph.then(TphSettings::default),
+            tph: self.tph.then(|| TphSettings { piece_limit: self.piece_limit, ..TphSettings::default() }),
             pieces: pieces.into(),
             replaced: Arc::default(),
             block_based: self.settings.clone(),
@@ -111,7 +113,7 @@ impl World {
             read_protection: None,
         };
         let file = self.fs.open_random(&Self::path(number), false).unwrap();
-        let caching = MetaCaching { in_cache: true, on_demand: true, ..MetaCaching::default() };
+        let caching = MetaCaching { in_cache: true, on_demand: OnDemand::All, ..MetaCaching::default() };
         Table::open_file(file, options, None, self.readahead, caching).unwrap()
     }
 
@@ -384,6 +386,47 @@ fn generations_of_compactions_keep_what_a_plain_map_has() {
     assert!(shared > 500, "only {shared} files stayed in all");
 }
 
+/// So many that what a step went over stands in one bit for the last ones.
+#[test]
+fn a_table_of_a_hundred_files_keeps_what_a_plain_map_has() {
+    for seed in 0..3 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut world = World { keeps_all: true, piece_limit: 100, ..World::new(&mut rng) };
+        let (mut model, mut seq, mut number) = (Model::default(), 0, 10);
+        // A base of one file, perhaps of the other kind.
+        world.tph = rng.bool();
+        (0..300).for_each(|i| drop(model.0.insert(key_of(i), random_versions(&mut rng, &mut seq))));
+        let mut builder = world.builder(number, Vec::new());
+        world.entries(&model).iter().for_each(|(k, v)| builder.add(k, v).unwrap());
+        world.tph = true;
+        let mut table = world.open(number, &builder.finish().unwrap());
+        let (mut most, mut placeholders) = (0, 0);
+        for generation in 0..160 {
+            let mut delta = BTreeMap::new();
+            for _ in 0..rng.usize(1..12) {
+                let versions = if rng.u8(0..3) == 0 { Versions::new() } else { random_versions(&mut rng, &mut seq) };
+                delta.insert(random_key(&mut rng), versions);
+            }
+            let next = compact(&world, (number, &table), &delta, number + 1, &mut rng, (None, None)).unwrap();
+            for (k, versions) in delta {
+                placeholders += u32::from(versions.is_empty());
+                match versions.is_empty() {
+                    true => model.0.remove(&k),
+                    false => model.0.insert(k, versions),
+                };
+            }
+            number += 1;
+            table = world.open(number, &next);
+            most = most.max(next.pieces.len());
+            assert!(next.pieces.len() < 100);
+            if generation % 16 == 15 {
+                check(&world, &table, &model, seq, &mut rng);
+            }
+        }
+        assert!(most > 80 && placeholders > 100, "{most} further files, {placeholders} deletions");
+    }
+}
+
 #[test]
 fn a_table_is_refused_without_its_files_and_with_others() {
     let mut rng = fastrand::Rng::with_seed(7);
@@ -556,7 +599,7 @@ fn different_keys_with_one_hash_are_found() {
         let summary = compact(&world, (10, &table), &delta, 11, &mut rng, (None, None)).unwrap();
         let table = world.open(11, &summary);
         let tph = table.as_tph().unwrap();
-        let finder = tph.finder.as_ref().expect("a function, though hashes are equal");
+        let finder = tph.finder(false).unwrap().expect("a function, though hashes are equal");
         let found = |key: &[u8]| finder.find(finder.hash(key));
         assert!(chosen.iter().flatten().all(|key| found(key) == Some(tph.head.blocks())));
         let alone = |i: u32| found(format!("key{i:04}").as_bytes()).is_some_and(|block| block < tph.head.blocks());
@@ -699,10 +742,10 @@ fn a_check_finds_a_head_that_is_wrong() {
     };
     let (mut one, mut other) = (table(10, 1), table(11, 3));
     one.verify().unwrap();
-    std::mem::swap(&mut one.finder, &mut other.finder);
+    std::mem::swap(&mut one.held, &mut other.held);
     let wrong = one.verify().unwrap_err().to_string();
     assert!(wrong.contains("is not where the function says"), "{wrong}");
-    std::mem::swap(&mut one.finder, &mut other.finder);
+    std::mem::swap(&mut one.held, &mut other.held);
     one.head.totals.entries += 1;
     let wrong = one.verify().unwrap_err().to_string();
     assert!(wrong.contains("the head counts 201 entries of 200 user keys, the files have 200 of 200"), "{wrong}");

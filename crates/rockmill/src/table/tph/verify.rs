@@ -25,13 +25,14 @@ impl TphTable {
         let reads = StreamReads::unpaced(READ_LEN, true).shared_by(files.len());
         let source = |file: usize| BlockStream::of_file(&reads, &files[file]);
         let mut scan = self.scan_from(source, &|file| u32::try_from(file).ok());
+        let finder = self.finder(false)?;
         // What the function says of hashes that several keys share: that the files have to be searched.
         let shared = Some(self.head.blocks());
         let (mut entries, mut keys, mut before) = (0u64, 0u64, None::<Vec<u8>>);
         scan.seek_to_first();
         while scan.valid() {
             let user_key = key::user_key(scan.key());
-            let found = self.finder.as_ref().map(|finder| finder.find(finder.hash(user_key)));
+            let found = finder.map(|finder| finder.find(finder.hash(user_key)));
             let found = found.filter(|found| *found != shared);
             if key::tag(scan.key()) as u8 == ValueType::Placeholder as u8 {
                 if found.flatten().is_some() {

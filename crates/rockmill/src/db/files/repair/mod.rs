@@ -221,6 +221,8 @@ struct Repair<'a> {
     /// is believed names them.
     replaced: BTreeSet<u64>,
     listed: BTreeSet<u64>,
+    /// Column families with damaged tables; `None` one of which nothing says which it is.
+    damaged_in: BTreeSet<Option<u32>>,
     next_file: Arc<AtomicU64>,
     places: Places,
     /// Rings for the tables that are written, one after another.
@@ -280,6 +282,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         places: Places::default(),
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
+        damaged_in: BTreeSet::new(),
         hints,
         fs,
     };
@@ -476,6 +479,7 @@ impl Repair<'_> {
         }
         self.report.damaged.push((name_of(path), e.message().to_owned()));
         self.report.tables_damaged += 1;
+        self.damaged_in.insert(self.hints.file(number).map(|(id, _)| id));
         Ok(())
     }
 

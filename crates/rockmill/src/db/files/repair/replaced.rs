@@ -14,8 +14,9 @@
 //!   inputs lack, and do not count.
 //! - *The MANIFEST names an input and an output* only if an earlier repair took the input in again (below): the job's
 //!   record in it names the one and removes the other. The MANIFEST is right then.
-//! - Where all are there and one is damaged, both count. Where other tables are damaged, inputs count as well: they may
-//!   have something of what those had.
+//! - Where all are there and one is damaged, both count. Where other tables of the column family are damaged, inputs
+//!   count as well: they may have something of what those had. So they do in all column families where nothing says of
+//!   which one a damaged table is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +84,17 @@ pub(super) fn superseded<'a>(
     all
 }
 
+/// Keeps those tables that are of column families without damage. `damaged_in`: those with some; `None` one of which
+/// nothing says which it is, and then none is kept. `family_of`: of a table, where something says it.
+fn keep_of_whole_families(
+    replaced: &mut BTreeSet<u64>,
+    damaged_in: &BTreeSet<Option<u32>>,
+    family_of: impl Fn(u64) -> Option<u32>,
+) {
+    let is_whole = |id: u32| !damaged_in.contains(&Some(id)) && !damaged_in.contains(&None);
+    replaced.retain(|n| family_of(*n).is_some_and(is_whole));
+}
+
 impl Repair<'_> {
     /// Leaves out what newer tables show not to count, as far as no MANIFEST names it: files that they go on using, and
     /// what [`superseded`] says.
@@ -107,8 +119,16 @@ impl Repair<'_> {
         let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
         // A table that was replaced may have lost further files, while its own is one of another.
         let lacks = |f: &Found| !f.pieces.iter().all(there) && !replaced.contains(&f.number);
-        if self.report.tables_damaged > 0 || found.iter().any(lacks) {
-            replaced.clear();
+        let family_of = |f: &Found| {
+            let named = self.hints.file(f.number).map(|(id, _)| id);
+            named.or_else(|| f.column_family().filter(|_| own(&f)))
+        };
+        let mut damaged_in = self.damaged_in.clone();
+        damaged_in.extend(found.iter().filter(|f| lacks(f)).map(family_of));
+        if !damaged_in.is_empty() {
+            let found: BTreeMap<u64, Option<u32>> = found.iter().map(|f| (f.number, family_of(f))).collect();
+            let hinted = |n: u64| self.hints.file(n).map(|(id, _)| id);
+            keep_of_whole_families(&mut replaced, &damaged_in, |n| found.get(&n).map_or_else(|| hinted(n), |id| *id));
         }
         let counts = |f: &Found| {
             named(f.number)
@@ -178,6 +198,20 @@ mod tests {
         assert_eq!(all, Superseded { unclear: [12].into(), ..Superseded::default() });
         let all = superseded(outputs(), BTreeSet::new(), |_| true, |n| n != 11, |n| n == 12);
         assert_eq!(all, Superseded { replaced: [10, 11].into(), ..Superseded::default() });
+    }
+
+    #[test]
+    fn damage_in_one_column_family_is_none_in_others() {
+        let kept = |damaged_in: &[Option<u32>]| {
+            let mut replaced = [10, 11, 20, 30].into();
+            let family_of = |n: u64| (n < 30).then_some(n as u32 / 10);
+            keep_of_whole_families(&mut replaced, &damaged_in.iter().copied().collect(), family_of);
+            replaced.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&[Some(2)]), [10, 11]);
+        assert_eq!(kept(&[Some(1)]), [20]);
+        assert_eq!(kept(&[Some(7)]), [10, 11, 20]);
+        assert!(kept(&[Some(7), None]).is_empty() && kept(&[Some(1), Some(2)]).is_empty());
     }
 
     #[test]
