@@ -199,10 +199,11 @@ fn damage_in_one_column_family_brings_nothing_back_in_another() {
         let end = bytes.len() - 60;
         bytes[end..].fill(0x55);
         std::fs::write(table, bytes).unwrap();
-        // Every record of the MANIFEST can be read, and then comes something else: it is not believed.
+        // Behind the MANIFEST's records come two whose checksums are wrong: it is not believed.
         let file = manifest(&other);
         let mut bytes = std::fs::read(&file).unwrap();
-        bytes.extend([0x55; 64]);
+        let record = [&[0x55; 4][..], &[10, 0, 1], &[0; 10]].concat();
+        bytes.extend(record.repeat(2));
         std::fs::write(file, bytes).unwrap();
         let report = Db::repair(&o, &other).unwrap();
         assert!(report.tables_damaged == 1 && report.manifest_damage.is_some(), "{report:?}");

@@ -223,7 +223,7 @@ fn lookups_of_tph_tables_read_one_block() {
     assert!((60..230).contains(&absent), "{absent} reads for absent keys");
 }
 
-/// Tables of the kind that a column family had before are read as before: a lookup reads one block, and of an absent key
+/// Tables of the kind that a column family had before are read as before: a lookup reads one block, of an absent key
 /// mostly none. So is a block-based table that became a piece of a TPH table.
 #[test]
 fn tables_are_read_as_their_kind_is_whatever_kind_is_written_now() {
