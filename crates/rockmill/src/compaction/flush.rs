@@ -71,7 +71,11 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     let in_logs = sealed.with_values_in_logs();
     let reading = LogReads::memory_for(in_logs);
     // What reads through it goes before it does.
-    let ring = if plan.output.page_cache && in_logs == 0 { None } else { engine::ring(host, RingUse { bytes: reading, ..RingUse::default() }) };
+    let ring = if plan.output.page_cache && in_logs == 0 {
+        None
+    } else {
+        engine::ring(host, RingUse { bytes: reading, ..RingUse::default() })
+    };
     // Windows are counted as they grow, a ring's memory with the rings.
     let _counted = means.engines.rings.count(if ring.is_none() { plain_read_memory(host, reading) } else { 0 });
     let reads = if in_logs > 0 { Some(log_reads(host, ring.as_deref(), in_logs)?) } else { None };

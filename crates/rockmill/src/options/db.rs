@@ -130,7 +130,8 @@ declare_options! {
     kernel_program_bytes: Option<(PathBuf, Arc<[u8]>)> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
     /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB, or 2, 4 or 8 MiB where all of them are
-    /// in the page cache. It is kept for the next jobs, for 5 seconds. Without a ring it bounds what a flush reads from logs at a time.
+    /// in the page cache. It is kept for the next jobs, for 5 seconds. Without a ring it bounds what a flush reads from
+    /// logs at a time.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
     /// Threads that compress and decompress blocks for compactions and flushes: -1 where cores are idle, 0 none,
     /// otherwise so many at most for all jobs of the database, idle cores or not.
