@@ -155,10 +155,10 @@ impl BatchLimits {
         writer::memory_of(self.writes_in_flight).saturating_add(run.saturating_mul(runs))
     }
 
-    /// The same where the files are in the page cache and no writer is beside: a read is a copy then, and of each run
-    /// one span in use and one ahead suffice.
+    /// The same where the files are in the page cache and no writer is beside: a read is a copy then, and two of the
+    /// device's reads for each run hold several smaller spans.
     pub fn memory_for_cached(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
-        (2 * stream::slot_bytes(DeviceFacts::read_bytes(device))).saturating_mul(runs)
+        (2 * DeviceFacts::read_bytes(device)).saturating_mul(runs)
     }
 
     fn arena(&self, huge: bool) -> io::Result<Arc<Arena>> {

@@ -104,7 +104,15 @@ impl DbInner {
         // Who has the lock has it for a moment: the next question is soon.
         let Some(state) = self.state.try_lock() else { return false };
         let wanted = state.cfs.get(&cf.id).is_some_and(|c| c.front.is_wanted(merge));
-        !wanted || state.flush_lacks_a_thread(self.opts.atomic_flush, self.flushes_without_merging())
+        let (atomic, without_merging) = (self.opts.atomic_flush, self.flushes_without_merging());
+        if !wanted || state.flush_lacks_a_thread(atomic, without_merging) {
+            return true;
+        }
+        if state.flush_may_begin(atomic, without_merging) {
+            // What made it due, such as another database's memory, may have woken nobody.
+            self.work_available.notify_all();
+        }
+        false
     }
 }
 

@@ -179,7 +179,7 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
     let wals = wal_numbers(&names(wal_dir)?);
     let Some(&first) = wals.first() else { return Ok(()) };
     // Without a MANIFEST that can be read there is nothing to compare with: whoever needs it says so.
-    let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
+    let Some(Needed { range: needed, .. }) = needed_wals(fs, path) else { return Ok(()) };
     let shown = wal_dir.join(filename::wal(first));
     let what = if !wals.iter().any(|n| needed.contains(n)) {
         format!("the MANIFEST of {} knows none of its WALs", path.display())
@@ -196,11 +196,32 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
     )))
 }
 
-/// The numbers that WALs have which the database in `path` needs: from the oldest one that a column family needs up to
-/// the next file number. `None` where the MANIFEST cannot be read.
-fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
+/// What the MANIFEST of a database says of its WALs.
+struct Needed {
+    /// Number of the MANIFEST.
+    manifest: u64,
+    /// The numbers that WALs have which are needed: from the oldest one that a column family needs up to the next file
+    /// number.
+    range: Range<u64>,
+    /// The oldest one that each column family needs.
+    of_families: Vec<u64>,
+}
+
+impl Needed {
+    /// One of the needed WALs that is not among `wals`, as far as `began`, which noted the last opening, lets know.
+    fn missing_among(&self, wals: &[u64], began: Option<Began>) -> Option<u64> {
+        let began = began.filter(|began| began.manifest == self.manifest)?;
+        // That of a column family without data stays behind.
+        let mut expected = self.of_families.iter().copied().chain([began.log]).chain(began.kept);
+        expected.find(|n| *n >= self.range.start && !wals.contains(n))
+    }
+}
+
+/// What the MANIFEST of the database in `path` says of its WALs. `None` where it cannot be read.
+fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Needed> {
     retry_while_files_vanish(fs, path, || {
-        let manifest = path.join(filename::manifest(current_manifest(fs, path)?));
+        let number = current_manifest(fs, path)?;
+        let manifest = path.join(filename::manifest(number));
         let mut logs = BTreeMap::from([(0, 0)]);
         let (mut least, mut next) = (0, 0);
         for_each_edit(fs, &manifest, &mut |edit| {
@@ -213,7 +234,9 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
             next = edit.next_file_number.unwrap_or(next);
             Ok(())
         })?;
-        Ok(logs.into_values().min().unwrap_or(0).max(least)..next)
+        let of_families: Vec<u64> = logs.into_values().collect();
+        let start = of_families.iter().copied().min().unwrap_or(0).max(least);
+        Ok(Needed { manifest: number, range: start..next, of_families })
     })
     .ok()
 }
@@ -223,26 +246,29 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Range<u64>> {
 ///
 /// WALs that nothing is needed of are left behind: `wal_dir` is turned off. But with `follows`, who reads on what
 /// another process writes refuses any, since that process may write to them still. Others see the database as it is at
-/// one moment.
+/// one moment. So does a copy whose original is there and has deleted what it does not need itself. And where one that
+/// is needed is not there, the directory is newer than the database, or lost it.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
-    refuse_if_at_home(fs, path, wal_dir)?;
+    refuse_if_at_home(fs, path, wal_dir, follows)?;
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
         return refuse_if_gone(fs, path, wal_dir);
     }
     // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
     let theirs = Note::read(fs, &own.other).ok().flatten();
-    if theirs.is_none_or(|theirs| theirs.token != own.token) {
-        return Ok(());
-    }
-    let names = fs.list_dir(&own.other).unwrap_or_default();
+    let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else { return Ok(()) };
+    let names = fs.list_dir(&own.other);
+    let names = names.map_err(|e| Error::io(format_args!("cannot list {}", own.other.display()), &e))?;
     let wals = wal_numbers(&names);
+    let needed = needed_wals(fs, path);
     // Without a MANIFEST that can be read all may be needed.
-    let from = needed_wals(fs, path).map_or(0, |needed| needed.start);
-    let wal = if follows { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
-    let Some(wal) = wal else { return Ok(()) };
+    let from = needed.as_ref().map_or(0, |needed| needed.range.start);
+    let missing = needed.and_then(|needed| needed.missing_among(&wals, own.began));
+    let any = follows || theirs.is_elsewhere(fs, path);
+    let wal = if any { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
+    let Some(wal) = wal.or(missing) else { return Ok(()) };
     Err(Error::invalid_argument(format!(
-        "{}: the WALs of this database are in {}, such as {}, and wal_dir is {}: set wal_dir to that directory (and \
+        "{}: the WALs of this database are in {}, or were, such as {}, and wal_dir is {}: set wal_dir to that directory (and \
          flush all column families, to do without it from then on), or move the WALs. If this is a copy that is to do \
          without them, delete {}",
         path.display(),
@@ -273,7 +299,7 @@ fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()
 }
 
 /// The same where they are in the database's own directory: there was no `wal_dir` before.
-fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
     if fs.same_file(path, wal_dir).unwrap_or(path == wal_dir) {
         return Ok(());
     }
@@ -282,8 +308,12 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result
     if wals.is_empty() {
         return Ok(());
     }
-    let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
-    let Some(wal) = needed_of(fs, path, &wals, needed.start) else { return Ok(()) };
+    let Some(Needed { range: needed, .. }) = needed_wals(fs, path) else { return Ok(()) };
+    let wal = match follows {
+        true => wals.into_iter().find(|n| *n >= needed.start),
+        false => needed_of(fs, path, &wals, needed.start),
+    };
+    let Some(wal) = wal else { return Ok(()) };
     Err(Error::invalid_argument(format!(
         "{}: this database has WALs in its own directory, and wal_dir is {}: leave wal_dir empty, or move the WALs there \
          first ({})",
