@@ -311,6 +311,8 @@ pub struct LogReader<R> {
     start_in_block: usize,
     /// Where the first zeros were that stood in place of a fragment.
     zeros_at: Option<u64>,
+    /// No fragment came since zeros.
+    in_zeros: bool,
     /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
     damage: (usize, bool),
 }
@@ -349,6 +351,7 @@ impl<R: ReadBlock> LogReader<R> {
             cut: false,
             start_in_block: 0,
             zeros_at: None,
+            in_zeros: false,
             damage: (0, false),
         }
     }
@@ -383,7 +386,7 @@ impl<R: ReadBlock> LogReader<R> {
     }
 
     /// Where zeros first stood in place of a fragment and were passed over, with the rest of their block: space that
-    /// was allocated and never written, or a sector that was lost.
+    /// was allocated and never written, or a sector that was lost. If the log goes on behind them, that is damage.
     pub fn zeros_at(&self) -> Option<u64> {
         self.zeros_at
     }
@@ -432,6 +435,17 @@ impl<R: ReadBlock> LogReader<R> {
         loop {
             let physical = self.physical()?;
             let at = self.offset();
+            let goes_on = match &physical {
+                Physical::Fragment(_) => true,
+                Physical::Bad(kind, ..) => *kind != DamageKind::CutTail,
+                Physical::Eof | Physical::Zeros => false,
+            };
+            if self.in_zeros && goes_on {
+                // Nothing of it is lost: the next call reads it.
+                self.in_zeros = false;
+                let what = "zeros, and more of the log behind them";
+                return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
+            }
             let fragment = match physical {
                 Physical::Fragment(f) => f,
                 Physical::Eof => {
@@ -443,11 +457,8 @@ impl<R: ReadBlock> LogReader<R> {
                 }
                 Physical::Zeros => {
                     self.zeros_at.get_or_insert(at);
+                    self.in_zeros = true;
                     self.pos = self.len;
-                    if started.is_some() {
-                        let what = "zeros where a fragmented record should go on";
-                        return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
-                    }
                     continue;
                 }
                 Physical::Bad(kind, what, taken) => {
@@ -584,6 +595,10 @@ impl<R: ReadBlock> LogReader<R> {
                 return Ok(Physical::Bad(DamageKind::OldRecord { in_record: false }, what.into(), fragment.len()));
             }
             if t == kind::ZERO && length == 0 {
+                if self.recycled && rest.len() < RECYCLABLE_HEADER_LEN && !self.eof {
+                    self.next_block()?; // padding
+                    continue;
+                }
                 return Ok(Physical::Zeros);
             }
             let stored = fixed32_at(fragment, 0).map(unmask);

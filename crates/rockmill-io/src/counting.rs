@@ -518,6 +518,10 @@ impl WritableFile for CountingWritableFile {
         result
     }
 
+    fn extend_ahead(&mut self, step: u64) {
+        self.inner.extend_ahead(step);
+    }
+
     fn close(&mut self) -> io::Result<()> {
         add(&self.counters.closes, 1);
         let result = self.inner.close();

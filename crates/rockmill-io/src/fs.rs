@@ -420,6 +420,12 @@ pub trait WritableFile: Send + Debug {
     fn poll_sync(&mut self) -> io::Result<bool> {
         Ok(true)
     }
+    /// From here on makes the file longer than what is appended, in steps of so many bytes, where the file system can.
+    ///
+    /// A sync then has no new length to make durable, which on a file system with a journal takes about as long again
+    /// as the data. Behind what was appended zeros are read, until [`close`](Self::close) cuts them, and after a crash.
+    /// Nothing happens where there is no room or no such call.
+    fn extend_ahead(&mut self, _step: u64) {}
     /// Flushes, cuts preallocated or recycled space behind the end, and closes. Not durable without `sync` before.
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.

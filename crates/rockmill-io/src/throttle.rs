@@ -468,6 +468,10 @@ impl WritableFile for ThrottledWritableFile {
         Ok(())
     }
 
+    fn extend_ahead(&mut self, step: u64) {
+        self.inner.extend_ahead(step);
+    }
+
     fn close(&mut self) -> io::Result<()> {
         if self.gathered > 0 {
             self.device.transfer(Direction::Write, std::mem::take(&mut self.gathered));

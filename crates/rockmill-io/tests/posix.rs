@@ -157,6 +157,34 @@ fn reserved_space_is_given_back_on_close() {
 }
 
 #[test]
+fn a_file_is_made_longer_ahead_until_it_is_closed() {
+    let dir = real_dir();
+    let path = dir.path().join("f");
+    let mut file = FS.create(&path, WriteOptions::default()).unwrap();
+    file.append_and_flush(&[1; 100]).unwrap();
+    file.sync().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 100, "nobody asked yet");
+    file.extend_ahead(1 << 20);
+    file.append_and_flush(&[2; 100]).unwrap();
+    if std::fs::metadata(&path).unwrap().len() == 200 {
+        let missing = Needs::Reserve.because("this file system does not reserve space");
+        return skip("a_file_is_made_longer_ahead_until_it_is_closed", &missing);
+    }
+    let contents = |end: usize| {
+        let mut bytes = [vec![1; 100], vec![2; 100]].concat();
+        bytes.resize(end, 0);
+        bytes
+    };
+    assert!(FS.read_to_vec(&path).unwrap() == contents(1 << 20));
+    file.append(&[2; 1 << 20]).unwrap();
+    assert_eq!(file.len(), 200 + (1 << 20), "what was appended counts");
+    file.sync().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20, "the next step");
+    file.close().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 200 + (1 << 20));
+}
+
+#[test]
 fn a_file_system_without_direct_io_falls_back() {
     // Memory file systems take the flag or refuse it, by kernel version; the bytes arrive in any case.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {

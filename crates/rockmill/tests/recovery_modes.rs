@@ -138,6 +138,76 @@ fn a_tail_cut_by_a_crash() {
     assert_like_rocksdb("cut tail", &path, &open(&path, PointInTime));
 }
 
+/// What stands in the only WAL of a database, and how much of it counts.
+fn only_wal(db: &Db) -> (Vec<u8>, usize) {
+    let wal = &db.get_sorted_wal_files().unwrap()[0];
+    (fs::read(&wal.path).unwrap(), wal.size as usize)
+}
+
+/// A WAL that is synced is longer than its contents, so that a sync has no new length to make durable.
+#[test]
+fn a_synced_wal_ends_in_zeros_and_opens_in_every_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Db::open(&options(RecoveryMode::PointInTime), &path).unwrap();
+    let mut synced = WriteOptions::default();
+    synced.set_sync(true);
+    for n in 0..RECORDS {
+        db.put_opt(key(n), value(n), &synced).unwrap();
+    }
+    let (bytes, len) = only_wal(&db);
+    if bytes.len() == len {
+        let missing = Needs::Reserve.because("this file system does not reserve space");
+        return skip("a_synced_wal_ends_in_zeros_and_opens_in_every_mode", &missing);
+    }
+    assert!(bytes.len() >= 1 << 20 && bytes[len..].iter().all(|&b| b == 0), "{len} of {}", bytes.len());
+    assert_eq!(db.get_updates_since(0).unwrap().map(Result::unwrap).count(), RECORDS as usize);
+    let (_keep, killed) = copy(&path);
+    use RecoveryMode::*;
+    for mode in [TolerateCorruptedTailRecords, AbsoluteConsistency, PointInTime, SkipAnyCorruptedRecords] {
+        assert_eq!(keys(&open(&killed, mode)), prefix(RECORDS), "{mode:?}");
+    }
+    assert_like_rocksdb("zeros behind the end", &killed, &open(&killed, PointInTime));
+    // A record that a power cut tore, within a block and at a block's beginning.
+    let wal = &wals(&killed)[0];
+    for from in [len - 1000, len - len % (32 << 10)] {
+        let mut torn = bytes.clone();
+        torn[from..].fill(0);
+        fs::write(wal, &torn).unwrap();
+        let got = keys(&open(&killed, PointInTime));
+        assert!(got.len() < RECORDS as usize && got == prefix(got.len() as u32), "{from}: {}", got.len());
+        assert_eq!(keys(&open(&killed, SkipAnyCorruptedRecords)), got, "{from}");
+        assert_eq!(open(&killed, AbsoluteConsistency).unwrap_err().kind(), ErrorKind::Corruption, "{from}");
+        assert_like_rocksdb("a torn record before zeros", &killed, &open(&killed, PointInTime));
+    }
+    // What stands behind zeros is not taken for what comes next.
+    let mut holed = bytes.clone();
+    holed[32 << 10..64 << 10].fill(0);
+    fs::write(wal, &holed).unwrap();
+    let got = keys(&open(&killed, PointInTime));
+    assert!(got.len() < 12 && got == prefix(got.len() as u32), "{}", got.len());
+    drop(db);
+    assert_eq!(wals(&path).iter().map(|w| fs::metadata(w).unwrap().len()).max(), Some(len as u64), "cut at the end");
+}
+
+#[test]
+fn a_wal_is_no_longer_than_its_contents_where_that_could_be_damage_or_nobody_wants_it() {
+    let mut off = options(RecoveryMode::PointInTime);
+    off.set_allow_fallocate(false);
+    let modes = [RecoveryMode::TolerateCorruptedTailRecords, RecoveryMode::AbsoluteConsistency];
+    for options in modes.map(options).into_iter().chain([off]) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&options, dir.path()).unwrap();
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        for n in 0..3 {
+            db.put_opt(key(n), value(n), &synced).unwrap();
+        }
+        let (bytes, len) = only_wal(&db);
+        assert_eq!(bytes.len(), len);
+    }
+}
+
 #[test]
 fn a_record_damaged_in_the_middle() {
     let (_keep, path) = with_one_wal();

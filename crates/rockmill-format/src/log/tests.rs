@@ -214,11 +214,44 @@ fn zeros_allocated_ahead_are_a_clean_end() {
                 }
             }
         }
-        // Zeros in a fragmented record are damage.
-        let long = vec![vec![9; BLOCK_SIZE + 100]];
-        let mut torn = encode(&long, recyclable);
+        // A record that was cut off there is a cut tail.
+        let mut torn = encode(&[vec![9; BLOCK_SIZE + 100]], recyclable);
         torn[BLOCK_SIZE..].fill(0);
-        assert_eq!(kinds(&torn), [DamageKind::BrokenRecord]);
+        assert_eq!(kinds(&torn), [DamageKind::CutTail]);
+    }
+}
+
+#[test]
+fn a_log_that_goes_on_behind_zeros_is_damaged() {
+    for recyclable in [false, true] {
+        // Three blocks, and of the second one what begins a record, or the rest of one, reads as zeros.
+        let short = vec![vec![1; 100], vec![2; BLOCK_SIZE - 300], vec![3; BLOCK_SIZE + 500], vec![4; 100]];
+        let whole = encode(&short, recyclable);
+        let header = if recyclable { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
+        let third = 2 * header + 100 + BLOCK_SIZE - 300;
+        for from in [third, BLOCK_SIZE] {
+            let mut holed = whole.clone();
+            holed[from..2 * BLOCK_SIZE].fill(0);
+            assert_eq!(kinds(&holed)[0], DamageKind::BrokenRecord, "{recyclable} {from}");
+            assert_eq!(recover(&holed, PointInTime), (short[..2].to_vec(), RecoveryAction::Stop { hole: true }));
+            let (kept, _) = recover(&holed, SkipAnyCorruptedRecords);
+            assert_eq!(kept, [short[0].clone(), short[1].clone(), short[3].clone()]);
+        }
+    }
+}
+
+#[test]
+fn the_padding_of_a_block_with_long_headers_is_no_space_ahead() {
+    // 7 to 10 bytes are left: as many as a short header has, and not enough for a long one.
+    for left in HEADER_LEN..RECYCLABLE_HEADER_LEN {
+        let records = [vec![1; BLOCK_SIZE - RECYCLABLE_HEADER_LEN - left], vec![2; 50]];
+        let bytes = encode(&records, true);
+        assert_eq!(bytes.len(), BLOCK_SIZE + RECYCLABLE_HEADER_LEN + 50);
+        assert_eq!(recover(&bytes, AbsoluteConsistency).0, records, "{left} bytes left");
+        let mut reader = LogReader::new(&bytes[..], LOG);
+        let mut record = Vec::new();
+        while let LogEvent::Record { .. } = reader.next_record(&mut record).unwrap() {}
+        assert_eq!(reader.zeros_at(), None, "{left} bytes left");
     }
 }
 

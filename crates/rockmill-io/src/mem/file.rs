@@ -12,6 +12,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What a file is made longer by at once at most.
+const EXTEND_MOST: u64 = 72 << 10;
+
 /// What all open files have.
 #[derive(Debug)]
 pub(super) struct Handle {
@@ -76,6 +79,18 @@ impl Handle {
         }
         self.shared.live.write().commit(Event::Data(self.id, DataOp::SetLen(len)));
         Ok(())
+    }
+
+    /// Makes the file at least so long, with zeros at its end; false where there is no room.
+    fn extend(&self, len: u64) -> bool {
+        let mut live = self.shared.live.write();
+        let now = live.tree.file(self.id).map_or(0, |file| file.current.len() as u64);
+        let more = len.saturating_sub(now);
+        let fits = live.room_for(self.id, now, more as usize) as u64 == more;
+        if fits && more > 0 {
+            live.commit(Event::Data(self.id, DataOp::SetLen(len)));
+        }
+        fits
     }
 
     /// Makes contents and length durable.
@@ -222,7 +237,11 @@ pub(super) struct MemWritableFile {
     /// Bytes of the buffer that the file has already; not 0 only for a direct file.
     flushed: usize,
     padded: bool,
-    recycled: bool,
+    /// There may be bytes behind the end that closing must cut: an earlier file's, or zeros.
+    has_tail: bool,
+    /// The file is made longer than its contents in steps of so many bytes; 0: it is not.
+    extend_step: u64,
+    extended_to: u64,
     unsynced: bool,
     closed: bool,
     writes: u64,
@@ -240,7 +259,9 @@ impl MemWritableFile {
             buffer_offset: 0,
             flushed: 0,
             padded: false,
-            recycled,
+            has_tail: recycled,
+            extend_step: 0,
+            extended_to: 0,
             unsynced: true,
             closed: false,
             writes: 0,
@@ -264,6 +285,7 @@ impl MemWritableFile {
         data.resize(to, 0);
         self.unsynced = true;
         self.writes += 1;
+        self.extend(self.buffer_offset + to as u64);
         let mut done = 0;
         while done < to {
             // A short write is gone on with, as behind a system call.
@@ -276,6 +298,17 @@ impl MemWritableFile {
         self.flushed = self.buffer.len();
         self.padded = to != end;
         Ok(())
+    }
+
+    /// Makes the file longer for a write that ends at `end`, if that was asked for and there is room.
+    fn extend(&mut self, end: u64) {
+        if self.extend_step > 0 && end > self.extended_to {
+            self.extended_to = end.next_multiple_of(self.extend_step);
+            match self.handle.extend(self.extended_to) {
+                true => self.has_tail = true,
+                false => self.extend_step = 0,
+            }
+        }
     }
 
     fn gather(&mut self, mut data: &[u8]) -> io::Result<()> {
@@ -324,7 +357,7 @@ impl MemWritableFile {
             return Ok(());
         }
         self.write_out(&[])?;
-        if self.padded || self.recycled {
+        if self.padded || self.has_tail {
             self.cut()?;
         }
         self.closed = true;
@@ -366,6 +399,11 @@ impl WritableFile for MemWritableFile {
         self.check()?;
         let result = self.flush_and_sync();
         self.failure.note(result)
+    }
+
+    fn extend_ahead(&mut self, step: u64) {
+        // More than a block of a log, so that readers meet whole blocks of zeros, and not more than a test can pay for.
+        self.extend_step = if self.direct { 0 } else { step.min(EXTEND_MOST) };
     }
 
     fn close(&mut self) -> io::Result<()> {

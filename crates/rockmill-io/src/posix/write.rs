@@ -27,6 +27,8 @@ pub(super) struct Output {
     write_backs: u64,
     preallocate: u64,
     preallocated_to: u64,
+    /// What is reserved is part of the file's length.
+    extends: bool,
     /// True when there may be bytes or blocks behind the end that closing must cut.
     has_tail: bool,
 }
@@ -42,6 +44,7 @@ impl Output {
             write_backs: 0,
             preallocate: options.preallocate,
             preallocated_to: 0,
+            extends: false,
             has_tail: recycled,
         }
     }
@@ -57,6 +60,11 @@ impl Output {
     #[cold]
     pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> io::Error {
         path_error(operation, &self.path, cause)
+    }
+
+    /// From here on reserves space in steps of so many bytes, and makes the file as long.
+    fn extend_ahead(&mut self, step: u64) {
+        (self.preallocate, self.extends) = (step, true);
     }
 
     /// Reserves space for a write that ends at `end`; with `extend` the file becomes as long as what is reserved.
@@ -207,7 +215,7 @@ impl BufferedWriter {
         if total == 0 {
             return Ok(());
         }
-        self.out.reserve(self.written + total as u64, false);
+        self.out.reserve(self.written + total as u64, self.out.extends);
         self.unsynced = true;
         let mut file = self.out.file()?;
         let mut done = 0;
@@ -287,6 +295,10 @@ impl WritableFile for BufferedWriter {
         self.check()?;
         let result = self.flush_and_sync();
         self.failure.note(result)
+    }
+
+    fn extend_ahead(&mut self, step: u64) {
+        self.out.extend_ahead(step);
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -509,6 +509,7 @@ fn open_table(
     let number = created.next_number()?;
     let path = host.output_path(number);
     let largest = match plan.file_size_max {
+        _ if !means.db.allow_fallocate => 0,
         u64::MAX if plan.bytes_expected < PREALLOCATE_MIN => 0,
         u64::MAX => plan.bytes_expected,
         max => max,

@@ -174,7 +174,6 @@ const DB: &[(&str, Meaning)] = &[
     ("access_hint_on_compaction_start", Retired),
     ("allow_2pc", NoEffect("false", "there are no transactions")),
     ("allow_data_in_errors", NoEffect("false", "errors name keys")),
-    ("allow_fallocate", NoEffect("true", "space for large tables is always reserved ahead")),
     ("allow_mmap_reads", NoEffect("false", "files are read, never mapped")),
     ("allow_mmap_writes", NoEffect("false", "files are written, never mapped")),
     ("allow_os_buffer", Retired),

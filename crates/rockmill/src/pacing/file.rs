@@ -119,6 +119,10 @@ impl WritableFile for PacedFile {
         self.inner.poll_sync()
     }
 
+    fn extend_ahead(&mut self, step: u64) {
+        self.inner.extend_ahead(step);
+    }
+
     fn close(&mut self) -> io::Result<()> {
         self.charge_rest();
         self.inner.close()

@@ -93,6 +93,10 @@ impl WritableFile for MeasuredFile {
         done
     }
 
+    fn extend_ahead(&mut self, step: u64) {
+        self.file.extend_ahead(step);
+    }
+
     fn close(&mut self) -> io::Result<()> {
         self.write(|f| f.close())
     }

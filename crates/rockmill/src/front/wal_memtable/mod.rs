@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::batch::BatchRep;
+use rockmill_format::log::RecoveryMode;
 use rockmill_format::{SequenceNumber, filename};
 use rockmill_io::{Clock, FileSystem, WriteOptions};
 
@@ -53,6 +54,8 @@ pub(crate) struct WalMemtable {
     dir: PathBuf,
     /// Records gather in memory until a flush of the log (`manual_wal_flush`).
     gathers: bool,
+    /// Logs may be longer than their contents, with zeros behind them.
+    extends: bool,
     /// A log that is left says which one comes after it.
     chained: bool,
     retention: Retention,
@@ -60,6 +63,11 @@ pub(crate) struct WalMemtable {
     memory: FrontMemory,
     /// Something was written without the log since the last flush of everything.
     unlogged: AtomicBool,
+}
+
+/// True for the modes in which a log may end in part of a record, whatever stands behind that.
+fn takes_torn_ends(mode: RecoveryMode) -> bool {
+    matches!(mode, RecoveryMode::PointInTime | RecoveryMode::SkipAnyCorruptedRecords)
 }
 
 /// The log in use, for the write leader.
@@ -117,6 +125,7 @@ impl WalMemtable {
             clock: Arc::clone(&options.clock),
             dir: wal_dir_of(options, path),
             gathers: options.manual_wal_flush,
+            extends: options.allow_fallocate && takes_torn_ends(options.wal_recovery_mode),
             chained: misses_logs(options, path),
             retention: Retention::of(options),
             wal: Wal::default(),
@@ -185,10 +194,13 @@ impl WalMemtable {
         &self.memory
     }
 
-    /// No space is reserved ahead, as RocksDB does. On ext4 it saves extents (1 instead of 9 for 60 MB next to another
-    /// file) and an eighth of the sectors of synced writes, but no write and no flush of the device: each append makes
-    /// the file longer, which is journaled either way. It would cost three calls for each log, and space beyond what
-    /// logs may have until they are closed.
+    /// A log that is synced is made longer ahead of its contents ([`WalWriter::sync`]). Space that is only reserved, as
+    /// RocksDB does, saves extents on ext4 (1 instead of 9 for 60 MB next to another file) and an eighth of the sectors
+    /// of synced writes, but no write and no flush of the device: each append makes the file longer, which is journaled.
+    ///
+    /// Not so where the next opening, maybe RocksDB's, takes anything but a whole record at a log's end for damage: a
+    /// record that a power cut tore is followed by zeros then. And not where values stay in the log, whose length is
+    /// counted against the fast device's capacity.
     ///
     /// A failure leaves nothing: neither the new file, which no record names, nor the one that was to be used again,
     /// which nobody would take for a log to come any more.
@@ -199,7 +211,11 @@ impl WalMemtable {
             buffer_size: live.writable_file_max_buffer_size,
             ..WriteOptions::default()
         };
-        let kind = WalKind { recyclable: self.retention.recycles(), gathers: self.gathers };
+        let kind = WalKind {
+            recyclable: self.retention.recycles(),
+            gathers: self.gathers,
+            extends: self.extends && self.memory.index().is_none(),
+        };
         let made = WalWriter::create(&self.fs, &self.dir, number, options, recycle, kind).and_then(|mut log| {
             if self.memory.index().is_some() {
                 // An orphan is removed at the next open.

@@ -33,6 +33,8 @@ pub(crate) struct WalWriter {
     gathers: bool,
     /// The file may be used again: its records have the long headers.
     recyclable: bool,
+    /// The file is made longer than its contents once somebody wants records durable.
+    extends: bool,
     /// A call on the file failed: it takes no more.
     failed: bool,
     /// Length up to the last record that was acknowledged, in bytes.
@@ -54,7 +56,17 @@ pub(crate) struct WalKind {
     pub recyclable: bool,
     /// Records gather in the file's buffer until `flush`.
     pub gathers: bool,
+    /// The file may be longer than its contents, with zeros behind them.
+    pub extends: bool,
 }
+
+/// How far ahead a log is made longer.
+///
+/// Synced appends of 140 bytes to a file of ext4 on a virtual NVMe disk take 128 us if each makes the file longer, 88 us
+/// if one in so many bytes does, 26 November 2026; of 1,100 bytes 212 and 88 us, of 12,000 bytes 176 and 171 us, since
+/// space that is written for the first time is journaled then, too. 256 KiB gave as much with small records, 4 MiB no
+/// more with large ones.
+const EXTEND_STEP: u64 = 1 << 20;
 
 /// The first record of a WAL that follows on another: a write batch without updates whose log data names the WAL
 /// before and the sequence number where that one ends.
@@ -172,6 +184,7 @@ impl WalWriter {
             buffer,
             unsynced: false,
             gathers: kind.gathers,
+            extends: kind.extends,
             recyclable: kind.recyclable,
             merged: None,
             failed: false,
@@ -280,6 +293,10 @@ impl WalWriter {
         }
         self.file.sync().map_err(|e| self.failure("sync", &e))?;
         self.unsynced = false;
+        // Most likely not the last time. A log that nobody syncs needs none of this.
+        if std::mem::take(&mut self.extends) {
+            self.file.extend_ahead(EXTEND_STEP);
+        }
         Ok(())
     }
 
@@ -468,7 +485,7 @@ mod tests {
         let fs: Arc<dyn FileSystem> = Arc::new(mem.clone());
         fs.create_dir(Path::new("/db"), true).expect("a directory");
         let wal = Wal::default();
-        let kind = WalKind { recyclable: false, gathers: false };
+        let kind = WalKind { recyclable: false, gathers: false, extends: false };
         for number in [1, 2] {
             let log = WalWriter::create(&fs, Path::new("/db"), number, WriteOptions::default(), None, kind);
             wal.leave(log.expect("a log"));
