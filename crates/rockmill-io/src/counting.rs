@@ -1,7 +1,7 @@
 //! A file system that counts what goes through it, for statistics.
 
 use crate::fs::{
-    Access, AccessPattern, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
+    Access, AccessPattern, Ahead, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
     WritableFile, WriteOptions,
 };
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchObserver, BatchProbe, DeviceFacts};
@@ -518,8 +518,8 @@ impl WritableFile for CountingWritableFile {
         result
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        self.inner.extend_ahead(step);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.inner.extend_ahead(how);
     }
 
     fn close(&mut self) -> io::Result<()> {

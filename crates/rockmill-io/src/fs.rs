@@ -32,6 +32,18 @@ pub struct WriteOptions {
     pub mode_max: Option<u32>,
 }
 
+/// How a file is made longer ahead of what is appended: [`WritableFile::extend_ahead`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ahead {
+    /// It is not.
+    #[default]
+    No,
+    /// Space is allocated, in steps of so many bytes. The first write to a block of it is journaled.
+    Allocated(u64),
+    /// So many bytes of zeros are written behind an append that ends where none are: nothing is left to be journaled.
+    Zeros(u64),
+}
+
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
@@ -420,12 +432,12 @@ pub trait WritableFile: Send + Debug {
     fn poll_sync(&mut self) -> io::Result<bool> {
         Ok(true)
     }
-    /// From here on makes the file longer than what is appended, in steps of so many bytes, where the file system can.
+    /// From here on makes the file longer than what is appended, where the file system can; [`Ahead::No`]: no more.
     ///
     /// A sync then has no new length to make durable, which on a file system with a journal takes about as long again
     /// as the data. Behind what was appended zeros are read, until [`close`](Self::close) cuts them, and after a crash.
     /// Nothing happens where there is no room or no such call.
-    fn extend_ahead(&mut self, _step: u64) {}
+    fn extend_ahead(&mut self, _how: Ahead) {}
     /// Flushes, cuts preallocated or recycled space behind the end, and closes. Not durable without `sync` before.
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.

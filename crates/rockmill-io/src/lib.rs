@@ -21,8 +21,8 @@ pub mod throttle;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};
 pub use fs::{
-    Access, AccessPattern, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile,
-    View, WritableFile, WriteOptions,
+    Access, AccessPattern, Ahead, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile,
+    SequentialFile, View, WritableFile, WriteOptions,
 };
 pub use mem::{CrashMode, MemFileSystem};
 pub use op::{Fault, Op, OpKind};

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::fs::{
-    Access, AccessPattern, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
+    Access, AccessPattern, Ahead, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
     WritableFile, WriteOptions,
 };
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
@@ -468,8 +468,8 @@ impl WritableFile for ThrottledWritableFile {
         Ok(())
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        self.inner.extend_ahead(step);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.inner.extend_ahead(how);
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! What only the real file system has: locks between processes, the number of system calls, reserved space, full disks.
 
-use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, WriteOptions};
+use rockmill_io::{Ahead, CountingFileSystem, FileSystem, PosixFileSystem, WriteOptions};
 use rockmill_skip::{Needs, skip};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -164,7 +164,7 @@ fn a_file_is_made_longer_ahead_until_it_is_closed() {
     file.append_and_flush(&[1; 100]).unwrap();
     file.sync().unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 100, "nobody asked yet");
-    file.extend_ahead(1 << 20);
+    file.extend_ahead(Ahead::Allocated(1 << 20));
     file.append_and_flush(&[2; 100]).unwrap();
     if std::fs::metadata(&path).unwrap().len() == 200 {
         let missing = Needs::Reserve.because("this file system does not reserve space");
@@ -180,8 +180,20 @@ fn a_file_is_made_longer_ahead_until_it_is_closed() {
     assert_eq!(file.len(), 200 + (1 << 20), "what was appended counts");
     file.sync().unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20, "the next step");
+    // Zeros are there until they are used up, whatever is allocated.
+    file.extend_ahead(Ahead::Zeros(64 << 10));
+    file.append_and_flush(&[3; 1 << 20]).unwrap();
+    let end = 200 + (2 << 20);
+    for _ in 0..3 {
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), end + (64 << 10));
+        file.append_and_flush(&[4; 10_000]).unwrap();
+    }
+    file.extend_ahead(Ahead::No);
+    file.append_and_flush(&[4; 70_000]).unwrap();
+    let read = FS.read_to_vec(&path).unwrap();
+    assert!(read.len() as u64 == end + 100_000 && read[end as usize..].iter().all(|&b| b == 4));
     file.close().unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), 200 + (1 << 20));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), end + 100_000);
 }
 
 #[test]

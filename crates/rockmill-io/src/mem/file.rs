@@ -4,7 +4,7 @@ use super::Shared;
 use super::tree::{DataOp, Event, Id, errno};
 use crate::aligned::{align_down, align_up};
 use crate::error::{FirstFailure, path_error};
-use crate::fs::{RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
+use crate::fs::{Ahead, RandomAccessFile, SequentialFile, WritableFile, WriteOptions};
 use crate::op::{Fault, OpKind};
 use crate::ring::{BatchIo, BatchLimits};
 use std::borrow::Cow;
@@ -12,7 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a file is made longer by at once at most.
+/// What a file is made longer by at once at most: more than a block of a log, so that readers meet whole blocks of
+/// zeros, and not more than a test can pay for.
 const EXTEND_MOST: u64 = 72 << 10;
 
 /// What all open files have.
@@ -81,16 +82,23 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes the file at least so long, with zeros at its end; false where there is no room.
-    fn extend(&self, len: u64) -> bool {
+    /// Makes the file at least so long; with `zeros` writes them from there on. False where there is no room.
+    fn extend(&self, len: u64, zeros: Option<u64>) -> bool {
         let mut live = self.shared.live.write();
         let now = live.tree.file(self.id).map_or(0, |file| file.current.len() as u64);
         let more = len.saturating_sub(now);
-        let fits = live.room_for(self.id, now, more as usize) as u64 == more;
-        if fits && more > 0 {
-            live.commit(Event::Data(self.id, DataOp::SetLen(len)));
+        if (live.room_for(self.id, now, more as usize) as u64) < more {
+            return false;
         }
-        fits
+        match zeros {
+            Some(offset) => {
+                let data = Arc::from(vec![0; (len - offset) as usize]);
+                live.commit(Event::Data(self.id, DataOp::Write { offset, data }));
+            }
+            None if more > 0 => live.commit(Event::Data(self.id, DataOp::SetLen(len))),
+            None => {}
+        }
+        true
     }
 
     /// Makes contents and length durable.
@@ -239,8 +247,7 @@ pub(super) struct MemWritableFile {
     padded: bool,
     /// There may be bytes behind the end that closing must cut: an earlier file's, or zeros.
     has_tail: bool,
-    /// The file is made longer than its contents in steps of so many bytes; 0: it is not.
-    extend_step: u64,
+    ahead: Ahead,
     extended_to: u64,
     unsynced: bool,
     closed: bool,
@@ -250,6 +257,7 @@ pub(super) struct MemWritableFile {
 
 impl MemWritableFile {
     pub(super) fn new(handle: Handle, options: &WriteOptions, recycled: bool) -> Self {
+        let there = if recycled { handle.len() } else { 0 };
         let wanted = if options.buffer_size == 0 { 1 << 20 } else { options.buffer_size };
         Self {
             handle,
@@ -260,8 +268,8 @@ impl MemWritableFile {
             flushed: 0,
             padded: false,
             has_tail: recycled,
-            extend_step: 0,
-            extended_to: 0,
+            ahead: Ahead::No,
+            extended_to: there,
             unsynced: true,
             closed: false,
             writes: 0,
@@ -302,12 +310,17 @@ impl MemWritableFile {
 
     /// Makes the file longer for a write that ends at `end`, if that was asked for and there is room.
     fn extend(&mut self, end: u64) {
-        if self.extend_step > 0 && end > self.extended_to {
-            self.extended_to = end.next_multiple_of(self.extend_step);
-            match self.handle.extend(self.extended_to) {
-                true => self.has_tail = true,
-                false => self.extend_step = 0,
-            }
+        if end <= self.extended_to {
+            return;
+        }
+        let (to, zeros) = match self.ahead {
+            Ahead::No => return,
+            Ahead::Allocated(step) => (end.next_multiple_of(step.min(EXTEND_MOST)), None),
+            Ahead::Zeros(more) => (end + more.min(EXTEND_MOST), Some(end)),
+        };
+        match self.handle.extend(to, zeros) {
+            true => (self.has_tail, self.extended_to) = (true, to),
+            false => self.ahead = Ahead::No,
         }
     }
 
@@ -401,9 +414,8 @@ impl WritableFile for MemWritableFile {
         self.failure.note(result)
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        // More than a block of a log, so that readers meet whole blocks of zeros, and not more than a test can pay for.
-        self.extend_step = if self.direct { 0 } else { step.min(EXTEND_MOST) };
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.ahead = if self.direct { Ahead::No } else { how };
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -3,10 +3,10 @@
 
 use super::sys;
 use crate::error::{FirstFailure, path_error};
-use crate::fs::{WritableFile, WriteOptions};
+use crate::fs::{Ahead, WritableFile, WriteOptions};
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 /// Gathered before a write when the options name no size.
@@ -14,6 +14,9 @@ pub(super) const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
 
 /// The end of the file that write-back leaves alone: a page still being filled would be written twice.
 const WRITEBACK_LAG: u64 = 1 << 20;
+
+/// What is written ahead at most at once.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An open file and what was asked of the kernel for it.
 #[derive(Debug)]
@@ -27,14 +30,17 @@ pub(super) struct Output {
     write_backs: u64,
     preallocate: u64,
     preallocated_to: u64,
-    /// What is reserved is part of the file's length.
-    extends: bool,
+    ahead: Ahead,
+    /// Zeros are written up to here.
+    zeros_to: u64,
     /// True when there may be bytes or blocks behind the end that closing must cut.
     has_tail: bool,
 }
 
 impl Output {
     pub(super) fn new(file: File, path: PathBuf, options: &WriteOptions, recycled: bool) -> Self {
+        // So much is there, whatever it holds.
+        let there = if recycled { file.metadata().map_or(0, |meta| meta.len()) } else { 0 };
         Self {
             file: Some(file),
             path,
@@ -44,7 +50,8 @@ impl Output {
             write_backs: 0,
             preallocate: options.preallocate,
             preallocated_to: 0,
-            extends: false,
+            ahead: Ahead::No,
+            zeros_to: there,
             has_tail: recycled,
         }
     }
@@ -62,9 +69,32 @@ impl Output {
         path_error(operation, &self.path, cause)
     }
 
-    /// From here on reserves space in steps of so many bytes, and makes the file as long.
-    fn extend_ahead(&mut self, step: u64) {
-        (self.preallocate, self.extends) = (step, true);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.ahead = how;
+        match how {
+            Ahead::Allocated(step) => self.preallocate = step,
+            Ahead::Zeros(_) | Ahead::No => self.preallocate = 0,
+        }
+    }
+
+    /// Makes the file longer for an append that ends at `end`, as far as was asked for. Failures are left to the append
+    /// itself, which needs less.
+    fn make_room(&mut self, end: u64) {
+        match self.ahead {
+            Ahead::No => self.try_reserve(end, false),
+            Ahead::Allocated(_) => self.try_reserve(end, true),
+            Ahead::Zeros(more) if end > self.zeros_to => {
+                let zeros = &ZEROS[..ZEROS.len().min(more as usize)];
+                let Some(file) = &self.file else { return };
+                self.has_tail = true;
+                match file.write_at(zeros, end) {
+                    Ok(n) => self.zeros_to = end + n as u64,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => self.ahead = Ahead::No,
+                }
+            }
+            Ahead::Zeros(_) => {}
+        }
     }
 
     /// Reserves space for a write that ends at `end`; with `extend` the file becomes as long as what is reserved.
@@ -215,7 +245,7 @@ impl BufferedWriter {
         if total == 0 {
             return Ok(());
         }
-        self.out.reserve(self.written + total as u64, self.out.extends);
+        self.out.make_room(self.written + total as u64);
         self.unsynced = true;
         let mut file = self.out.file()?;
         let mut done = 0;
@@ -297,8 +327,8 @@ impl WritableFile for BufferedWriter {
         self.failure.note(result)
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        self.out.extend_ahead(step);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.out.extend_ahead(how);
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
-use rockmill_io::WritableFile;
+use rockmill_io::{Ahead, WritableFile};
 
 use super::flush_priority::{FlushPriority, STEP};
 use super::read_protection::{DeviceShare, PIECE};
@@ -119,8 +119,8 @@ impl WritableFile for PacedFile {
         self.inner.poll_sync()
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        self.inner.extend_ahead(step);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.inner.extend_ahead(how);
     }
 
     fn close(&mut self) -> io::Result<()> {

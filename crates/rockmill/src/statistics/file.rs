@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use rockmill_io::WritableFile;
+use rockmill_io::{Ahead, WritableFile};
 
 use super::{Histogram, Statistics};
 use crate::perf_context::now_nanos;
@@ -93,8 +93,8 @@ impl WritableFile for MeasuredFile {
         done
     }
 
-    fn extend_ahead(&mut self, step: u64) {
-        self.file.extend_ahead(step);
+    fn extend_ahead(&mut self, how: Ahead) {
+        self.file.extend_ahead(how);
     }
 
     fn close(&mut self) -> io::Result<()> {
