@@ -268,7 +268,7 @@ impl DbInner {
     #[cold]
     fn take_back_records(&self, size: u64) {
         let Some((size, cut)) = self.front.take_back(size) else { return };
-        self.state.lock().logs.cut_newest(size);
+        self.state.lock().logs_mut().cut_newest(size);
         if let Err(e) = cut {
             log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
         }
@@ -308,7 +308,7 @@ impl DbInner {
         }
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
-            let failed = self.state.lock().errors.of_writes().cloned();
+            let failed = self.state.lock().errors().of_writes().cloned();
             return Err(failed.unwrap_or_else(Error::closing));
         };
         let n = if members.is_empty() && own.sequence() == first {
