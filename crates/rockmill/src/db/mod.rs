@@ -102,7 +102,6 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
 use crate::db::read::Readers;
-use crate::db::report::running::RunningJobs;
 use crate::db::report::stats::InternalStats;
 use crate::db::write::Writers;
 use crate::pacing::Pacing;
@@ -144,7 +143,6 @@ pub(crate) struct DbInner {
     shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
     pacing: Pacing,
-    running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
     stats: InternalStats,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::table_paths::{self, purge_of};
-use crate::db::{CfState, Db, DbInner, FamilyContext, State};
+use crate::db::catalog::{Catalog, CfMap};
+use crate::db::{CfState, Db, FamilyContext, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
@@ -102,7 +102,7 @@ impl Db {
         let handle = ColumnFamily { data: Arc::clone(c.cf()) };
         let mut state = db.state.lock();
         state.insert_family(c);
-        db.publish_cfs(&state);
+        db.catalog.publish(&state);
         db.writers.in_flight().raise_visible(last_sequence);
         db.update_pressure(&state);
         drop(state);
@@ -146,7 +146,7 @@ impl Db {
         let mut state = db.state.lock();
         state.logs_mut().raise_bound(bound);
         state.drop_family(cf.id());
-        db.publish_cfs(&state);
+        db.catalog.publish(&state);
         db.update_pressure(&state);
         drop((state, manifest, alone));
         db.job_finished.notify_all();
@@ -161,16 +161,16 @@ impl Db {
     }
 }
 
-impl DbInner {
+impl Catalog {
     /// Makes the column families of `state` the ones that readers and writers find.
-    pub(crate) fn publish_cfs(&self, state: &State) {
+    pub fn publish(&self, state: &State) {
         let mut map = CfMap::default();
         for c in state.families() {
             let handle = ColumnFamily { data: Arc::clone(c.cf()) };
             map.by_name.insert(c.cf().name.clone(), handle.clone());
             map.by_id.insert(c.cf().id, handle);
         }
-        self.catalog.families.store(Arc::new(map));
+        self.families.store(Arc::new(map));
     }
 }
 

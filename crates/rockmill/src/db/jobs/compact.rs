@@ -184,7 +184,7 @@ impl DbInner {
         host.dir = cf.dirs().of(compaction.output_path).to_owned();
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
         host.means.device_share = self.device_share(&awaited);
-        let _running = self.runs_compaction(cf, job, compaction, &host.events.progress);
+        let _running = self.reporting.running().compaction(cf, job, compaction, &host.events.progress);
         let output = job::run(&JobSpec::of_compaction(compaction, &family, job, &host.means)?, &host)?;
         self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();

@@ -201,9 +201,9 @@ fn keep_worse(place: &mut Option<BackgroundError>, new: &BackgroundError) {
     }
 }
 
-/// What listeners are told; called without a lock.
 impl DbInner {
-    /// A recovery begins; false if it is to begin by itself and a listener is against it.
+    /// A recovery begins, and listeners are told, with no lock held; false if it is to begin by itself and one of them
+    /// is against it.
     fn recovery_begins(&self, before: &BackgroundError) -> bool {
         log_info!(self.log, "recovery from a background error begins: {}", before.error);
         let wanted = AtomicBool::new(true);
@@ -213,6 +213,7 @@ impl DbInner {
         wanted.into_inner()
     }
 
+    /// Tells of its end, with no lock held.
     fn recovery_ended(&self, before: &BackgroundError, outcome: &Result<()>) {
         match outcome {
             Ok(()) => {
@@ -228,9 +229,7 @@ impl DbInner {
         self.notify(|l| l.on_error_recovery_end(&info));
         self.tell_waiting();
     }
-}
 
-impl DbInner {
     /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. The state
     /// lock must be free; the MANIFEST's may be held.
     pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {

@@ -241,7 +241,8 @@ impl DbInner {
             let mut host = self.job_host(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             host.events.deferred = pick.deferred.then(Arc::default);
             host.means.device_share = self.device_share(&pick.awaited);
-            let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &host.events.progress);
+            let (running, bytes) = (self.reporting.running(), part.runs.data_size());
+            let _running = running.flush(&part.cf, event.job, bytes, &host.events.progress);
             let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
             let waited = host.means.device_share.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);

@@ -154,7 +154,7 @@ impl Db {
         adjusted.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
-        db.publish_cfs(&db.state.lock());
+        db.catalog.publish(&db.state.lock());
         let _ = db.opened.following.secondary.set(Mutex::new(secondary));
         db.log_opened();
         db.log.write_out();

@@ -345,7 +345,7 @@ fn open_files(
         db.open_tables_to_read()?;
         let state = db.state.lock();
         state.families().for_each(CfState::publish);
-        db.publish_cfs(&state);
+        db.catalog.publish(&state);
         drop(state);
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
@@ -444,7 +444,7 @@ fn finish_open(
             c.publish();
         }
         db.update_threshold(&state);
-        db.publish_cfs(&state);
+        db.catalog.publish(&state);
         let bound = state.least_log_number().unwrap_or(wal_number);
         state.logs_mut().raise_bound(bound);
         db.snapshot_edits(&state)
@@ -601,11 +601,10 @@ pub(crate) fn assemble(
         files: Files::new(recovered.map_or(1, |r| r.next_file_number), purge),
         shutdown: Arc::new(AtomicBool::new(false)),
         pacing,
-        running_jobs: Default::default(),
         engines: Arc::default(),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
-        reporting: Reporting::new(options.db.clock.now_micros()),
+        reporting: Reporting::new(&options.db.clock),
     }))
 }
 

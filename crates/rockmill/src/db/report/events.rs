@@ -33,12 +33,6 @@ pub(crate) struct DeferredEvents {
     calls: Mutex<Vec<Call>>,
 }
 
-impl std::fmt::Debug for DeferredEvents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} calls", self.calls.lock().len())
-    }
-}
-
 /// A flush that runs.
 pub(crate) struct FlushEvent {
     pub job: u64,

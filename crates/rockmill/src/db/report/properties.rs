@@ -134,7 +134,9 @@ impl DbInner {
             }
             names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
             names::LIVE_SST_FILES_SIZE => bytes(),
-            names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
+            names::TOTAL_SST_FILES_SIZE => {
+                each_file(cf.live_versions().iter().flat_map(|v| v.files())).map(|f| f.size).sum()
+            }
             names::OBSOLETE_SST_FILES_SIZE => self.files.purge().bytes(),
             names::NUM_BLOB_FILES
             | names::TOTAL_BLOB_FILE_SIZE

@@ -82,7 +82,7 @@ impl DbInner {
         }
         let (name, version) = (c.cf().name.clone(), Arc::clone(c.version()));
         drop(state);
-        Some(text + &index_text(&version) + &self.running_text(&name))
+        Some(text + &index_text(&version) + &self.reporting.running.text(&name))
     }
 
     /// `rocksdb.stats` of every column family, for the info log.

@@ -374,6 +374,29 @@ impl DbInner {
             self.writers.leave_leader_work();
         }
     }
+
+    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
+    /// says first what it follows on.
+    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
+        self.check_takes_writes()?;
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = self.front.flush_log(sync, begin);
+        if sync && done.is_ok() {
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            statistics.add(Ticker::WalFileSynced, 1);
+        }
+        match &done {
+            Err(e) => self.set_background_error(
+                BackgroundErrorReason::WriteCallback,
+                if sync { "a sync of the WAL" } else { "a write to the WAL" },
+                e,
+            ),
+            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
+            Ok(()) => {}
+        }
+        done
+    }
 }
 
 /// What is current in a column family, without a count of who holds it.
@@ -405,29 +428,4 @@ fn check_write_options(options: &WriteOptions) -> Result<()> {
         return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
     }
     Ok(())
-}
-
-impl DbInner {
-    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
-    /// says first what it follows on.
-    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
-        self.check_takes_writes()?;
-        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
-        let began = statistics.start(clock);
-        let done = self.front.flush_log(sync, begin);
-        if sync && done.is_ok() {
-            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
-            statistics.add(Ticker::WalFileSynced, 1);
-        }
-        match &done {
-            Err(e) => self.set_background_error(
-                BackgroundErrorReason::WriteCallback,
-                if sync { "a sync of the WAL" } else { "a write to the WAL" },
-                e,
-            ),
-            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
-            Ok(()) => {}
-        }
-        done
-    }
 }
