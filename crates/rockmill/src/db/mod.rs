@@ -24,9 +24,10 @@
 //! what writers may do (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
 //!
 //! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Files`, `Writers`,
-//! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner`,
-//! `State` and `CfState` put them together. What is the whole database's stays in `DbInner`: its path, options, info
-//! log and counters, `shutdown`, and the two signals that go with the state lock, since every room waits for others.
+//! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner` puts
+//! them together, and `State` and `CfState` (`state.rs`) what the lock guards. What is the whole database's stays in
+//! `DbInner`: its path, options, info log and counters, `shutdown`, and the two signals that go with the state lock,
+//! since every room waits for others.
 //!
 //! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
 //! what becomes of them are in `front/`.
@@ -41,7 +42,7 @@
 //! | `options_turn` (`Catalog`) | a change of options or column families, until the OPTIONS file has it | yes |
 //! | write leadership (`Writers`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` (`Catalog`) | a change of the tree, until its edit is durable | the MANIFEST's |
-//! | `state` | any thread, briefly | never, once the database is open |
+//! | `state` (`State`) | any thread, briefly | never, once the database is open |
 //! | leaves: lists in `Readers` and `front`, `purge` and `new_tables` (`Files`), others | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
@@ -54,32 +55,27 @@ pub(crate) mod jobs;
 pub(crate) mod open;
 pub(crate) mod read;
 pub(crate) mod report;
+mod state;
 pub(crate) mod write;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_format::{InternalKeyComparator, SequenceNumber};
+use rockmill_format::SequenceNumber;
 
 use crate::compaction::EngineParts;
 use crate::db::catalog::Catalog;
-use crate::db::catalog::super_version::SuperVersion;
-use crate::db::catalog::table_paths::purge_of;
 use crate::db::files::Files;
-use crate::db::jobs::error_recovery::{Errors, Recovery};
-use crate::db::jobs::{FamilyJobs, Jobs};
+use crate::db::jobs::error_recovery::Recovery;
 use crate::db::report::Reporting;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener};
-use crate::front::{FamilyFront, Front, FrontMemory, Logs};
+use crate::front::Front;
 use crate::info_log::{InfoLog, log_error, log_info};
-use crate::options::{CfOptions, DbOptions};
-use crate::statistics::CountedOperator;
+use crate::options::DbOptions;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::JoinHandle;
-use crate::sync::{ArcSwap, Condvar, Mutex};
-use crate::version::{PurgeQueue, Version};
+use crate::sync::{Condvar, Mutex};
 
 pub use crate::db::catalog::column_family::{AsColumnFamilyRef, ColumnFamily};
 pub use crate::db::files::checkpoint::Checkpoint;
@@ -106,11 +102,10 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
 use crate::db::read::Readers;
-use crate::db::report::events::CfJobStats;
-use crate::db::report::running::RunningJobs;
 use crate::db::report::stats::InternalStats;
 use crate::db::write::Writers;
 use crate::pacing::Pacing;
+use state::{CfState, FamilyContext, State};
 
 /// An open database (`rocksdb::DB`). All methods take `&self` and may be called from any thread.
 ///
@@ -148,7 +143,6 @@ pub(crate) struct DbInner {
     shutdown: Arc<AtomicBool>,
     /// What slows writers, and what jobs and reads get of the device.
     pacing: Pacing,
-    running_jobs: RunningJobs,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
     stats: InternalStats,
@@ -156,109 +150,6 @@ pub(crate) struct DbInner {
     reporting: Reporting,
     /// What this opening is; last, because the directory stays locked until the rest is gone.
     opened: Opened,
-}
-
-/// What the database's lock guards.
-pub(crate) struct State {
-    cfs: BTreeMap<u32, CfState>,
-    /// Which WALs there are, and which may go.
-    logs: Logs,
-    /// The largest id that a column family got.
-    max_column_family: u32,
-    /// What failed in the background.
-    errors: Errors,
-    /// What runs in the background.
-    jobs: Jobs,
-}
-
-/// The mutable part of a column family.
-pub(crate) struct CfState {
-    cf: Arc<CfData>,
-    /// What is in no table, and its flush.
-    front: FamilyFront,
-    version: Arc<Version>,
-    /// What compactions have of it, and what is due.
-    jobs: FamilyJobs,
-    /// The last epoch number that a table got.
-    epoch: u64,
-    /// What they did, for reports.
-    job_stats: CfJobStats,
-}
-
-impl State {
-    /// The oldest WAL that holds data of any column family which is in no table.
-    pub fn oldest_log(&self) -> Option<u64> {
-        self.cfs.values().filter_map(|c| c.front.oldest_log()).min()
-    }
-
-    /// The least log number of the column families.
-    pub fn least_log_number(&self) -> Option<u64> {
-        self.cfs.values().map(|c| c.front.log_number()).min()
-    }
-}
-
-/// What a column family of a database shares with the others.
-pub(crate) struct FamilyContext<'a> {
-    memory: &'a FrontMemory,
-    db: &'a DbOptions,
-    path: &'a Path,
-    purge: &'a PurgeQueue,
-}
-
-impl<'a> FamilyContext<'a> {
-    /// In an open database.
-    pub fn of(db: &'a DbInner) -> Self {
-        Self { memory: db.front.memory(), db: &db.opts, path: &db.path, purge: db.files.purge() }
-    }
-}
-
-impl CfState {
-    /// Of a column family that is opened or made, with this version.
-    #[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
-    pub(crate) fn new(
-        id: u32,
-        name: String,
-        options: CfOptions,
-        cmp: InternalKeyComparator,
-        mut version: Version,
-        log_number: u64,
-        opening: u64,
-        FamilyContext { memory, db, path, purge }: FamilyContext<'_>,
-    ) -> Self {
-        let purge = purge_of(purge, Some(&options), db, path);
-        version.reserves_last_level = db.allow_ingest_behind;
-        let version = Arc::new(version);
-        let front = FamilyFront::new(&cmp, &options, memory, log_number);
-        let current = SuperVersion { front: front.view(), version: Arc::clone(&version) };
-        let jobs = FamilyJobs::new(&version, &options);
-        Self {
-            cf: Arc::new(CfData {
-                id,
-                name,
-                opening,
-                merge_operator: CountedOperator::wrap(options.merge_operator.as_ref(), db.statistics.as_ref(), true),
-                time_to_live: options.compaction_filter_factory.as_ref().and_then(|f| f.time_to_live.clone()),
-                options: ArcSwap::from_pointee(options),
-                cmp,
-                current: ArcSwap::from_pointee(current),
-                dropped: AtomicBool::new(false),
-                purge,
-                published: Default::default(),
-            }),
-            front,
-            // RocksDB keeps epoch 1 for files ingested behind.
-            epoch: version.largest_epoch().max(u64::from(version.reserves_last_level)),
-            version,
-            jobs,
-            job_stats: Default::default(),
-        }
-    }
-
-    /// An epoch number for a new table of L0: later ones have larger numbers.
-    fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
-        self.epoch
-    }
 }
 
 impl DbInner {
@@ -314,7 +205,7 @@ impl DbInner {
 
     /// Refuses what must not be done while the database takes no writes because of a background error.
     pub fn check_takes_writes(&self) -> Result<()> {
-        self.state.lock().errors.check_writes()
+        self.state.lock().errors().check_writes()
     }
 
     /// Whoever waits for room or for work looks again.
@@ -444,7 +335,7 @@ impl Db {
             }
         }
         self.stop_threads();
-        db.state.lock().cfs.values().for_each(|c| c.front.leave());
+        db.state.lock().families().for_each(|c| c.front().leave());
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
         if let Err(e) = db.front.close() {

@@ -1,6 +1,7 @@
 //! Which module of the store may use which: a module uses its own layer and those below, never one above. That holds
-//! for the rooms of `db/` too, but for what `db/mod.rs` declares: the structs that put the rooms together are all
-//! rooms' to use. What a room gets through them of a room above it is in a table. Memtables are the front's alone.
+//! for the rooms of `db/` too, but for what `db/mod.rs` and `db/state.rs` declare: the structs that put the rooms
+//! together are all rooms' to use. What a room gets through them of a room above it is in a table. Memtables are the
+//! front's alone.
 
 use std::collections::HashMap;
 

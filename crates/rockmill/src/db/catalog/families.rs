@@ -5,15 +5,14 @@ use std::sync::Arc;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
-use crate::db::catalog::CfMap;
 use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::table_paths::{self, purge_of};
-use crate::db::{CfState, Db, DbInner, FamilyContext, State};
+use crate::db::catalog::{Catalog, CfMap};
+use crate::db::{CfState, Db, FamilyContext, State};
 use crate::error::{Error, Result};
 use crate::info_log::log_info;
 use crate::options::check::{Adjusted, take_cf_options};
 use crate::options::{DEFAULT_COLUMN_FAMILY_NAME, Options};
-use crate::sync::atomic::Ordering;
 use crate::version::{Version, VersionBuilder};
 
 impl Db {
@@ -60,7 +59,7 @@ impl Db {
         let mut manifest = db.catalog.lock_manifest();
         let id = {
             let mut state = db.state.lock();
-            if state.cfs.values().any(|c| c.cf.name == name) {
+            if state.families().any(|c| c.cf().name == name) {
                 return Err(Error::invalid_argument(format!("column family {name:?} already exists")));
             }
             state.next_family_id()
@@ -100,10 +99,10 @@ impl Db {
         }
         let c =
             CfState::new(id, name.to_owned(), options, cmp, version, wal, db.opened.number(), FamilyContext::of(db));
-        let handle = ColumnFamily { data: Arc::clone(&c.cf) };
+        let handle = ColumnFamily { data: Arc::clone(c.cf()) };
         let mut state = db.state.lock();
-        state.cfs.insert(id, c);
-        db.publish_cfs(&state);
+        state.insert_family(c);
+        db.catalog.publish(&state);
         db.writers.in_flight().raise_visible(last_sequence);
         db.update_pressure(&state);
         drop(state);
@@ -145,15 +144,9 @@ impl Db {
             return Err(e);
         }
         let mut state = db.state.lock();
-        state.logs.raise_bound(bound);
-        cf.data.dropped.store(true, Ordering::Release);
-        if let Some(c) = state.cfs.remove(&cf.id()) {
-            for f in c.version.levels.iter().flatten() {
-                f.set_obsolete();
-            }
-            c.front.leave();
-        }
-        db.publish_cfs(&state);
+        state.logs_mut().raise_bound(bound);
+        state.drop_family(cf.id());
+        db.catalog.publish(&state);
         db.update_pressure(&state);
         drop((state, manifest, alone));
         db.job_finished.notify_all();
@@ -168,24 +161,16 @@ impl Db {
     }
 }
 
-impl State {
-    /// The id of a new column family: none is given twice.
-    pub(crate) fn next_family_id(&mut self) -> u32 {
-        self.max_column_family += 1;
-        self.max_column_family
-    }
-}
-
-impl DbInner {
+impl Catalog {
     /// Makes the column families of `state` the ones that readers and writers find.
-    pub(crate) fn publish_cfs(&self, state: &State) {
+    pub fn publish(&self, state: &State) {
         let mut map = CfMap::default();
-        for c in state.cfs.values() {
-            let handle = ColumnFamily { data: Arc::clone(&c.cf) };
-            map.by_name.insert(c.cf.name.clone(), handle.clone());
-            map.by_id.insert(c.cf.id, handle);
+        for c in state.families() {
+            let handle = ColumnFamily { data: Arc::clone(c.cf()) };
+            map.by_name.insert(c.cf().name.clone(), handle.clone());
+            map.by_id.insert(c.cf().id, handle);
         }
-        self.catalog.families.store(Arc::new(map));
+        self.families.store(Arc::new(map));
     }
 }
 

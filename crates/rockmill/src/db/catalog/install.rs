@@ -7,7 +7,6 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::catalog::super_version::SuperVersion;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::BackgroundErrorReason;
@@ -48,25 +47,6 @@ impl Drop for Writing<'_> {
     }
 }
 
-impl CfState {
-    /// Makes the present memtables and version what readers see.
-    pub fn publish(&self) {
-        let (front, version) = (self.front.view(), Arc::clone(&self.version));
-        self.cf.current.store(Arc::new(SuperVersion { front, version }));
-        self.cf.note_published(&self.version);
-    }
-}
-
-impl State {
-    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
-    pub fn log_bound(&self, changed: &[(u32, Option<u64>)]) -> u64 {
-        let unchanged = |id: &u32| changed.iter().all(|(other, _)| other != id);
-        let others = self.cfs.iter().filter(|(id, _)| unchanged(id)).filter_map(|(_, c)| c.front.oldest_log());
-        // What is written from now on goes to the WAL in use or a later one.
-        others.chain(changed.iter().filter_map(|(_, log)| *log)).chain([self.logs.newest()]).min().unwrap_or(0)
-    }
-}
-
 impl DbInner {
     /// Writes changes to the MANIFEST, then installs the new versions. Changes of several column families, at most one
     /// of each, are an atomic group there, which a recovery takes as a whole or not at all. A column family that was
@@ -103,17 +83,17 @@ impl DbInner {
         let (bases, bound): (Vec<Arc<Version>>, u64) = {
             let state = self.state.lock();
             if let [only] = &*changes
-                && !state.cfs.contains_key(&only.cf.id)
+                && state.family(only.cf.id).is_none()
             {
                 return Err(only.cf.dropped_error());
             }
-            changes.retain(|change| state.cfs.contains_key(&change.cf.id));
+            changes.retain(|change| state.family(change.cf.id).is_some());
             let flushed = changes.iter().filter(|change| change.edit.log_number.is_some());
             let flushed: Vec<_> = flushed.map(|change| (change.cf.id, change.edit.log_number)).collect();
             let bound = if flushed.is_empty() { 0 } else { state.log_bound(&flushed) };
-            let states = changes.iter().filter_map(|change| state.cfs.get(&change.cf.id));
-            let bases = states.map(|c| Arc::clone(&c.version)).collect();
-            (bases, if bound > state.logs.bound() { bound } else { 0 })
+            let states = changes.iter().filter_map(|change| state.family(change.cf.id));
+            let bases = states.map(|c| Arc::clone(c.version())).collect();
+            (bases, if bound > state.logs().bound() { bound } else { 0 })
         };
         if changes.is_empty() {
             return Ok(());
@@ -144,15 +124,14 @@ impl DbInner {
         self.write_edits(manifest.0, &mut edits, &new)?;
 
         let mut state = self.state.lock();
-        state.logs.raise_bound(bound);
+        state.logs_mut().raise_bound(bound);
         let ids: Vec<u32> = changes.iter().map(|change| change.cf.id).collect();
-        for ((change, base), version) in changes.into_iter().zip(&bases).zip(versions) {
+        for (change, version) in changes.into_iter().zip(versions) {
             let id = change.cf.id;
-            let c = state.cfs.get_mut(&id).ok_or_else(|| Error::corruption("column family vanished"))?;
-            mark_obsolete(base, &version);
-            c.version = version;
+            let c = state.family_mut(id).ok_or_else(|| Error::corruption("column family vanished"))?;
+            c.install(version);
             (change.install)(&mut state);
-            state.cfs.get(&id).into_iter().for_each(CfState::publish);
+            state.family(id).into_iter().for_each(CfState::publish);
         }
         // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
         ids.into_iter().for_each(|id| state.rescore(id));
@@ -265,28 +244,29 @@ impl DbInner {
     /// The same where column families, by their ids, have `new` versions.
     fn snapshot_edits_of(&self, state: &State, new: &[(u32, &Arc<Version>)]) -> Vec<VersionEdit> {
         let mut edits = vec![VersionEdit { db_id: Some(self.opened.db_id().to_owned()), ..VersionEdit::default() }];
-        for (&id, c) in &state.cfs {
+        for c in state.families() {
+            let id = c.cf().id;
             edits.push(VersionEdit {
                 column_family: id,
-                column_family_add: (id != 0).then(|| c.cf.name.clone()),
-                comparator: Some(c.cf.cmp.user_comparator().name().to_owned()),
+                column_family_add: (id != 0).then(|| c.cf().name.clone()),
+                comparator: Some(c.cf().cmp.user_comparator().name().to_owned()),
                 ..VersionEdit::default()
             });
-            let log_number = Some(c.front.log_number());
+            let log_number = Some(c.front().log_number());
             let mut files = VersionEdit { column_family: id, log_number, ..VersionEdit::default() };
             for (level, list) in version_of(c, new).levels.iter().enumerate() {
                 files.new_files.extend(list.iter().map(|f| (level as u32, f.entry.clone())));
             }
             files.compact_cursors =
-                c.jobs.running().round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
+                c.jobs().running().round_robin().map(|(level, key)| (level as u32, key.clone())).collect();
             edits.push(files);
         }
         edits.push(VersionEdit {
             prev_log_number: Some(0),
-            min_log_number_to_keep: Some(state.logs.bound()),
+            min_log_number_to_keep: Some(state.logs().bound()),
             next_file_number: Some(self.files.numbers().next()),
             last_sequence: Some(self.last_sequence()),
-            max_column_family: Some(state.max_column_family),
+            max_column_family: Some(state.max_column_family()),
             ..VersionEdit::default()
         });
         edits
@@ -294,27 +274,19 @@ impl DbInner {
 
     /// Notes from which oldest snapshot on another table at the bottom is due.
     pub fn update_threshold(&self, state: &State) {
-        let threshold = state.cfs.values().map(|c| c.jobs.threshold()).min();
+        let threshold = state.families().map(|c| c.jobs().threshold()).min();
         self.readers.snapshots().set_threshold(threshold.unwrap_or(SequenceNumber::MAX));
     }
 }
 
 /// The version that a column family has with `new` ones.
 fn version_of<'a>(c: &'a CfState, new: &[(u32, &'a Arc<Version>)]) -> &'a Version {
-    new.iter().find(|(id, _)| *id == c.cf.id).map_or(&c.version, |(_, version)| version)
+    new.iter().find(|(id, _)| *id == c.cf().id).map_or(c.version(), |(_, version)| version)
 }
 
 /// True when RocksDB refuses what there is with `new` versions.
 fn is_refused_by_rocksdb(state: &State, new: &[(u32, &Arc<Version>)]) -> bool {
-    state.cfs.values().any(|c| version_of(c, new).is_refused_by_rocksdb())
-}
-
-/// Marks the files that are in `old` and not in `new`, so that the last reference deletes them.
-fn mark_obsolete(old: &Version, new: &Version) {
-    let live: std::collections::HashSet<u64> = new.files().map(|f| f.number()).collect();
-    for f in old.files().filter(|f| !live.contains(&f.number())) {
-        f.set_obsolete();
-    }
+    state.families().any(|c| version_of(c, new).is_refused_by_rocksdb())
 }
 
 /// An edit that adds tables to a level.

@@ -72,8 +72,8 @@ impl DbInner {
     pub fn check_table_operators(&self) -> Result<()> {
         let opened: Vec<_> = {
             let state = self.state.lock();
-            let with = state.cfs.values().filter(|c| c.cf.merge_operator.is_some());
-            with.map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect()
+            let with = state.families().filter(|c| c.cf().merge_operator.is_some());
+            with.map(|c| (Arc::clone(c.cf()), Arc::clone(c.version()))).collect()
         };
         for (cf, version) in opened {
             for file in version.levels.iter().flatten().take(TABLES_MAX) {

@@ -26,7 +26,7 @@ impl DbInner {
         let text = {
             let state = self.state.lock();
             let families: Vec<(Arc<CfData>, Arc<CfOptions>)> =
-                state.cfs.values().map(|c| (Arc::clone(&c.cf), c.cf.options.load_full())).collect();
+                state.families().map(|c| (Arc::clone(c.cf()), c.cf().options.load_full())).collect();
             drop(state);
             let families: Vec<(&str, &CfOptions)> = families.iter().map(|(cf, o)| (cf.name.as_str(), &**o)).collect();
             file::text(&self.live(), &families)
@@ -64,7 +64,7 @@ impl DbInner {
         let Some((_, path)) = latest_options_file(fs, &self.path)? else { return Ok(()) };
         let Ok(stored) = read_file(fs, &path) else { return Ok(()) };
         let state = self.state.lock();
-        let opened: Vec<_> = state.cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
+        let opened: Vec<_> = state.families().map(|c| (Arc::clone(c.cf()), Arc::clone(c.version()))).collect();
         drop(state);
         for (cf, version) in opened {
             let Some(given) = &cf.merge_operator else { continue };

@@ -47,29 +47,24 @@ impl Db {
         set_db(&mut of_db, &of_engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
         let prepared = db.engines.prepare(&mut of_db, &of_engine, &db.log)?;
         let mut state = db.state.lock();
-        let Some(c) = state.cfs.get_mut(&cf.id()) else {
+        let Some(c) = state.family_mut(cf.id()) else {
             return Err(cf.data.dropped_error());
         };
-        let mut changed = CfOptions::clone(&c.cf.options.load());
+        let mut changed = CfOptions::clone(&c.options());
         let mut notes = Notes::default();
         set_cf(&mut changed, &options, Allow::Mutable, Source::Caller, &mut notes)?;
         refuse(&notes)?;
         let mut adjusted = Adjusted::default();
         take_changed_cf_options(cf.name(), &mut changed, &db.opts, &mut adjusted)?;
         check_style_of_open(&changed, &db.opts)?;
-        if changed.compaction_style == CompactionStyle::Fifo
-            && c.cf.options.load().compaction_style != CompactionStyle::Fifo
-        {
+        if changed.compaction_style == CompactionStyle::Fifo && c.options().compaction_style != CompactionStyle::Fifo {
             return Err(Error::invalid_argument(
                 "compaction_style cannot change to kCompactionStyleFIFO while the database is open: it would begin to \
                  delete the oldest tables; give it when opening",
             ));
         }
         adjusted.log(&db.log);
-        c.front.take_options(&changed);
-        c.cf.options.store(Arc::new(changed));
-        // Writers see in what is published when a memtable is full.
-        c.publish();
+        c.set_options(changed);
         db.catalog.options.store(Arc::new(of_db));
         db.engines.take(prepared);
         state.rescore(cf.id());
@@ -108,7 +103,7 @@ impl Db {
             let state = db.state.lock();
             db.update_pressure(&state);
             if now.max_open_files != before.max_open_files {
-                let tables = state.cfs.values().flat_map(|c| c.version.levels.iter().flatten());
+                let tables = state.families().flat_map(|c| c.version().levels.iter().flatten());
                 db.readers.tables().set_max_open_files(now.max_open_files, tables);
             }
         }

@@ -128,7 +128,7 @@ impl DbInner {
 
     /// The directories of tables beside the database's own. The state lock must not be held: directories are looked at.
     pub fn other_table_dirs(&self) -> Vec<PathBuf> {
-        let families: Vec<_> = self.state.lock().cfs.values().map(|c| c.cf.options.load_full()).collect();
+        let families: Vec<_> = self.state.lock().families().map(|c| c.cf().options.load_full()).collect();
         other_dirs(families.iter().map(|o| &**o), &self.opts, &self.path)
     }
 }

@@ -147,7 +147,7 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
         0 => true,
         u64::MAX => false,
         limit => {
-            let left = db.state.lock().logs.left_bytes();
+            let left = db.state.lock().logs().left_bytes();
             left + db.front.log_size() >= limit
         }
     }
@@ -169,8 +169,8 @@ pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
         table.pieces.iter_mut().for_each(|piece| piece.path_id = 0);
     }
     let needed = state.least_log_number().unwrap_or(0);
-    let wals = state.logs.lengths(in_use).filter(|&(n, size)| n >= needed && size > 0).collect();
-    Ok(Moment { edits, versions: state.cfs.values().map(|c| Arc::clone(&c.version)).collect(), wals })
+    let wals = state.logs().lengths(in_use).filter(|&(n, size)| n >= needed && size > 0).collect();
+    Ok(Moment { edits, versions: state.families().map(|c| Arc::clone(c.version())).collect(), wals })
 }
 
 /// Makes the whole checkpoint in `dir`, durable but for the directory's own name.

@@ -57,12 +57,12 @@ impl Db {
         let (mut edit, mut taken): (VersionEdit, Vec<Arc<FileMeta>>) = Default::default();
         {
             let mut state = db.state.lock();
-            state.errors.check_writes()?;
-            let Some(c) = state.cfs.get(&cf.id) else { return Err(cf.dropped_error()) };
+            state.errors().check_writes()?;
+            let Some(c) = state.family(cf.id) else { return Err(cf.dropped_error()) };
             for &(from, to) in ranges {
                 let (begin, end) = (from.map(InternalKey::min_possible), to.map(InternalKey::max_possible));
-                for SortedRun { level, run, .. } in c.version.sorted_runs().filter(|place| place.level > 0) {
-                    for file in files_within(&c.version, level, run, begin.as_ref(), end.as_ref()) {
+                for SortedRun { level, run, .. } in c.version().sorted_runs().filter(|place| place.level > 0) {
+                    for file in files_within(c.version(), level, run, begin.as_ref(), end.as_ref()) {
                         let at_end = to.is_some_and(|to| cf.cmp.compare_user(file.largest_user_key(), to).is_eq());
                         // Taken ones are marked below, and not taken twice.
                         if (at_end && !include_end) || file.being_compacted.swap(true, Ordering::AcqRel) {
@@ -76,9 +76,9 @@ impl Db {
             if taken.is_empty() {
                 return Ok(());
             }
-            state.jobs.begin_table_change();
-            if let Some(c) = state.cfs.get_mut(&cf.id) {
-                c.jobs.files_taken();
+            state.jobs_mut().begin_table_change();
+            if let Some(c) = state.family_mut(cf.id) {
+                c.jobs_mut().files_taken();
             }
         }
         // A panic must not leave the tables taken.
@@ -86,10 +86,10 @@ impl Db {
         {
             let mut state = db.state.lock();
             taken.iter().for_each(|file| file.being_compacted.store(false, Ordering::Release));
-            if let Some(c) = state.cfs.get_mut(&cf.id) {
-                c.jobs.files_taken();
+            if let Some(c) = state.family_mut(cf.id) {
+                c.jobs_mut().files_taken();
             }
-            state.jobs.end_table_change();
+            state.jobs_mut().end_table_change();
         }
         drop(taken);
         db.wake_all();

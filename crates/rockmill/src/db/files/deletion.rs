@@ -79,7 +79,7 @@ impl DbInner {
                 return;
             }
             let oldest = state.oldest_log();
-            state.logs.take_obsolete(oldest)
+            state.logs_mut().take_obsolete(oldest)
         };
         self.front.retire_logs(&gone);
     }

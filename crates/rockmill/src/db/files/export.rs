@@ -108,7 +108,7 @@ impl Checkpoint<'_> {
         self.stage(path, "export", flush, |dir| {
             let fs = &db.opts.fs;
             fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
-            let version = db.state.lock().cfs.get(&cf.id()).map(|c| Arc::clone(&c.version));
+            let version = db.state.lock().family(cf.id()).map(|c| Arc::clone(c.version()));
             let version = version.ok_or_else(|| cf.data.dropped_error())?;
             if version.has_extra_runs() {
                 return Err(Error::not_supported(

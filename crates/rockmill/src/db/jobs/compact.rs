@@ -21,9 +21,18 @@ use crate::pacing::write_control::write_control;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{FileMeta, Version};
 
+impl CfState {
+    /// The compaction that its options' strategy chooses now.
+    pub(super) fn pick(&mut self, moment: &Moment) -> Option<Compaction> {
+        let options = self.options();
+        let (jobs, version) = self.jobs_and_version();
+        strategy::pick(version, &options, &mut jobs.running, moment)
+    }
+}
+
 /// Nothing keeps compactions from being chosen.
 fn may_pick(state: &State) -> bool {
-    state.errors.worst().is_none() && state.jobs.exclusive_manual == 0 && state.jobs.paused == 0
+    state.errors().worst().is_none() && state.jobs().exclusive_manual == 0 && state.jobs().paused == 0
 }
 
 /// A column family in which a compaction is due, and whose tables nobody has looked into since the database was opened.
@@ -32,10 +41,10 @@ pub(super) fn take_unweighed(state: &mut State) -> Option<(Arc<CfData>, Arc<Vers
     if !may_pick(state) {
         return None;
     }
-    let due = |c: &CfState| c.jobs.scores.needs_compaction() && !c.cf.options.load().disable_auto_compactions;
-    let c = state.cfs.values_mut().find(|c| c.jobs.weighed == Weighed::NotYet && due(c))?;
-    c.jobs.weighed = Weighed::Now;
-    Some((Arc::clone(&c.cf), Arc::clone(&c.version)))
+    let due = |c: &CfState| c.jobs().scores.needs_compaction() && !c.options().disable_auto_compactions;
+    let c = state.families_mut().find(|c| c.jobs().weighed == Weighed::NotYet && due(c))?;
+    c.jobs_mut().weighed = Weighed::Now;
+    Some((Arc::clone(c.cf()), Arc::clone(c.version())))
 }
 
 /// What a compaction thread is to do.
@@ -48,8 +57,8 @@ pub(super) enum Picked {
 /// Computes anew what is due in column families whose levels may hold more or less than their scores say. True if there
 /// are any: what the scores are for is to be decided again.
 pub(super) fn rescore_levels(state: &mut State) -> bool {
-    let oldest_snapshot = state.jobs.oldest_snapshot;
-    let changed = state.cfs.values_mut().filter(|c| c.jobs.running.level_factor() != c.front.level_factor());
+    let oldest_snapshot = state.jobs().oldest_snapshot;
+    let changed = state.families_mut().filter(|c| c.jobs().running.level_factor() != c.front().level_factor());
     changed.fold(false, |_, c| {
         c.rescore(oldest_snapshot);
         true
@@ -62,83 +71,81 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
         return None;
     }
     // A job may have several threads: no more are to work than there are.
-    let busy: usize = state.cfs.values().map(|c| c.jobs.running.busy_threads()).sum();
-    if busy >= threads && state.cfs.values().any(|c| c.jobs.running.has_split_jobs()) {
+    let busy: usize = state.families().map(|c| c.jobs().running.busy_threads()).sum();
+    if busy >= threads && state.families().any(|c| c.jobs().running.has_split_jobs()) {
         return None;
     }
     let idle = threads.saturating_sub(busy).max(1);
-    let moment = Moment { now, oldest_snapshot: state.jobs.oldest_snapshot };
-    let at_work = state.jobs.running_compactions > 0 || state.cfs.values().any(|c| c.front.sealed_count() > 0);
+    let moment = Moment { now, oldest_snapshot: state.jobs().oldest_snapshot };
+    let at_work = state.jobs().running_compactions > 0 || state.families().any(|c| c.front().sealed_count() > 0);
     let flush_bound = is_flush_bound(waits, at_work);
     // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
     let mut order: Vec<(f64, f64, u32)> = state
-        .cfs
-        .iter()
-        .filter(|(id, c)| {
-            !c.cf.options.load().disable_auto_compactions
-                && c.jobs.weighed != Weighed::Now
-                && (c.jobs.scores.needs_compaction()
+        .families()
+        .filter(|c| {
+            !c.options().disable_auto_compactions
+                && c.jobs().weighed != Weighed::Now
+                && (c.jobs().scores.needs_compaction()
                     || has_marked(c)
                     || c.is_aging_due(now)
-                    || c.version.has_extra_runs()
-                    || state.jobs.commits.get(id).is_some_and(|queue| queue.waiting().next().is_some()))
+                    || c.version().has_extra_runs()
+                    || state.jobs().commits.get(&c.cf().id).is_some_and(|queue| queue.waiting().next().is_some()))
         })
-        .map(|(&id, c)| {
-            (write_control(c.jobs.scores.load(), &c.cf.options.load()).pressure, c.jobs.scores.max_score(), id)
-        })
+        .map(|c| (write_control(c.jobs().scores.load(), &c.options()).pressure, c.jobs().scores.max_score(), c.cf().id))
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
-        if state.jobs.commits.get(&id).is_some_and(CommitQueue::has_doomed) {
+        if state.jobs().commits.get(&id).is_some_and(CommitQueue::has_doomed) {
             // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
             continue;
         }
-        let c = state.cfs.get_mut(&id)?;
-        c.jobs.running.set_threads(threads, idle);
+        let c = state.family_mut(id)?;
+        let running = &mut c.jobs_mut().running;
+        running.set_threads(threads, idle);
         // When writers rest, the end of the last job tells.
-        c.jobs.running.set_flush_bound(flush_bound);
-        if let Some(compaction) = strategy::pick(&c.version, &c.cf.options.load(), &mut c.jobs.running, &moment) {
-            let cf = Arc::clone(&c.cf);
+        running.set_flush_bound(flush_bound);
+        if let Some(compaction) = c.pick(&moment) {
+            let cf = Arc::clone(c.cf());
             let ticket = begin_compaction(state, &cf, &compaction)?;
             return Some(Picked::Job(cf, compaction, ticket));
         }
         if let Some(merge) = begin_intra_df(state, id) {
             return Some(merge);
         }
-        let c = state.cfs.get_mut(&id)?;
-        c.jobs.aging_blocked = c.jobs.aging.is_due(now);
+        let jobs = state.family_mut(id)?.jobs_mut();
+        jobs.aging_blocked = jobs.aging.is_due(now);
         // What is put off while writers wait is still to come.
-        c.jobs.nothing_found = !c.jobs.running.is_flush_bound();
+        jobs.nothing_found = !jobs.running.is_flush_bound();
     }
     None
 }
 
 /// True when a table that no job has yet is marked for compaction (RocksDB marks them in the MANIFEST).
 fn has_marked(c: &CfState) -> bool {
-    let mut files = c.version.files();
+    let mut files = c.version().files();
     files.any(|f| f.entry.marked_for_compaction && !f.being_compacted.load(Ordering::Acquire))
 }
 
 /// Marks a compaction's inputs as taken, and gives its place in the order of commits. Under the lock that it was picked
 /// under; `None` where the column family is no longer there.
 pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Compaction) -> Option<Ticket> {
-    let c = state.cfs.get_mut(&cf.id)?;
-    state.jobs.running_compactions += 1;
-    let issued = c.jobs.running.start(compaction);
-    Some(state.jobs.commits.entry(cf.id).or_default().issue(issued))
+    let (jobs, Some(c)) = state.jobs_and_family(cf.id) else { return None };
+    jobs.running_compactions += 1;
+    let issued = c.jobs_mut().running.start(compaction);
+    Some(jobs.commits.entry(cf.id).or_default().issue(issued))
 }
 
 /// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
 fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
-    let queue = state.jobs.commits.get_mut(&id)?;
+    let (jobs, Some(c)) = state.jobs_and_family(id) else { return None };
+    let queue = jobs.commits.get_mut(&id)?;
     let pending: Vec<PendingRun> =
         queue.waiting().filter_map(|(number, depends_on, p)| p.as_run(number, depends_on)).collect();
-    let c = state.cfs.get_mut(&id)?;
-    let mut merge = intra::pick(&c.version, &c.cf.options.load(), &c.jobs.running, &pending)?;
+    let mut merge = intra::pick(c.version(), &c.options(), &c.jobs().running, &pending)?;
     let ticket = queue.begin_merge(&merge.numbers)?;
-    state.jobs.running_compactions += 1;
-    c.jobs.running.start_merge(&mut merge);
-    Some(Picked::Merge(Arc::clone(&c.cf), merge, ticket))
+    jobs.running_compactions += 1;
+    c.jobs_mut().running.start_merge(&mut merge);
+    Some(Picked::Merge(Arc::clone(c.cf()), merge, ticket))
 }
 
 impl DbInner {
@@ -177,7 +184,7 @@ impl DbInner {
         host.dir = cf.dirs().of(compaction.output_path).to_owned();
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
         host.means.device_share = self.device_share(&awaited);
-        let _running = self.runs_compaction(cf, job, compaction, &host.events.progress);
+        let _running = self.reporting.running().compaction(cf, job, compaction, &host.events.progress);
         let output = job::run(&JobSpec::of_compaction(compaction, &family, job, &host.means)?, &host)?;
         self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();

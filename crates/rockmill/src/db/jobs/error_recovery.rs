@@ -168,18 +168,20 @@ impl State {
 
     /// A recovery ended.
     fn end_recovery(&mut self, done: Result<()>) -> Result<()> {
-        self.errors.recovering = false;
-        let meanwhile = self.errors.failed_meanwhile.take();
+        let errors = self.errors_mut();
+        errors.recovering = false;
+        let meanwhile = errors.failed_meanwhile.take();
         let Err(e) = done else {
             // What failed meanwhile may have failed after the step that would have mended it.
-            self.errors.worst = meanwhile;
-            return self.errors.check();
+            errors.worst = meanwhile;
+            return errors.check();
         };
         if e.kind() != ErrorKind::ShutdownInProgress {
             let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, Space::default());
             // Of equally bad ones the newest says how much space the next try needs.
-            if self.errors.worst.as_ref().is_none_or(|b| b.severity <= new.severity) {
-                self.errors.worst = Some(new);
+            let worst = &mut self.errors_mut().worst;
+            if worst.as_ref().is_none_or(|b| b.severity <= new.severity) {
+                *worst = Some(new);
             }
         }
         Err(e)
@@ -187,7 +189,7 @@ impl State {
 
     /// What a flush of everything needs.
     fn space_for_flush(&self) -> Space {
-        let tables = self.cfs.values().map(|c| c.front.unflushed_bytes()).sum();
+        let tables = self.families().map(|c| c.front().unflushed_bytes()).sum();
         // Of a write there was too little, of whatever length it was.
         Space { tables, logs: if self.oldest_log().is_some() { 0 } else { tables.max(1) } }
     }
@@ -199,9 +201,9 @@ fn keep_worse(place: &mut Option<BackgroundError>, new: &BackgroundError) {
     }
 }
 
-/// What listeners are told; called without a lock.
 impl DbInner {
-    /// A recovery begins; false if it is to begin by itself and a listener is against it.
+    /// A recovery begins, and listeners are told, with no lock held; false if it is to begin by itself and one of them
+    /// is against it.
     fn recovery_begins(&self, before: &BackgroundError) -> bool {
         log_info!(self.log, "recovery from a background error begins: {}", before.error);
         let wanted = AtomicBool::new(true);
@@ -211,6 +213,7 @@ impl DbInner {
         wanted.into_inner()
     }
 
+    /// Tells of its end, with no lock held.
     fn recovery_ended(&self, before: &BackgroundError, outcome: &Result<()>) {
         match outcome {
             Ok(()) => {
@@ -226,9 +229,7 @@ impl DbInner {
         self.notify(|l| l.on_error_recovery_end(&info));
         self.tell_waiting();
     }
-}
 
-impl DbInner {
     /// Notes that something failed and stops what must stop. The worst error stays, the first of equal ones. The state
     /// lock must be free; the MANIFEST's may be held.
     pub fn set_background_error(&self, reason: BackgroundErrorReason, what: &str, error: &Error) {
@@ -242,13 +243,13 @@ impl DbInner {
         }
         let mut state = self.state.lock();
         if reason == BackgroundErrorReason::ManifestWrite {
-            state.errors.manifest_failure = Some(error.clone());
-        } else if state.errors.manifest_failure.as_ref() == Some(error) {
+            state.errors_mut().manifest_failure = Some(error.clone());
+        } else if state.errors().manifest_failure.as_ref() == Some(error) {
             return; // a job's, which was noted when it happened, and may be mended by now
         }
         let needs = Space { tables: needs, logs: 0 };
         let new = state.background_error_of(reason, what, error, needs);
-        state.errors.note(new);
+        state.errors_mut().note(new);
         self.note_background_error(reason, error);
         self.writers.leave_leader_work();
         self.pacing.flush_priority().set(0.0); // no flush begins now
@@ -261,7 +262,8 @@ impl DbInner {
     pub fn recover_from_error(self: &Arc<Self>, automatic: bool) -> Result<()> {
         let _one_at_a_time = self.recovery.begin();
         let before = {
-            let errors = &mut self.state.lock().errors;
+            let mut state = self.state.lock();
+            let errors = state.errors_mut();
             let Some(b) = errors.worst.clone() else { return Ok(()) };
             if b.severity == ErrorSeverity::Unrecoverable {
                 return Err(b.error);
@@ -271,7 +273,7 @@ impl DbInner {
             b
         };
         if !self.recovery_begins(&before) && automatic {
-            self.state.lock().errors.recovering = false;
+            self.state.lock().errors_mut().recovering = false;
             return Err(before.error);
         }
         let done = match before.severity {
@@ -295,7 +297,7 @@ impl DbInner {
             // No flush begins while there is an error.
             let mut state = self.state.lock();
             state.join_flushes();
-            while state.jobs.running_flushes > 0 {
+            while state.jobs().running_flushes > 0 {
                 self.check_not_closing()?;
                 self.job_finished.wait_for(&mut state, Duration::from_millis(100));
             }
@@ -311,12 +313,12 @@ impl DbInner {
             }
             let turn = self.front.abandon_log(&self.live(), || self.new_file_number())?;
             let mut state = self.state.lock();
-            let log = state.logs.turn(turn);
+            let log = state.logs_mut().turn(turn);
             let ids = with_data(&state);
             self.seal_memtables(&mut state, &ids, log, FlushReason::ErrorRecovery);
             // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
-            state.cfs.values_mut().for_each(|c| c.front.leave_logs_before(log));
-            debug_assert_eq!(state.jobs.running_flushes, 0, "a flush began while there was an error");
+            state.families_mut().for_each(|c| c.front_mut().leave_logs_before(log));
+            debug_assert_eq!(state.jobs().running_flushes, 0, "a flush began while there was an error");
             let pick = state.pick_all_flushes();
             self.update_pressure(&state);
             pick
@@ -349,7 +351,7 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                 if db.shutdown.load(Ordering::Acquire) {
                     return;
                 }
-                match &state.errors.worst {
+                match &state.errors().worst {
                     None => {
                         (tries, wake) = (0, None);
                         db.recovery.changed.wait(&mut state);
@@ -388,12 +390,12 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
 impl Db {
     /// The error that keeps the database from working in full, if there is one.
     pub fn background_error(&self) -> Option<Error> {
-        self.inner.state.lock().errors.worst().cloned()
+        self.inner.state.lock().errors().worst().cloned()
     }
 
     /// How bad [`Self::background_error`] is.
     pub fn background_error_severity(&self) -> Option<ErrorSeverity> {
-        self.inner.state.lock().errors.worst.as_ref().map(|b| b.severity)
+        self.inner.state.lock().errors().worst.as_ref().map(|b| b.severity)
     }
 
     /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if need be, writes

@@ -23,7 +23,7 @@ impl Db {
         let compaction = {
             let mut state = db.state.lock();
             db.wait_for_compactions(&mut state);
-            let Some(c) = state.cfs.get(&cf.id) else { return Err(cf.dropped_error()) };
+            let Some(c) = state.family(cf.id) else { return Err(cf.dropped_error()) };
             let compaction = choose(c, from, to)?;
             let ticket = begin_compaction(&mut state, cf, &compaction).ok_or_else(|| cf.dropped_error())?;
             (ticket, compaction)
@@ -37,7 +37,7 @@ impl Db {
 }
 
 fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
-    let version = &c.version;
+    let version = c.version();
     let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, format!("an extra run: {what}")));
     if to == 0 || to >= version.levels.len() || from.iter().any(|&l| l > to) {
         return refuse("the output must be in a level below L0, and the inputs not below it");
@@ -50,7 +50,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
         return refuse("levels between the inputs and the output are not empty");
     }
     let output_run = version.levels[to].extras.first().map_or(0, |run| run.id) + 1;
-    let options = c.cf.options.load();
+    let options = c.options();
     Ok(Compaction {
         output_run,
         bottommost: !version.reserves_last_level && older_runs(version, &inputs, to, output_run).is_empty(),

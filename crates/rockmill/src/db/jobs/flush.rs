@@ -72,32 +72,32 @@ struct BuiltPart {
 impl CfState {
     /// True when there are immutable memtables and it is time to flush them.
     pub fn flush_due(&self, without_merging: bool) -> bool {
-        self.front.flush_due(&self.cf.options.load(), without_merging)
+        self.front().flush_due(&self.options(), without_merging)
     }
 
     fn take_flush(&mut self, awaited: &Arc<AtomicBool>) -> FlushPart {
-        let (runs, reason) = self.front.take_sealed();
-        self.jobs.flush_awaited = Arc::clone(awaited);
-        FlushPart { cf: Arc::clone(&self.cf), runs, epoch: self.next_epoch(), reason }
+        let (runs, reason) = self.front_mut().take_sealed();
+        self.jobs_mut().flush_awaited = Arc::clone(awaited);
+        FlushPart { cf: Arc::clone(self.cf()), runs, epoch: self.next_epoch(), reason }
     }
 
     fn has_sealed(&self) -> bool {
-        self.front.sealed_count() > 0
+        self.front().sealed_count() > 0
     }
 }
 
 impl State {
     /// A flush is due, and none that runs keeps it from beginning.
     pub(super) fn flush_may_begin(&self, atomic: bool, without_merging: bool) -> bool {
-        if self.errors.of_writes().is_some() {
+        if self.errors().of_writes().is_some() {
             return false;
         }
         if atomic {
             // One at a time. What becomes immutable together is picked together, because both happen under this lock.
-            let free = self.cfs.values().all(|c| !c.front.is_flushing());
-            return free && self.cfs.values().any(|c| c.flush_due(without_merging));
+            let free = self.families().all(|c| !c.front().is_flushing());
+            return free && self.families().any(|c| c.flush_due(without_merging));
         }
-        self.cfs.values().any(|c| !c.front.is_flushing() && c.flush_due(without_merging))
+        self.families().any(|c| !c.front().is_flushing() && c.flush_due(without_merging))
     }
 
     pub(super) fn pick_flush(&mut self, atomic: bool, without_merging: bool) -> Option<FlushPick> {
@@ -107,39 +107,39 @@ impl State {
         if atomic {
             return Some(self.pick_all_flushes());
         }
-        let due = self.cfs.values_mut().find(|c| !c.front.is_flushing() && c.flush_due(without_merging))?;
-        self.jobs.running_flushes += 1;
-        Some(FlushPick::of(std::iter::once(due)))
+        let due = self.families_mut().find(|c| !c.front().is_flushing() && c.flush_due(without_merging))?;
+        let pick = FlushPick::of(std::iter::once(due));
+        self.jobs_mut().running_flushes += 1;
+        Some(pick)
     }
 
     /// Everything that is immutable, to be committed together. No flush may be running.
     pub fn pick_all_flushes(&mut self) -> FlushPick {
-        self.jobs.running_flushes += 1;
-        FlushPick::of(self.cfs.values_mut().filter(|c| c.has_sealed()))
+        self.jobs_mut().running_flushes += 1;
+        FlushPick::of(self.families_mut().filter(|c| c.has_sealed()))
     }
 
     /// True while a flush of one of these column families runs; with `atomic`, of any.
     fn flush_runs(&self, ids: &[u32], atomic: bool) -> bool {
-        self.cfs.iter().any(|(id, c)| c.front.is_flushing() && (atomic || ids.contains(id)))
+        self.families().any(|c| c.front().is_flushing() && (atomic || ids.contains(&c.cf().id)))
     }
 
     /// Somebody waits for a flush. Those that run are what it waits for, or come before it, whosever they are.
     pub fn join_flushes(&self) {
-        self.cfs.values().for_each(|c| c.jobs.flush_awaited.store(true, Ordering::Release));
+        self.families().for_each(|c| c.jobs().flush_awaited.store(true, Ordering::Release));
     }
 
     /// Everything of these column families that is immutable; with `atomic`, of all. No flush of one of them may run.
     fn pick_flush_of(&mut self, ids: &[u32], atomic: bool, reason: FlushReason) -> FlushPick {
-        let of_them = |id: &u32| atomic || ids.contains(id);
-        for (_, c) in self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed()) {
-            c.front.set_flush_reason(reason);
+        let of_them = |c: &&mut CfState| (atomic || ids.contains(&c.cf().id)) && c.has_sealed();
+        for c in self.families_mut().filter(of_them) {
+            c.front_mut().set_flush_reason(reason);
         }
         if atomic {
             return self.pick_all_flushes();
         }
-        self.jobs.running_flushes += 1;
-        let picked = self.cfs.iter_mut().filter(|(id, c)| of_them(id) && c.has_sealed());
-        FlushPick::of(picked.map(|(_, c)| c))
+        self.jobs_mut().running_flushes += 1;
+        FlushPick::of(self.families_mut().filter(of_them))
     }
 }
 
@@ -169,7 +169,7 @@ impl DbInner {
         let mut pick = loop {
             let wal = self.begin_wal()?;
             let mut state = self.state.lock();
-            state.errors.check_writes()?;
+            state.errors().check_writes()?;
             // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
             if !state.flush_runs(ids, atomic) {
                 let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
@@ -180,7 +180,7 @@ impl DbInner {
             }
             while state.flush_runs(ids, atomic) {
                 state.join_flushes(); // each time: another may have begun
-                state.errors.check_writes()?;
+                state.errors().check_writes()?;
                 self.check_not_closing()?;
                 if !self.writers.has_from_listener() {
                     self.job_finished.wait_for(&mut state, FLUSH_WAIT);
@@ -241,7 +241,8 @@ impl DbInner {
             let mut host = self.job_host(&part.cf, &family, event.job, TableFileCreationReason::Flush);
             host.events.deferred = pick.deferred.then(Arc::default);
             host.means.device_share = self.device_share(&pick.awaited);
-            let _running = self.runs_flush(&part.cf, event.job, part.runs.data_size(), &host.events.progress);
+            let (running, bytes) = (self.reporting.running(), part.runs.data_size());
+            let _running = running.flush(&part.cf, event.job, bytes, &host.events.progress);
             let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
             let waited = host.means.device_share.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
@@ -264,27 +265,27 @@ impl DbInner {
         // Column families without a memtable to flush: number of the WAL that they need from then on.
         let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
             true => {
-                let idle = |c: &&CfState| !c.has_sealed() && pick.parts.iter().all(|p| p.cf.id != c.cf.id);
-                state.cfs.values().filter(idle).map(|c| (Arc::clone(&c.cf), c.front.active_log())).collect()
+                let idle = |c: &&CfState| !c.has_sealed() && pick.parts.iter().all(|p| p.cf.id != c.cf().id);
+                state.families().filter(idle).map(|c| (Arc::clone(c.cf()), c.front().active_log())).collect()
             }
             false => Vec::new(),
         };
         let mut changes: Vec<Change<'_>> = Vec::new();
         for (part, b) in pick.parts.iter().zip(built) {
             let mut edit = add_files(0, b.entry.clone());
-            let log_number = state.cfs.get(&part.cf.id).map(|c| c.front.log_number_after(&part.runs));
+            let log_number = state.family(part.cf.id).map(|c| c.front().log_number_after(&part.runs));
             edit.log_number = log_number;
             changes.push(Change::new(&part.cf, edit, move |state| {
                 b.committed = true;
-                if let Some(c) = state.cfs.get_mut(&part.cf.id) {
-                    c.front.flushed(&part.runs, log_number.unwrap_or(0));
+                if let Some(c) = state.family_mut(part.cf.id) {
+                    c.front_mut().flushed(&part.runs, log_number.unwrap_or(0));
                 }
             }));
         }
         for (cf, n) in &others {
             let (n, edit) = (*n, VersionEdit { log_number: Some(*n), ..VersionEdit::default() });
             changes.push(Change::new(cf, edit, move |state| {
-                state.cfs.get_mut(&cf.id).into_iter().for_each(|c| c.front.raise_log_number(n));
+                state.family_mut(cf.id).into_iter().for_each(|c| c.front_mut().raise_log_number(n));
             }));
         }
         drop(state);
@@ -297,24 +298,24 @@ impl DbInner {
         let mut state = self.state.lock();
         let now = self.opts.clock.monotonic_nanos() as f64 * 1e-9;
         for part in &pick.parts {
-            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
-                c.front.flush_begins(now, bytes as f64);
+            if let Some(c) = state.family_mut(part.cf.id) {
+                c.front_mut().flush_begins(now, bytes as f64);
             }
         }
-        state.cfs.len()
+        state.families().len()
     }
 
     /// Undoes `pick_flush`, whatever the flush's outcome.
     pub fn end_flush(&self, pick: &FlushPick) {
         let mut state = self.state.lock();
-        state.jobs.running_flushes -= 1;
+        state.jobs_mut().running_flushes -= 1;
         let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
         // What a flush takes is learned without the time for which it was held back.
         let waited = pick.waited_nanos.load(Ordering::Relaxed);
         let now = self.opts.clock.monotonic_nanos().saturating_sub(waited) as f64 * 1e-9;
         for part in &pick.parts {
-            if let Some(c) = state.cfs.get_mut(&part.cf.id) {
-                c.front.flush_ended(&part.runs, now, cpu);
+            if let Some(c) = state.family_mut(part.cf.id) {
+                c.front_mut().flush_ended(&part.runs, now, cpu);
             }
         }
         // What was sealed meanwhile need not be due: then nobody waits for a flush any more.

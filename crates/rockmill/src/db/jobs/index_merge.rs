@@ -1,7 +1,6 @@
 //! Index merges: full index tables that wait for their flush become one, so that reads ask fewer (DecouKV, section
 //! 3.4). They are done by flush threads when no flush is due, without any lock, and readers never wait.
 
-use std::ops::Bound;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -22,17 +21,15 @@ impl State {
     /// Index tables that are to become one. Column families take turns: one that is written to all the time keeps no
     /// other from getting a merge.
     pub(super) fn pick_index_merge(&mut self) -> Option<(Arc<CfData>, IndexMerge)> {
-        if self.errors.of_writes().is_some() {
+        if self.errors().of_writes().is_some() {
             return None;
         }
-        let last = self.jobs.merged_last;
-        let turns = [(Bound::Excluded(last), Bound::Unbounded), (Bound::Unbounded, Bound::Included(last))];
-        for turn in turns {
-            for (id, c) in self.cfs.range_mut::<u32, _>(turn) {
-                if let Some(merge) = c.front.take_merge() {
-                    self.jobs.merged_last = *id;
-                    return Some((Arc::clone(&c.cf), merge));
-                }
+        let last = self.jobs().merged_last;
+        for later in [true, false] {
+            let mut turn = self.families_mut().filter(|c| (c.cf().id > last) == later);
+            if let Some((cf, merge)) = turn.find_map(|c| Some((Arc::clone(c.cf()), c.front_mut().take_merge()?))) {
+                self.jobs_mut().merged_last = cf.id;
+                return Some((cf, merge));
             }
         }
         None
@@ -40,7 +37,7 @@ impl State {
 
     /// A flush is due, and no thread is free for it.
     fn flush_lacks_a_thread(&self, atomic: bool, without_merging: bool) -> bool {
-        self.jobs.idle_flush_threads == 0 && self.flush_may_begin(atomic, without_merging)
+        self.jobs().idle_flush_threads == 0 && self.flush_may_begin(atomic, without_merging)
     }
 }
 
@@ -53,8 +50,8 @@ impl DbInner {
             log_warn!(self.log, "[{}] index merge failed, and there will be no other: {e}", cf.name);
         }
         let mut state = self.state.lock();
-        if let Some(c) = state.cfs.get_mut(&cf.id) {
-            c.front.merge_ended(done.is_err());
+        if let Some(c) = state.family_mut(cf.id) {
+            c.front_mut().merge_ended(done.is_err());
         }
         self.update_pressure(&state);
     }
@@ -75,8 +72,8 @@ impl DbInner {
         let (left_out, left_bytes) = (merged.left_out(), merged.left_bytes());
         {
             let mut state = self.state.lock();
-            let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-            if !c.front.merged(merge, merged) {
+            let Some(c) = state.family_mut(cf.id) else { return Ok(()) };
+            if !c.front_mut().merged(merge, merged) {
                 count(&self.stats.index_merges_stopped, 1);
                 return Ok(());
             }
@@ -103,7 +100,7 @@ impl DbInner {
     fn flush_goes_first(&self, cf: &CfData, merge: &IndexMerge) -> bool {
         // Who has the lock has it for a moment: the next question is soon.
         let Some(state) = self.state.try_lock() else { return false };
-        let wanted = state.cfs.get(&cf.id).is_some_and(|c| c.front.is_wanted(merge));
+        let wanted = state.family(cf.id).is_some_and(|c| c.front().is_wanted(merge));
         let (atomic, without_merging) = (self.opts.atomic_flush, self.flushes_without_merging());
         if !wanted || state.flush_lacks_a_thread(atomic, without_merging) {
             return true;
@@ -145,7 +142,7 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(20);
             let mut state = loop {
                 let state = inner.state.lock();
-                if state.jobs.idle_flush_threads == 2 {
+                if state.jobs().idle_flush_threads == 2 {
                     break state;
                 }
                 assert!(Instant::now() < until, "two flush threads never rest");
@@ -166,7 +163,7 @@ mod tests {
             for _ in 0..4 {
                 let (cf, _) = state.pick_index_merge().expect("a merge");
                 // It ended, and there is another to do.
-                state.cfs.get_mut(&cf.id).expect("it is there").front.merge_ended(false);
+                state.family_mut(cf.id).expect("it is there").front_mut().merge_ended(false);
                 ids.push(cf.id);
             }
             assert_eq!(ids, [1, 0, 1, 0]);
@@ -178,11 +175,11 @@ mod tests {
     #[test]
     fn a_merge_goes_on_where_another_thread_takes_the_flush() {
         with_full_tables(|_, state| {
-            state.cfs.get_mut(&1).expect("it is there").front.request_flush(FlushReason::WalFull);
+            state.family_mut(1).expect("it is there").front_mut().request_flush(FlushReason::WalFull);
             assert!(state.flush_may_begin(false, false) && !state.flush_lacks_a_thread(false, false));
-            let idle = std::mem::take(&mut state.jobs.idle_flush_threads);
+            let idle = std::mem::take(&mut state.jobs_mut().idle_flush_threads);
             assert!(state.flush_lacks_a_thread(false, false), "nobody else is there");
-            state.jobs.idle_flush_threads = idle;
+            state.jobs_mut().idle_flush_threads = idle;
         });
     }
 }

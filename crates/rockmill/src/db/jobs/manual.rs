@@ -210,12 +210,12 @@ impl Db {
         db.front.memory().give_back();
         if options.exclusive_manual_compaction {
             let mut state = db.state.lock();
-            state.jobs.exclusive_manual += 1;
+            state.jobs_mut().exclusive_manual += 1;
             db.wait_for_compactions(&mut state);
         }
         let done = db.compact_levels(cf, (start, end), options, since);
         if options.exclusive_manual_compaction {
-            db.state.lock().jobs.exclusive_manual -= 1;
+            db.state.lock().jobs_mut().exclusive_manual -= 1;
             db.work_available.notify_all();
         }
         done
@@ -226,18 +226,18 @@ impl Db {
         let db = &self.inner;
         let mut state = db.state.lock();
         loop {
-            state.errors.check()?;
+            state.errors().check()?;
             db.check_not_closing()?;
             let now = db.now_seconds();
-            let due = state.cfs.values().any(|c| {
+            let due = state.families().any(|c| {
                 c.flush_due(db.flushes_without_merging())
-                    || (!c.cf.options.load().disable_auto_compactions
-                        && (((c.jobs.scores.needs_compaction() || c.version.has_extra_runs())
-                            && !c.jobs.nothing_found)
+                    || (!c.options().disable_auto_compactions
+                        && (((c.jobs().scores.needs_compaction() || c.version().has_extra_runs())
+                            && !c.jobs().nothing_found)
                             || c.is_aging_due(now))
-                        && state.jobs.paused == 0)
+                        && state.jobs().paused == 0)
             });
-            if !due && state.jobs.idle() {
+            if !due && state.jobs().idle() {
                 return Ok(());
             }
             // What became due by the clock alone, threads may not have seen yet.
@@ -250,7 +250,7 @@ impl Db {
     pub fn pause_background_work(&self) {
         let db = &self.inner;
         let mut state = db.state.lock();
-        state.jobs.paused += 1;
+        state.jobs_mut().paused += 1;
         db.wait_for_compactions(&mut state);
     }
 
@@ -279,7 +279,7 @@ impl<'a> Patience<'a> {
     fn wears_out(&mut self, state: &mut State) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && !self.holds {
-            state.jobs.exclusive_manual += 1;
+            state.jobs_mut().exclusive_manual += 1;
             self.holds = true;
         }
     }
@@ -287,7 +287,7 @@ impl<'a> Patience<'a> {
     fn renew(&mut self, state: &mut State) {
         self.left = Self::TURNS;
         if std::mem::take(&mut self.holds) {
-            state.jobs.exclusive_manual -= 1;
+            state.jobs_mut().exclusive_manual -= 1;
             self.db.work_available.notify_all();
         }
     }
@@ -304,7 +304,7 @@ impl Drop for Patience<'_> {
 impl DbInner {
     /// Waits until no compaction runs, or the database is being closed.
     pub(super) fn wait_for_compactions(&self, state: &mut MutexGuard<'_, State>) {
-        while state.jobs.running_compactions > 0 && !self.shutdown.load(Ordering::Acquire) {
+        while state.jobs().running_compactions > 0 && !self.shutdown.load(Ordering::Acquire) {
             self.job_finished.wait_for(state, WAIT);
         }
     }
@@ -312,7 +312,8 @@ impl DbInner {
     /// One of those who paused automatic compactions lets them go on.
     pub(super) fn end_pause(&self) {
         let mut state = self.state.lock();
-        state.jobs.paused = state.jobs.paused.saturating_sub(1);
+        let paused = &mut state.jobs_mut().paused;
+        *paused = paused.saturating_sub(1);
         drop(state);
         self.work_available.notify_all();
     }
@@ -323,16 +324,16 @@ impl DbInner {
         let (mut waiting_for, mut full) = (Vec::new(), Vec::new());
         {
             let state = self.state.lock();
-            state.errors.check_writes()?;
+            state.errors().check_writes()?;
             if let Some(cf) = cfs.iter().find(|cf| cf.is_dropped()) {
                 return Err(cf.dropped_error());
             }
             // Of an atomic flush, only one by hand may be of some column families, as in RocksDB.
             let all = self.opts.atomic_flush && reason != FlushReason::ManualFlush;
-            for c in state.cfs.values().filter(|c| all || cfs.iter().any(|cf| cf.id == c.cf.id)) {
-                let cf = &c.cf;
-                waiting_for.push((cf.id, c.front.newest_id()));
-                if !c.front.is_empty() {
+            for c in state.families().filter(|c| all || cfs.iter().any(|cf| cf.id == c.cf().id)) {
+                let cf = c.cf();
+                waiting_for.push((cf.id, c.front().newest_id()));
+                if !c.front().is_empty() {
                     full.push(cf.id);
                 }
             }
@@ -342,8 +343,8 @@ impl DbInner {
         }
         let mut state = self.state.lock();
         for (id, _) in &waiting_for {
-            if let Some(c) = state.cfs.get_mut(id) {
-                c.front.request_flush(reason);
+            if let Some(c) = state.family_mut(*id) {
+                c.front_mut().request_flush(reason);
             }
         }
         state.join_flushes();
@@ -357,10 +358,11 @@ impl DbInner {
     pub fn wait_flushed(&self, waiting_for: &[(u32, u64)]) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            state.errors.check_writes()?;
+            state.errors().check_writes()?;
             // When a flush returns, listeners have been told of it.
             let tell = !self.opts.listeners.is_empty();
-            let is_open = |(id, mem): &(u32, u64)| state.cfs.get(id).is_some_and(|c| c.front.is_unflushed(*mem, tell));
+            let is_open =
+                |(id, mem): &(u32, u64)| state.family(*id).is_some_and(|c| c.front().is_unflushed(*mem, tell));
             let open = waiting_for.iter().any(is_open);
             if !open {
                 return Ok(());
@@ -380,7 +382,7 @@ impl DbInner {
         options: &CompactOptions,
         since: u64,
     ) -> Result<()> {
-        let version = || self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
+        let version = || self.state.lock().family(cf.id).map(|c| Arc::clone(c.version()));
         let Some(first) = version() else { return Ok(()) };
         // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
         // under steady writes there would always be more.
@@ -438,10 +440,10 @@ impl DbInner {
             let picked = {
                 let mut state = self.state.lock();
                 loop {
-                    state.errors.check()?;
+                    state.errors().check()?;
                     self.check_not_closing()?;
-                    let Some(c) = state.cfs.get_mut(&cf.id) else { return Ok(()) };
-                    match step.pick(&c.version, &cf.options.load(), &c.jobs.running, &moment, from.as_deref(), end) {
+                    let Some(c) = state.family_mut(cf.id) else { return Ok(()) };
+                    match step.pick(c.version(), &cf.options.load(), &c.jobs().running, &moment, from.as_deref(), end) {
                         ManualPick::None => break None,
                         ManualPick::First(mut compaction) => {
                             place(&mut compaction);
@@ -516,7 +518,7 @@ mod tests {
                     db.put(format!("{key:010}"), "v".repeat(100)).unwrap();
                 }
             });
-            while !db.inner.state.lock().cfs[&0].version.has_extra_runs() {
+            while !db.inner.state.lock().family(0).unwrap().version().has_extra_runs() {
                 std::thread::yield_now();
             }
             let began = std::time::Instant::now();
@@ -529,8 +531,8 @@ mod tests {
         });
         db.wait_for_background_work().unwrap();
         let state = db.inner.state.lock();
-        assert_eq!((state.jobs.exclusive_manual, state.jobs.running_compactions), (0, 0));
-        assert!(!state.cfs[&0].version.has_extra_runs(), "at rest there is none");
+        assert_eq!((state.jobs().exclusive_manual, state.jobs().running_compactions), (0, 0));
+        assert!(!state.family(0).unwrap().version().has_extra_runs(), "at rest there is none");
     }
 
     /// An automatic compaction begins with the opening, or the call's own does the work: either way once.
@@ -557,7 +559,7 @@ mod tests {
             options.set_bottommost_level_compaction(how);
             let cf = db.default_cf();
             db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
-            let live: u64 = db.inner.state.lock().cfs[&0].version.files().map(|f| f.size()).sum();
+            let live: u64 = db.inner.state.lock().family(0).unwrap().version().files().map(|f| f.size()).sum();
             let written = db.counters().compact_write_bytes;
             assert_eq!((written + live / 2) / live, times, "{how:?}: {written} bytes written for {live}");
         }

@@ -174,19 +174,19 @@ impl FamilyJobs {
 impl State {
     /// Computes anew what is due in a column family that is still there.
     pub fn rescore(&mut self, id: u32) {
-        if let Some(c) = self.cfs.get_mut(&id) {
-            c.rescore(self.jobs.oldest_snapshot);
+        if let (jobs, Some(c)) = self.jobs_and_family(id) {
+            c.rescore(jobs.oldest_snapshot);
         }
     }
 
     /// The oldest snapshot is a newer one: whether tables at the bottom are due. `None` where it was known.
     pub fn raise_oldest_snapshot(&mut self, oldest: SequenceNumber) -> Option<bool> {
-        if oldest <= self.jobs.oldest_snapshot {
+        if oldest <= self.jobs().oldest_snapshot {
             return None;
         }
-        self.jobs.oldest_snapshot = oldest;
-        self.cfs.values_mut().for_each(|c| c.look_at_ages(oldest));
-        Some(self.cfs.values().any(|c| c.jobs.aging.bottommost_due))
+        self.jobs_mut().oldest_snapshot = oldest;
+        self.families_mut().for_each(|c| c.look_at_ages(oldest));
+        Some(self.families().any(|c| c.jobs().aging.bottommost_due))
     }
 }
 
@@ -194,21 +194,23 @@ impl CfState {
     /// Computes anew what is due, after the version, the options, the running jobs or what levels may hold changed. The
     /// scores say how fast writers may go: who calls this calls `update_pressure`.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
-        let jobs = &mut self.jobs;
-        jobs.running.set_level_factor(self.front.level_factor());
-        jobs.scores = jobs.running.level_scores(&self.version, &self.cf.options.load());
+        let (level_factor, options) = (self.front().level_factor(), self.options());
+        let (jobs, version) = self.jobs_and_version();
+        jobs.running.set_level_factor(level_factor);
+        jobs.scores = jobs.running.level_scores(version, &options);
         self.look_at_ages(oldest_snapshot);
     }
 
     /// Computes anew which tables are due for another reason than the tree's shape.
     fn look_at_ages(&mut self, oldest_snapshot: SequenceNumber) {
-        let jobs = &mut self.jobs;
-        jobs.aging = aging(&self.version, &self.cf.options.load(), oldest_snapshot);
+        let options = self.options();
+        let (jobs, version) = self.jobs_and_version();
+        jobs.aging = aging(version, &options, oldest_snapshot);
         (jobs.aging_blocked, jobs.nothing_found) = (false, false);
     }
 
     /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
     fn is_aging_due(&self, now: u64) -> bool {
-        !self.jobs.aging_blocked && self.jobs.aging.is_due(now)
+        !self.jobs().aging_blocked && self.jobs().aging.is_due(now)
     }
 }

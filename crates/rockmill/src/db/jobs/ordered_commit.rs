@@ -163,13 +163,13 @@ impl DbInner {
                 let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
                 let pending = Pending::new(self, cf, edit, done);
                 let mut state = self.state.lock();
-                if let Some(c) = state.cfs.get_mut(&cf.id) {
-                    c.jobs.running.worked(number);
+                if let Some(c) = state.family_mut(cf.id) {
+                    c.jobs_mut().running.worked(number);
                     if compaction.subcompactions_max > 1 {
                         self.work_available.notify_all(); // its threads are free, whether it commits now or not
                     }
                 }
-                let unknown = match state.jobs.commits.get_mut(&cf.id) {
+                let unknown = match state.jobs_mut().commits.get_mut(&cf.id) {
                     Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
                     None => Some(pending),
                 };
@@ -191,7 +191,7 @@ impl DbInner {
             Err(e) => {
                 let unwanted = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
                 let mut state = self.state.lock();
-                if let Some(queue) = state.jobs.commits.get_mut(&cf.id) {
+                if let Some(queue) = state.jobs_mut().commits.get_mut(&cf.id) {
                     queue.failed(ticket);
                 }
                 self.free_inputs(&mut state, cf, number, [&*compaction]);
@@ -218,7 +218,7 @@ impl DbInner {
         let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
         let done = {
             let mut state = self.state.lock();
-            let State { jobs, cfs, .. } = &mut *state;
+            let (jobs, c) = state.jobs_and_family(cf.id);
             let done = match (jobs.commits.get_mut(&cf.id), done) {
                 (Some(queue), Ok((edit, output))) => {
                     let whole = IntraDfOutput {
@@ -246,8 +246,8 @@ impl DbInner {
                     Err(not_wanted())
                 }),
             };
-            if let Some(c) = cfs.get_mut(&cf.id) {
-                c.jobs.running.finish_merge(merge, done.is_ok());
+            if let Some(c) = c {
+                c.jobs_mut().running.finish_merge(merge, done.is_ok());
             }
             done
         };
@@ -267,10 +267,10 @@ impl DbInner {
         loop {
             let step = {
                 let mut state = self.state.lock();
-                let Some(queue) = state.jobs.commits.get_mut(&id) else { return };
+                let Some(queue) = state.jobs_mut().commits.get_mut(&id) else { return };
                 let step = queue.turn();
                 match &step {
-                    None if queue.is_empty() => drop(state.jobs.commits.remove(&id)),
+                    None if queue.is_empty() => drop(state.jobs_mut().commits.remove(&id)),
                     // It has left the queue: nobody may count on it from now on.
                     Some(Step::Drop(number, p)) => self.free_inputs(&mut state, &p.cf, *number, p.compactions()),
                     _ => {}
@@ -299,16 +299,15 @@ impl DbInner {
         let output_level = p.jobs.first().map_or(0, |j| j.compaction.output_level);
         let done = guarded("the commit of a compaction", || {
             let install = |state: &mut State| {
-                let State { cfs, jobs, .. } = state;
-                let Some(c) = cfs.get_mut(&cf.id) else { return };
+                let (jobs, Some(c)) = state.jobs_and_family(cf.id) else { return };
                 // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
-                let outputs = c.version.levels.get(output_level).into_iter().flatten();
+                let outputs = c.version().levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.own_file())) {
                     f.rewrite_useless.store(true, Ordering::Release);
                 }
                 for compaction in p.jobs.iter().map(|j| &j.compaction) {
                     if let Some(key) = &compaction.next_cursor {
-                        c.jobs.running.set_cursor(compaction.start_level(), key.clone());
+                        c.jobs_mut().running.set_cursor(compaction.start_level(), key.clone());
                     }
                 }
                 // In one step with the new version: a table that moved is input to the next job from now on, and
@@ -316,13 +315,13 @@ impl DbInner {
                 if let (Some(queue), Some(ticket)) = (jobs.commits.get_mut(&cf.id), ticket.take()) {
                     queue.committed(ticket);
                 }
-                p.compactions().for_each(|compaction| c.jobs.running.finish(number, compaction));
+                p.compactions().for_each(|compaction| c.jobs_mut().running.finish(number, compaction));
             };
             self.log_and_apply_noting(Change::new(&cf, edit, install), &named)
         });
         if let Some(ticket) = ticket {
             let mut state = self.state.lock();
-            if let Some(queue) = state.jobs.commits.get_mut(&cf.id) {
+            if let Some(queue) = state.jobs_mut().commits.get_mut(&cf.id) {
                 queue.failed(ticket);
             }
             self.free_inputs(&mut state, &cf, number, p.compactions());
@@ -362,7 +361,7 @@ impl DbInner {
             *outcome.lock() = Some(done.map(|output| output.stats));
         }
         let mut state = self.state.lock();
-        state.jobs.running_compactions -= 1;
+        state.jobs_mut().running_compactions -= 1;
         drop(state);
         self.wake_all();
     }
@@ -375,8 +374,8 @@ impl DbInner {
         number: u64,
         compactions: impl IntoIterator<Item = &'c Compaction>,
     ) {
-        if let Some(c) = state.cfs.get_mut(&cf.id) {
-            compactions.into_iter().for_each(|compaction| c.jobs.running.finish(number, compaction));
+        if let Some(c) = state.family_mut(cf.id) {
+            compactions.into_iter().for_each(|compaction| c.jobs_mut().running.finish(number, compaction));
         }
         state.rescore(cf.id);
         self.update_threshold(state);
@@ -393,7 +392,6 @@ mod tests {
 
     use super::*;
     use crate::compaction::commit::CommitQueue;
-    use crate::compaction::strategy;
     use crate::compaction::strategy::Issued;
     use crate::compaction::strategy::aging::Moment;
     use crate::db::Db;
@@ -424,10 +422,8 @@ mod tests {
         let (before, inner) = (tables(), &db.inner);
         let (cf, compaction, expected) = {
             let mut state = inner.state.lock();
-            let c = state.cfs.get_mut(&0).unwrap();
-            let cf = Arc::clone(&c.cf);
-            let picked =
-                strategy::pick(&c.version, &cf.options.load(), &mut c.jobs.running, &Moment::default()).unwrap();
+            let c = state.family_mut(0).unwrap();
+            let (cf, picked) = (Arc::clone(c.cf()), c.pick(&Moment::default()).unwrap());
             let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
             (cf, picked, ticket)
         };
@@ -438,8 +434,10 @@ mod tests {
         assert_eq!((before.len(), tables()), (2, before.clone()));
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
         db.put("key", "2").unwrap_err();
-        assert!(inner.state.lock().cfs[&0].version.files().all(|f| !f.being_compacted.load(Ordering::Acquire)));
-        inner.state.lock().jobs.commits.get_mut(&0).unwrap().failed(expected);
+        assert!(
+            inner.state.lock().family(0).unwrap().version().files().all(|f| !f.being_compacted.load(Ordering::Acquire))
+        );
+        inner.state.lock().jobs_mut().commits.get_mut(&0).unwrap().failed(expected);
     }
 
     thread_local! {
@@ -484,10 +482,8 @@ mod tests {
         let inner = &db.inner;
         let (cf, compaction, ticket) = {
             let mut state = inner.state.lock();
-            let c = state.cfs.get_mut(&0).unwrap();
-            let cf = Arc::clone(&c.cf);
-            let picked =
-                strategy::pick(&c.version, &cf.options.load(), &mut c.jobs.running, &Moment::default()).unwrap();
+            let c = state.family_mut(0).unwrap();
+            let (cf, picked) = (Arc::clone(c.cf()), c.pick(&Moment::default()).unwrap());
             let ticket = begin_compaction(&mut state, &cf, &picked).unwrap();
             (cf, Arc::new(picked), ticket)
         };
@@ -496,7 +492,7 @@ mod tests {
         let pending = Pending::new(inner, &cf, edit, Done { compaction, job, output, caller: None });
         let step = {
             let mut state = inner.state.lock();
-            let queue = state.jobs.commits.get_mut(&0).unwrap();
+            let queue = state.jobs_mut().commits.get_mut(&0).unwrap();
             queue.finished(ticket, pending).unwrap();
             queue.turn()
         };
@@ -510,9 +506,12 @@ mod tests {
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"1"[..]));
         {
             let state = inner.state.lock();
-            let c = &state.cfs[&0];
-            assert_eq!((c.version.num_files(), c.jobs.running.count(), state.jobs.running_compactions), (1, 0, 0));
-            assert!(state.jobs.commits.get(&0).is_none_or(CommitQueue::is_empty));
+            let c = state.family(0).unwrap();
+            assert_eq!(
+                (c.version().num_files(), c.jobs().running.count(), state.jobs().running_compactions),
+                (1, 0, 0)
+            );
+            assert!(state.jobs().commits.get(&0).is_none_or(CommitQueue::is_empty));
         }
         // It goes on, with a new MANIFEST; and it opens again.
         let manifest = |db: &Db| db.inner.catalog.lock_manifest().as_ref().map(|m| m.number());

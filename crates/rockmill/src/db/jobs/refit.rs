@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::compaction::{Compaction, strategy};
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::compact::begin_compaction;
-use crate::db::{CfState, DbInner, State};
+use crate::db::{DbInner, State};
 use crate::error::{Error, Result};
 use crate::version::Version;
 
@@ -46,10 +46,10 @@ impl DbInner {
     pub fn refit_level(self: &Arc<Self>, cf: &Arc<CfData>, level: usize, target: i32) -> Result<()> {
         let compaction = {
             let mut state = self.state.lock();
-            state.jobs.paused += 1;
+            state.jobs_mut().paused += 1;
             let paused = Paused(self);
             self.wait_for_compactions(&mut state);
-            let chosen = match state.jobs.running_compactions {
+            let chosen = match state.jobs().running_compactions {
                 0 => choose(&state, cf, level, target),
                 _ => Err(Error::closing()),
             };
@@ -67,9 +67,9 @@ impl DbInner {
 }
 
 fn choose(state: &State, cf: &CfData, level: usize, target: i32) -> Result<Option<Compaction>> {
-    state.errors.check()?;
-    let Some(CfState { version, .. }) = state.cfs.get(&cf.id) else { return Ok(None) };
-    strategy::refit::pick(version, &cf.options.load(), level, usize::try_from(target).ok())
+    state.errors().check()?;
+    let Some(c) = state.family(cf.id) else { return Ok(None) };
+    strategy::refit::pick(c.version(), &cf.options.load(), level, usize::try_from(target).ok())
 }
 
 #[cfg(test)]
@@ -102,23 +102,23 @@ mod tests {
     }
 
     fn levels(db: &Db) -> Vec<usize> {
-        db.inner.state.lock().cfs[&0].version.levels.iter().map(|level| level.len()).collect()
+        db.inner.state.lock().family(0).unwrap().version().levels.iter().map(|level| level.len()).collect()
     }
 
     /// A refit to level 2, begun and not done.
     fn begun(db: &Db) -> (Ticket, Compaction) {
         let mut state = db.inner.state.lock();
-        state.jobs.paused += 1;
-        assert_eq!(state.jobs.running_compactions, 0);
-        let cf = Arc::clone(&state.cfs[&0].cf);
+        state.jobs_mut().paused += 1;
+        assert_eq!(state.jobs().running_compactions, 0);
+        let cf = Arc::clone(state.family(0).unwrap().cf());
         let c = choose(&state, &cf, 6, 2).unwrap().unwrap();
         (begin_compaction(&mut state, &cf, &c).unwrap(), c)
     }
 
     fn finish(db: &Db, (ticket, c): (Ticket, Compaction)) {
-        let cf = Arc::clone(&db.inner.state.lock().cfs[&0].cf);
+        let cf = Arc::clone(db.inner.state.lock().family(0).unwrap().cf());
         db.inner.run_compaction(&cf, Arc::new(c), ticket).unwrap();
-        db.inner.state.lock().jobs.paused -= 1;
+        db.inner.state.lock().jobs_mut().paused -= 1;
     }
 
     #[test]
@@ -131,10 +131,10 @@ mod tests {
         db.flush().unwrap();
         {
             let mut state = db.inner.state.lock();
-            let c = state.cfs.get_mut(&0).unwrap();
-            assert_eq!(c.jobs.scores.base_level, 5);
-            let (options, moment) = (c.cf.options.load(), Moment::default());
-            let picked = ManualStep::new(0, 5).pick(&c.version, &options, &c.jobs.running, &moment, None, None);
+            let c = state.family_mut(0).unwrap();
+            assert_eq!(c.jobs().scores.base_level, 5);
+            let (options, moment) = (c.options(), Moment::default());
+            let picked = ManualStep::new(0, 5).pick(c.version(), &options, &c.jobs().running, &moment, None, None);
             assert!(matches!(picked, ManualPick::Conflict), "{picked:?}");
         }
         finish(&db, refit);

@@ -68,7 +68,7 @@ impl Worker {
     fn ends(self, db: &DbInner, state: &mut State) -> bool {
         let ends = db.shutdown.load(Ordering::Acquire) || self.is_too_many(db);
         if ends {
-            state.jobs.threads.remove(&self);
+            state.jobs_mut().threads.remove(&self);
         }
         ends
     }
@@ -98,7 +98,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     let jobs = (0..flushes).map(Worker::Flush).chain((0..compactions).map(Worker::Compaction));
     for worker in jobs.chain([Worker::Timer, Worker::Recovery]) {
-        if !db.state.lock().jobs.threads.insert(worker) {
+        if !db.state.lock().jobs_mut().threads.insert(worker) {
             continue;
         }
         let for_thread = Arc::clone(db);
@@ -111,7 +111,7 @@ pub(crate) fn start(db: &Arc<DbInner>) -> Result<Vec<JoinHandle<()>>> {
         match crate::sync::thread::Builder::new().name(name).spawn(move || run(&for_thread, worker)) {
             Ok(thread) => threads.push(thread),
             Err(e) => {
-                db.state.lock().jobs.threads.remove(&worker);
+                db.state.lock().jobs_mut().threads.remove(&worker);
                 return Err(Error::io("cannot start a background thread", &e));
             }
         }
@@ -133,9 +133,9 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 if let Some(merge) = state.pick_index_merge() {
                     break Err(merge);
                 }
-                state.jobs.idle_flush_threads += 1;
+                state.jobs_mut().idle_flush_threads += 1;
                 db.work_available.wait(&mut state);
-                state.jobs.idle_flush_threads -= 1;
+                state.jobs_mut().idle_flush_threads -= 1;
             }
         };
         let pick = match pick {
@@ -167,8 +167,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     // Without it the choice is another one, but none that does harm.
                     let _ = caught("the weighing of tombstones", || db.weigh_tombstones(&cf, &version));
                     state = db.state.lock();
-                    if let Some(c) = state.cfs.get_mut(&cf.id) {
-                        c.jobs.weighed = Weighed::Done;
+                    if let Some(c) = state.family_mut(cf.id) {
+                        c.jobs_mut().weighed = Weighed::Done;
                     }
                     state.rescore(cf.id);
                     db.update_pressure(&state);
@@ -209,8 +209,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
 
 /// How long a compaction thread may wait for the next table to be due; `None` when none will be.
 fn next_due(state: &State, now: u64) -> Option<Duration> {
-    let waits = |c: &&CfState| !c.jobs.aging_blocked && !c.cf.options.load().disable_auto_compactions;
-    let next = state.cfs.values().filter(waits).map(|c| c.jobs.aging.next_due).min().filter(|&t| t < u64::MAX)?;
+    let waits = |c: &&CfState| !c.jobs().aging_blocked && !c.options().disable_auto_compactions;
+    let next = state.families().filter(waits).map(|c| c.jobs().aging.next_due).min().filter(|&t| t < u64::MAX)?;
     // The clock may be set: look now and then. And never spin, whatever holds the job up.
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }

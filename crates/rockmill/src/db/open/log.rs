@@ -78,13 +78,13 @@ impl DbInner {
             log_warn!(self.log, "Option of the OPTIONS file: {warning}");
         }
         let state = self.state.lock();
-        for c in state.cfs.values() {
+        for c in state.families() {
             log_header!(
                 self.log,
                 "Column family [{}] (ID {}), log number is {}",
-                c.cf.name,
-                c.cf.id,
-                c.front.log_number()
+                c.cf().name,
+                c.cf().id,
+                c.front().log_number()
             );
         }
     }

@@ -29,7 +29,7 @@ impl DbInner {
     ) -> Result<Option<KeptLogs>> {
         let (bound, by_families) = {
             let state = self.state.lock();
-            (state.logs.bound(), state.least_log_number().unwrap_or(0))
+            (state.logs().bound(), state.least_log_number().unwrap_or(0))
         };
         let plan = RecoveryPlan {
             mode: self.opts.wal_recovery_mode,
@@ -51,9 +51,10 @@ impl DbInner {
     pub(crate) fn flush_recovered(self: &Arc<Self>, id: u32) -> Result<()> {
         let (cf, runs, base, epoch) = {
             let mut state = self.state.lock();
-            let Some(c) = state.cfs.get_mut(&id) else { return Ok(()) };
-            let Some(runs) = c.front.take_recovered(&c.cf.options.load(), self.front.memory()) else { return Ok(()) };
-            (Arc::clone(&c.cf), runs, Arc::clone(&c.version), c.next_epoch())
+            let Some(c) = state.family_mut(id) else { return Ok(()) };
+            let options = c.options();
+            let Some(runs) = c.front_mut().take_recovered(&options, self.front.memory()) else { return Ok(()) };
+            (Arc::clone(c.cf()), runs, Arc::clone(c.version()), c.next_epoch())
         };
         let (reason, family) = (TableFileCreationReason::Recovery, self.job_family(&cf));
         let mut host = self.job_host(&cf, &family, 0, reason);
@@ -63,8 +64,8 @@ impl DbInner {
             builder.apply(&add_files(0, [entry]))?;
             let version = Arc::new(builder.build()?);
             let mut state = self.state.lock();
-            if let Some(c) = state.cfs.get_mut(&id) {
-                c.version = version;
+            if let Some(c) = state.family_mut(id) {
+                c.install(version);
             }
         }
         Ok(())
@@ -81,9 +82,9 @@ impl RecoveryHost for Arc<DbInner> {
         let mut state = self.state.lock();
         for record in batch.iter() {
             let Some((cf, t, key, value)) = entry_of(&record?) else { continue };
-            if let Some(c) = state.cfs.get_mut(&cf) {
+            if let Some(c) = state.family_mut(cf) {
                 let at = at.and_then(|at| at.value(batch, value));
-                c.front.replay(log, seq, t, key, value, at);
+                c.front_mut().replay(log, seq, t, key, value, at);
             }
             seq += 1;
         }
@@ -92,8 +93,9 @@ impl RecoveryHost for Arc<DbInner> {
 
     fn seal_full(&self, log: u64) {
         let mut state = self.state.lock();
-        for c in state.cfs.values_mut() {
-            c.front.seal_recovered(log, &c.cf.options.load(), self.front.memory());
+        for c in state.families_mut() {
+            let options = c.options();
+            c.front_mut().seal_recovered(log, &options, self.front.memory());
         }
     }
 
@@ -102,10 +104,10 @@ impl RecoveryHost for Arc<DbInner> {
             let state = self.state.lock();
             let pressed = self.front.memory().should_flush();
             let full = |c: &CfState| {
-                let size = c.front.active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || c.front.is_full_of_values())
+                let size = c.front().active_stats().memory as usize;
+                size >= CHECK_EVERY && (pressed || c.front().is_full_of_values())
             };
-            state.cfs.iter().filter(|(_, c)| full(c)).map(|(&id, _)| id).collect()
+            state.families().filter(|c| full(c)).map(|c| c.cf().id).collect()
         };
         full.iter().try_for_each(|&id| self.flush_recovered(id))?;
         Ok(!full.is_empty())
@@ -114,15 +116,15 @@ impl RecoveryHost for Arc<DbInner> {
     /// Else the database would not be at one point in time (RocksDB's check).
     fn check_tables_not_ahead(&self, hole: u64, next: SequenceNumber) -> Result<()> {
         let state = self.state.lock();
-        for c in state.cfs.values() {
-            let ahead = c.version.levels.iter().flatten().any(|f| f.entry.largest_seqno >= next);
-            if c.front.log_number() > hole && ahead {
+        for c in state.families() {
+            let ahead = c.version().levels.iter().flatten().any(|f| f.entry.largest_seqno >= next);
+            if c.front().log_number() > hole && ahead {
                 return Err(Error::corruption(format!(
                     "{}: the WAL {:06}.log is damaged or missing, and tables of column family {:?} are newer than it; the \
                      database cannot be brought to one point in time (another recovery mode may open it with a loss)",
                     self.path.display(),
                     hole,
-                    c.cf.name
+                    c.cf().name
                 )));
             }
         }

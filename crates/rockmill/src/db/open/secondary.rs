@@ -30,7 +30,6 @@ use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
 
 use crate::db::catalog::column_family::CfData;
-use crate::db::catalog::super_version::SuperVersion;
 use crate::db::catalog::table_paths::purge_of;
 use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
 use crate::db::open::wal_owner;
@@ -155,7 +154,7 @@ impl Db {
         adjusted.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
-        db.publish_cfs(&db.state.lock());
+        db.catalog.publish(&db.state.lock());
         let _ = db.opened.following.secondary.set(Mutex::new(secondary));
         db.log_opened();
         db.log.write_out();
@@ -203,15 +202,15 @@ impl Secondary {
         let state = db.state.lock();
         let mut front = Followed::default();
         front.raise_bound(recovered.min_log_number_to_keep);
-        for (&id, c) in &state.cfs {
-            front.add_family(id, c.cf.cmp.clone(), c.cf.options.load_full(), c.front.log_number());
+        for c in state.families() {
+            front.add_family(c.cf().id, c.cf().cmp.clone(), c.cf().options.load_full(), c.front().log_number());
         }
-        let cf = |c: &CfState| SecondaryCf { data: Arc::clone(&c.cf), version: Arc::clone(&c.version) };
+        let cf = |c: &CfState| SecondaryCf { data: Arc::clone(c.cf()), version: Arc::clone(c.version()) };
         Self {
             wanted,
             manifest: (recovered.manifest_number, recovered.manifest_end),
             reload: false,
-            cfs: state.cfs.iter().map(|(&id, c)| (id, cf(c))).collect(),
+            cfs: state.families().map(|c| (c.cf().id, cf(c))).collect(),
             front,
             tables_sequence: recovered.last_sequence,
         }
@@ -387,12 +386,9 @@ impl Secondary {
         let mut state = db.state.lock();
         for (&id, cf) in &self.cfs {
             let Some((front, log_number)) = self.front.publish(id) else { continue };
-            let version = Arc::clone(&cf.version);
-            if let Some(c) = state.cfs.get_mut(&id) {
-                c.front.show(&front, log_number);
-                c.version = Arc::clone(&version);
+            if let Some(c) = state.family_mut(id) {
+                c.follow(front, log_number, Arc::clone(&cf.version));
             }
-            cf.data.current.store(Arc::new(SuperVersion { front, version }));
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::db::catalog::column_family::ColumnFamily;
 use crate::db::catalog::families::check_new_name;
 use crate::db::catalog::table_paths::{self, TablesThere, names_in, other_dirs, purge_of};
 use crate::db::files::Files;
-use crate::db::jobs::error_recovery::{Errors, Recovery};
+use crate::db::jobs::error_recovery::Recovery;
 use crate::db::jobs::{Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::secondary::Following;
@@ -344,8 +344,8 @@ fn open_files(
         db.recover_wals(&again, false, None)?; // into memtables; nothing is kept or written
         db.open_tables_to_read()?;
         let state = db.state.lock();
-        state.cfs.values().for_each(CfState::publish);
-        db.publish_cfs(&state);
+        state.families().for_each(CfState::publish);
+        db.catalog.publish(&state);
         drop(state);
         return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
     }
@@ -377,9 +377,9 @@ fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
         return Ok(None);
     };
     let state = db.state.lock();
-    let families = state.cfs.values().map(|c| c.front.log_number());
+    let families = state.families().map(|c| c.front().log_number());
     // That of a column family without data stays behind.
-    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs.bound()).collect()))
+    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect()))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -401,7 +401,7 @@ fn finish_open(
     kept: Option<KeptLogs>,
 ) -> Result<()> {
     if kept.is_none() {
-        let ids: Vec<u32> = db.state.lock().cfs.keys().copied().collect();
+        let ids: Vec<u32> = db.state.lock().families().map(|c| c.cf().id).collect();
         for id in ids {
             db.flush_recovered(id)?;
         }
@@ -409,7 +409,7 @@ fn finish_open(
     // Column families that are asked for and not there.
     let missing: Vec<&String> = {
         let state = db.state.lock();
-        let there: HashSet<&str> = state.cfs.values().map(|c| c.cf.name.as_str()).collect();
+        let there: HashSet<&str> = state.families().map(|c| c.cf().name.as_str()).collect();
         wanted.keys().filter(|n| !there.contains(n.as_str())).collect()
     };
     for name in missing {
@@ -425,7 +425,7 @@ fn finish_open(
         let mut state = db.state.lock();
         let id = state.next_family_id();
         let c = CfState::new(id, name.clone(), options, cmp, version, 0, db.opened.number, FamilyContext::of(db));
-        state.cfs.insert(id, c);
+        state.insert_family(c);
     }
     let identity = db.path.join(filename::IDENTITY);
     if new || !db.opts.fs.exists(&identity).unwrap_or(false) {
@@ -438,15 +438,15 @@ fn finish_open(
     let wal_number = db.new_file_number();
     let snapshot = {
         let mut state = db.state.lock();
-        for c in state.cfs.values_mut() {
-            c.front.recovered(wal_number);
+        for c in state.families_mut() {
+            c.front_mut().recovered(wal_number);
             c.rescore(0);
             c.publish();
         }
         db.update_threshold(&state);
-        db.publish_cfs(&state);
+        db.catalog.publish(&state);
         let bound = state.least_log_number().unwrap_or(wal_number);
-        state.logs.raise_bound(bound);
+        state.logs_mut().raise_bound(bound);
         db.snapshot_edits(&state)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
@@ -463,7 +463,7 @@ fn finish_open(
         wal_owner::leave_elsewhere(&*db.opts.fs, &db.path)?;
     }
     let mut state = db.state.lock();
-    state.logs.opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
+    state.logs_mut().opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
     db.update_pressure(&state);
     Ok(())
 }
@@ -529,16 +529,18 @@ pub(crate) fn assemble(
 ) -> Result<Arc<DbInner>> {
     let front = Front::new(&options.db, path, log.alarm());
     let opening = unique_number();
-    let mut cfs = BTreeMap::new();
+    let logs = Logs::new(recovered.map_or(0, |r| r.min_log_number_to_keep));
+    let max_column_family = recovered.map_or(0, |r| r.max_column_family);
+    let mut state = State::new(logs, max_column_family, Jobs::new(options.db.reproducible));
     let mut add = |id: u32, name: &str, version: Version, log_number: u64, cursors: &[(u32, InternalKey)]| {
         let o = wanted.get(name).cloned().unwrap_or_default();
         let cmp = version.cmp.clone();
         let context = FamilyContext { memory: front.memory(), db: &options.db, path, purge: &purge };
-        let mut state = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, context);
+        let mut c = CfState::new(id, name.to_owned(), o, cmp, version, log_number, opening, context);
         for (level, key) in cursors {
-            state.jobs.set_cursor(*level as usize, key.clone());
+            c.jobs_mut().set_cursor(*level as usize, key.clone());
         }
-        cfs.insert(id, state);
+        state.insert_family(c);
     };
     match recovered {
         Some(r) => {
@@ -553,10 +555,10 @@ pub(crate) fn assemble(
             add(0, DEFAULT_COLUMN_FAMILY_NAME, Version::empty(o.num_levels.max(1) as usize, cmp), 0, &[]);
         }
     }
-    let Some(default) = cfs.get(&0) else {
+    let Some(default) = state.family(0) else {
         return Err(Error::corruption(format!("{}: the MANIFEST has no default column family", path.display())));
     };
-    let default_cf = ColumnFamily { data: Arc::clone(&default.cf) };
+    let default_cf = ColumnFamily { data: Arc::clone(default.cf()) };
     let db_id = recovered
         .and_then(|r| r.db_id.clone())
         .or_else(|| {
@@ -589,13 +591,7 @@ pub(crate) fn assemble(
             following: Following::default(),
         },
         catalog: Catalog::new(default_cf, &options.db),
-        state: Mutex::new(State {
-            cfs,
-            logs: Logs::new(recovered.map_or(0, |r| r.min_log_number_to_keep)),
-            max_column_family: recovered.map_or(0, |r| r.max_column_family),
-            errors: Errors::default(),
-            jobs: Jobs::new(options.db.reproducible),
-        }),
+        state: Mutex::new(state),
         job_finished: Condvar::new(),
         work_available: Condvar::new(),
         recovery: Recovery::default(),
@@ -605,11 +601,10 @@ pub(crate) fn assemble(
         files: Files::new(recovered.map_or(1, |r| r.next_file_number), purge),
         shutdown: Arc::new(AtomicBool::new(false)),
         pacing,
-        running_jobs: Default::default(),
         engines: Arc::default(),
         stats: crate::db::report::stats::InternalStats::default(),
         log,
-        reporting: Reporting::new(options.db.clock.now_micros()),
+        reporting: Reporting::new(&options.db.clock),
     }))
 }
 
@@ -617,24 +612,24 @@ impl DbInner {
     /// Every file of the tables that the MANIFEST names must be there, with its size.
     fn check_files(&self, there: &TablesThere) -> Result<()> {
         let state = self.state.lock();
-        for c in state.cfs.values() {
-            for (level, files) in c.version.levels.iter().enumerate() {
+        for c in state.families() {
+            for (level, files) in c.version().levels.iter().enumerate() {
                 for f in files.iter().flat_map(|table| table.files()) {
-                    let dir = c.cf.dirs().of_file(f);
+                    let dir = c.cf().dirs().of_file(f);
                     let path = dir.join(filename::table(f.number));
                     if !there.has(dir, f.number, &self.path) {
-                        let hint = match f.path_id as usize >= c.cf.dirs().all().len() {
+                        let hint = match f.path_id as usize >= c.cf().dirs().all().len() {
                             true => "; it is of another path: give all db_paths, or cf_paths, that there were",
                             false => "",
                         };
                         return Err(Error::corruption(format!(
                             "{}: missing, and the MANIFEST names it in level {level} of column family {:?}{hint}",
                             path.display(),
-                            c.cf.name
+                            c.cf().name
                         )));
                     }
                     if self.opts.paranoid_checks
-                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(c.cf.dirs(), f))
+                        && let Ok(size) = self.opts.fs.file_size(&self.table_path(c.cf().dirs(), f))
                         && size != f.size
                     {
                         return Err(Error::corruption(format!(
@@ -657,8 +652,8 @@ impl DbInner {
         let dirs = self.other_table_dirs();
         let (wals, live): (Vec<u64>, HashSet<u64>) = {
             let state = self.state.lock();
-            let files = each_file(state.cfs.values().flat_map(|c| c.version.files()));
-            let wals = state.logs.lengths(None).map(|(number, _)| number).collect();
+            let files = each_file(state.families().flat_map(|c| c.version().files()));
+            let wals = state.logs().lengths(None).map(|(number, _)| number).collect();
             (wals, files.map(|f| f.number).collect())
         };
         for name in names {

@@ -385,7 +385,7 @@ impl DbInner {
             return Ok(());
         }
         let families: Vec<_> =
-            self.state.lock().cfs.values().map(|c| (Arc::clone(&c.cf), Arc::clone(&c.version))).collect();
+            self.state.lock().families().map(|c| (Arc::clone(c.cf()), Arc::clone(c.version()))).collect();
         let files = families.iter().flat_map(|(cf, v)| v.levels.iter().flatten().map(move |file| (cf, file)));
         for (cf, file) in files {
             match self.readers.tables.table(cf, file) {
@@ -456,7 +456,7 @@ mod tests {
         db.flush().unwrap();
         let (cf, version) = {
             let state = db.inner.state.lock();
-            (Arc::clone(&state.cfs[&0].cf), Arc::clone(&state.cfs[&0].version))
+            (Arc::clone(state.family(0).unwrap().cf()), Arc::clone(state.family(0).unwrap().version()))
         };
         let file = version.files().next().unwrap();
         let tables = &db.inner.readers.tables;

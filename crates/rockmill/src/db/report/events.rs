@@ -33,12 +33,6 @@ pub(crate) struct DeferredEvents {
     calls: Mutex<Vec<Call>>,
 }
 
-impl std::fmt::Debug for DeferredEvents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} calls", self.calls.lock().len())
-    }
-}
-
 /// A flush that runs.
 pub(crate) struct FlushEvent {
     pub job: u64,
@@ -139,10 +133,10 @@ impl DbInner {
         }
         let (levels, immutable, l0) = {
             let mut state = self.state.lock();
-            match state.cfs.get_mut(&cf.id) {
+            match state.family_mut(cf.id) {
                 Some(c) => {
-                    c.job_stats.add_flush(stats);
-                    (level_counts(&c.version), c.front.sealed_count(), c.version.levels[0].len() as i32)
+                    c.job_stats_mut().add_flush(stats);
+                    (level_counts(c.version()), c.front().sealed_count(), c.version().levels[0].len() as i32)
                 }
                 None => (Vec::new(), 0, 0),
             }
@@ -263,11 +257,11 @@ impl DbInner {
         }
         let levels = {
             let mut state = self.state.lock();
-            state.cfs.get_mut(&cf.id).map(|c| {
+            state.family_mut(cf.id).map(|c| {
                 if done.is_ok() {
-                    c.job_stats.add_compaction(compaction, output);
+                    c.job_stats_mut().add_compaction(compaction, output);
                 }
-                level_counts(&c.version)
+                level_counts(c.version())
             })
         };
         match done {
@@ -448,7 +442,7 @@ impl DbInner {
         if prev == cur {
             return;
         }
-        let name = |id: u32| state.cfs.get(&id).map_or_else(String::new, |c| c.cf.name.clone());
+        let name = |id: u32| state.family(id).map_or_else(String::new, |c| c.cf().name.clone());
         let cf_name = cause.map_or_else(|| name(0), |(id, _)| name(id));
         match (cur, cause) {
             (WriteStallCondition::Normal, _) => log_info!(self.log, "[{cf_name}] Writes run free again"),

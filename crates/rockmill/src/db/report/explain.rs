@@ -90,20 +90,20 @@ impl Db {
         let mut picked = Vec::new();
         {
             let state = db.state.lock();
-            let Some(c) = state.cfs.get(&cf.id) else { return Ok(out) };
-            out.unflushed_entries = c.front.active_stats().entries + c.front.sealed_stats().entries;
+            let Some(c) = state.family(cf.id) else { return Ok(out) };
+            out.unflushed_entries = c.front().active_stats().entries + c.front().sealed_stats().entries;
             let cf_options = cf.options.load();
             let next_file = db.files.numbers().next();
             let bottommost = options.bottommost_level_compaction;
-            let mut walk = ManualWalk::new(&c.version, start, end, bottommost, next_file);
-            while let Some(step) = walk.next_step(&c.version, &cf_options) {
+            let mut walk = ManualWalk::new(c.version(), start, end, bottommost, next_file);
+            while let Some(step) = walk.next_step(c.version(), &cf_options) {
                 // A first step that finds nothing hands on to the next one.
                 if picked.is_empty() && !out.waits {
                     let moment = Moment { now: db.now_seconds(), ..Moment::default() };
                     (picked, out.waits) = pick_step(c, &cf_options, &step, &moment, start, end);
                     continue;
                 }
-                let mut files = c.version.overlapping(step.level, start, end);
+                let mut files = c.version().overlapping(step.level, start, end);
                 files.retain(|f| f.number() < step.file_number_limit);
                 if !files.is_empty() {
                     let bytes = files.iter().map(|f| f.size()).sum();
@@ -149,7 +149,7 @@ fn pick_step(
     let mut picked = Vec::new();
     let mut from = start.map(<[u8]>::to_vec);
     loop {
-        match step.pick(&c.version, options, c.jobs.running(), moment, from.as_deref(), end) {
+        match step.pick(c.version(), options, c.jobs().running(), moment, from.as_deref(), end) {
             ManualPick::None => return (picked, false),
             ManualPick::Conflict => return (picked, true),
             ManualPick::First(compaction) => {

@@ -10,7 +10,7 @@ use crate::db::catalog::column_family::CfData;
 use crate::db::{AsColumnFamilyRef, Db, DbInner};
 use crate::error::Result;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, TableNumbers, Version, each_file};
+use crate::version::{FileMeta, TableNumbers, Version};
 
 /// Tables that are opened at most for an estimate (RocksDB's number).
 const OPENED_FOR_ESTIMATE_MAX: usize = 20;
@@ -162,12 +162,6 @@ impl DbInner {
             })
         };
         version.levels.iter().flatten().filter_map(&mut known).collect()
-    }
-
-    /// Bytes of the tables of every version that is current or in use.
-    pub(crate) fn bytes_of_live_versions(cf: &CfData) -> u64 {
-        let versions = cf.live_versions();
-        each_file(versions.iter().flat_map(|v| v.files())).map(|f| f.size).sum()
     }
 
     /// RocksDB's text of table properties, added up over some tables.

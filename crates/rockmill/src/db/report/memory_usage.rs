@@ -84,9 +84,9 @@ impl DbInner {
             parts.table_readers += open.map(|t| t.memory_usage() as u64).sum::<u64>();
             caches.extend(self.readers.tables().cache_of(&cf.data));
         }
-        for c in self.state.lock().cfs.values() {
-            parts.memtables += c.front.memory_usage();
-            parts.flushed_memtables += c.front.flushed_memory();
+        for c in self.state.lock().families() {
+            parts.memtables += c.front().memory_usage();
+            parts.flushed_memtables += c.front().flushed_memory();
         }
         caches.sort_by_key(|c| Arc::as_ptr(c).addr());
         caches.dedup_by(|a, b| Arc::ptr_eq(a, b));

@@ -21,10 +21,15 @@ pub(crate) mod stats;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
 
+use std::sync::Arc;
+
+use rockmill_io::Clock;
+
 use crate::event_listener::WriteStallCondition;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use events::DeferredEvents;
+use running::RunningJobs;
 use stats::DbCounters;
 
 /// What the last text of the database's counters said, and when.
@@ -35,7 +40,6 @@ struct Reported {
 }
 
 /// What was told of an open database, and what is still to be told.
-#[derive(Debug)]
 pub(crate) struct Reporting {
     opened_micros: u64,
     /// What the last text of counters said. A leaf lock.
@@ -46,21 +50,23 @@ pub(crate) struct Reporting {
     stall_condition: Mutex<WriteStallCondition>,
     /// Number of the last background job, for the info log and listeners.
     last_job: AtomicU64,
+    running: RunningJobs,
 }
 
 impl Reporting {
-    /// Of a database that is opened now, in microseconds since 1970.
-    pub fn new(now_micros: u64) -> Self {
+    /// Of a database that is opened now.
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
         Self {
-            opened_micros: now_micros,
+            opened_micros: clock.now_micros(),
             reported: Mutex::default(),
             deferred: DeferredEvents::default(),
             stall_condition: Mutex::default(),
             last_job: AtomicU64::new(0),
+            running: RunningJobs::new(clock),
         }
     }
 
-    /// When the database was opened.
+    /// When the database was opened, in microseconds since 1970.
     pub fn opened_micros(&self) -> u64 {
         self.opened_micros
     }
@@ -68,5 +74,10 @@ impl Reporting {
     /// A number for a background job.
     pub fn new_job(&self) -> u64 {
         self.last_job.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The jobs that run.
+    pub fn running(&self) -> &RunningJobs {
+        &self.running
     }
 }

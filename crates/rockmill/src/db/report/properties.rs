@@ -78,7 +78,7 @@ impl Db {
             names::OPTIONS_STATISTICS => db.opts.statistics.as_ref().map(ToString::to_string),
             "rockmill.write-stall-reason" => Some(db.pacing.writers().reason().name().to_owned()),
             "rockmill.background-error" => {
-                Some(db.state.lock().errors.worst().map_or_else(String::new, ToString::to_string))
+                Some(db.state.lock().errors().worst().map_or_else(String::new, ToString::to_string))
             }
             _ => None,
         })
@@ -95,7 +95,7 @@ impl Db {
         db.check_family(cf)?;
         Ok(db.int_property(cf, name.as_ref()).or_else(|| {
             let state = db.state.lock();
-            state.cfs.get(&cf.id).and_then(|c| db.locked_property(&state, c, name.as_ref()))
+            state.family(cf.id).and_then(|c| db.locked_property(&state, c, name.as_ref()))
         }))
     }
 
@@ -103,14 +103,14 @@ impl Db {
     pub fn level_stats(&self, cf: &impl AsColumnFamilyRef) -> Vec<LevelStats> {
         let state = self.inner.state.lock();
         let cf = Some(&cf.as_cf().data).filter(|cf| self.inner.check_family(cf).is_ok());
-        cf.and_then(|cf| state.cfs.get(&cf.id)).map(levels).unwrap_or_default()
+        cf.and_then(|cf| state.family(cf.id)).map(levels).unwrap_or_default()
     }
 
     /// Bytes that compactions must still rewrite until a column family's tree has its shape.
     pub fn compaction_debt(&self, cf: &impl AsColumnFamilyRef) -> u64 {
         let state = self.inner.state.lock();
         let cf = Some(&cf.as_cf().data).filter(|cf| self.inner.check_family(cf).is_ok());
-        cf.and_then(|cf| state.cfs.get(&cf.id)).map_or(0, |c| c.jobs.scores().pending_bytes)
+        cf.and_then(|cf| state.family(cf.id)).map_or(0, |c| c.jobs().scores().pending_bytes)
     }
 }
 
@@ -134,7 +134,9 @@ impl DbInner {
             }
             names::ESTIMATE_LIVE_DATA_SIZE => estimate_live_data_size(version),
             names::LIVE_SST_FILES_SIZE => bytes(),
-            names::TOTAL_SST_FILES_SIZE => Self::bytes_of_live_versions(cf),
+            names::TOTAL_SST_FILES_SIZE => {
+                each_file(cf.live_versions().iter().flat_map(|v| v.files())).map(|f| f.size).sum()
+            }
             names::OBSOLETE_SST_FILES_SIZE => self.files.purge().bytes(),
             names::NUM_BLOB_FILES
             | names::TOTAL_BLOB_FILE_SIZE
@@ -166,36 +168,36 @@ impl DbInner {
     /// Numbers that the database's lock guards.
     fn locked_property(&self, state: &crate::db::State, c: &CfState, name: &str) -> Option<u64> {
         Some(match name {
-            names::NUM_IMMUTABLE_MEM_TABLE => c.front.sealed_count() as u64,
+            names::NUM_IMMUTABLE_MEM_TABLE => c.front().sealed_count() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,
             names::MEM_TABLE_FLUSH_PENDING => {
-                u64::from(!c.front.is_flushing() && c.flush_due(self.flushes_without_merging()))
+                u64::from(!c.front().is_flushing() && c.flush_due(self.flushes_without_merging()))
             }
-            names::COMPACTION_PENDING => u64::from(c.jobs.scores().needs_compaction()),
-            names::BACKGROUND_ERRORS => state.errors.count(),
-            names::CUR_SIZE_ACTIVE_MEM_TABLE => c.front.active_stats().memory,
-            names::CUR_SIZE_ALL_MEM_TABLES => c.front.memory_usage(),
+            names::COMPACTION_PENDING => u64::from(c.jobs().scores().needs_compaction()),
+            names::BACKGROUND_ERRORS => state.errors().count(),
+            names::CUR_SIZE_ACTIVE_MEM_TABLE => c.front().active_stats().memory,
+            names::CUR_SIZE_ALL_MEM_TABLES => c.front().memory_usage(),
             // Readers keep flushed memtables in memory.
-            names::SIZE_ALL_MEM_TABLES => c.front.memory_usage() + c.front.flushed_memory(),
-            names::NUM_ENTRIES_ACTIVE_MEM_TABLE => c.front.active_stats().entries,
-            names::NUM_ENTRIES_IMM_MEM_TABLES => c.front.sealed_stats().entries,
-            names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front.active_stats().deletes,
-            names::NUM_DELETES_IMM_MEM_TABLES => c.front.sealed_stats().deletes,
+            names::SIZE_ALL_MEM_TABLES => c.front().memory_usage() + c.front().flushed_memory(),
+            names::NUM_ENTRIES_ACTIVE_MEM_TABLE => c.front().active_stats().entries,
+            names::NUM_ENTRIES_IMM_MEM_TABLES => c.front().sealed_stats().entries,
+            names::NUM_DELETES_ACTIVE_MEM_TABLE => c.front().active_stats().deletes,
+            names::NUM_DELETES_IMM_MEM_TABLES => c.front().sealed_stats().deletes,
             names::IS_FILE_DELETIONS_ENABLED => u64::from(self.files.may_delete()),
             names::NUM_SNAPSHOTS => self.readers.snapshots().count() as u64,
             names::OLDEST_SNAPSHOT_TIME => self.readers.snapshots().oldest_time(),
             names::OLDEST_SNAPSHOT_SEQUENCE => self.readers.snapshots().oldest().unwrap_or(0),
-            names::MIN_LOG_NUMBER_TO_KEEP => state.logs.oldest(),
+            names::MIN_LOG_NUMBER_TO_KEEP => state.logs().oldest(),
             // Tables that jobs write are known to nobody else: no number is held back.
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
             // RocksDB's -1, as an unsigned number, where L0 is compacted into no one level.
-            names::BASE_LEVEL => match c.cf.options.load().compaction_style {
-                CompactionStyle::Level => c.jobs.scores().base_level as u64,
+            names::BASE_LEVEL => match c.options().compaction_style {
+                CompactionStyle::Level => c.jobs().scores().base_level as u64,
                 CompactionStyle::Universal | CompactionStyle::Fifo => u64::MAX,
             },
-            names::ESTIMATE_PENDING_COMPACTION_BYTES => c.jobs.scores().pending_bytes,
-            names::NUM_RUNNING_COMPACTIONS => state.jobs.running_compactions() as u64,
-            names::NUM_RUNNING_FLUSHES => state.jobs.running_flushes() as u64,
+            names::ESTIMATE_PENDING_COMPACTION_BYTES => c.jobs().scores().pending_bytes,
+            names::NUM_RUNNING_COMPACTIONS => state.jobs().running_compactions() as u64,
+            names::NUM_RUNNING_FLUSHES => state.jobs().running_flushes() as u64,
             names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(),
             names::IS_WRITE_STOPPED => {
                 u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())
@@ -208,7 +210,7 @@ impl DbInner {
             | names::INDEX_MERGE_QUEUE
             | names::DATA_FLUSH_QUEUE_SIZE
             | names::INDEX_SCHEDULE_CHANGES => {
-                c.front.schedule(self.logs_now(state)).map_or(0, |s| of_schedule(s, name))
+                c.front().schedule(self.logs_now(state)).map_or(0, |s| of_schedule(s, name))
             }
             names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),
             "rockmill.stall-stopped-micros" => self.pacing.writers().stopped_micros.load(Ordering::Relaxed),
@@ -264,14 +266,14 @@ pub(crate) fn levels(c: &CfState) -> Vec<LevelStats> {
     let level = |(level, files): (usize, &Level)| LevelStats {
         level,
         files: files.len(),
-        bytes: c.version.level_bytes(level),
-        target_bytes: c.jobs.scores().targets.get(level).copied().filter(|&t| level > 0 && t != u64::MAX && t != 0),
-        score: c.jobs.scores().scores.get(level).copied().unwrap_or(0.0),
+        bytes: c.version().level_bytes(level),
+        target_bytes: c.jobs().scores().targets.get(level).copied().filter(|&t| level > 0 && t != u64::MAX && t != 0),
+        score: c.jobs().scores().scores.get(level).copied().unwrap_or(0.0),
         extra_runs: files.extras.len(),
         extra_run_bytes: files.extras.iter().flat_map(|run| &run.files).map(|f| f.size()).sum(),
         compacting: files.iter().filter(|f| f.being_compacted.load(Ordering::Acquire)).count(),
     };
-    c.version.levels.iter().enumerate().map(level).collect()
+    c.version().levels.iter().enumerate().map(level).collect()
 }
 
 fn level_text(version: &Version) -> String {

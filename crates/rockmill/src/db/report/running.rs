@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rockmill_format::printable;
+use rockmill_io::Clock;
 
 use crate::compaction::{Compaction, JobProgress};
+use crate::db::Db;
 use crate::db::catalog::column_family::CfData;
-use crate::db::{Db, DbInner};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
@@ -40,41 +41,48 @@ struct Entry {
     progress: Arc<JobProgress>,
 }
 
-/// All of a database's. The lock is a leaf.
-#[derive(Default)]
-pub(crate) struct RunningJobs(Mutex<BTreeMap<u64, Entry>>);
+/// All of a database's.
+pub(crate) struct RunningJobs {
+    clock: Arc<dyn Clock>,
+    /// By number. A leaf lock.
+    jobs: Mutex<BTreeMap<u64, Entry>>,
+}
 
 /// A job in the list, as long as this lives.
 pub(crate) struct Running<'a> {
-    db: &'a DbInner,
+    all: &'a RunningJobs,
     job: u64,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.db.running_jobs.0.lock().remove(&self.job);
+        self.all.jobs.lock().remove(&self.job);
     }
 }
 
 impl Db {
     /// Flushes and compactions that run now, by number.
     pub fn running_jobs(&self) -> Vec<RunningJob> {
-        self.inner.jobs_now()
+        self.inner.reporting.running.now()
     }
 }
 
-impl DbInner {
+impl RunningJobs {
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self { clock: Arc::clone(clock), jobs: Mutex::default() }
+    }
+
     /// Notes that a flush runs.
-    pub(crate) fn runs_flush(&self, cf: &CfData, job: u64, bytes: u64, progress: &Arc<JobProgress>) -> Running<'_> {
-        self.runs(cf, (job, None, 0), bytes, progress)
+    pub fn flush(&self, cf: &CfData, job: u64, bytes: u64, progress: &Arc<JobProgress>) -> Running<'_> {
+        self.begin(cf, (job, None, 0), bytes, progress)
     }
 
     /// Notes that a compaction runs.
-    pub(crate) fn runs_compaction(&self, cf: &CfData, job: u64, c: &Compaction, of: &Arc<JobProgress>) -> Running<'_> {
-        self.runs(cf, (job, Some(c.start_level()), c.output_level), c.input_bytes(), of)
+    pub fn compaction(&self, cf: &CfData, job: u64, c: &Compaction, of: &Arc<JobProgress>) -> Running<'_> {
+        self.begin(cf, (job, Some(c.start_level()), c.output_level), c.input_bytes(), of)
     }
 
-    fn runs(
+    fn begin(
         &self,
         cf: &CfData,
         (job, start_level, output_level): (u64, Option<usize>, usize),
@@ -84,14 +92,14 @@ impl DbInner {
         let (cf_name, progress) = (cf.name.clone(), Arc::clone(progress));
         let running =
             RunningJob { job, cf_name, start_level, output_level, bytes_total, bytes_done: 0, parts: 0, micros: 0 };
-        let began_nanos = self.opts.clock.monotonic_nanos();
-        self.running_jobs.0.lock().insert(job, Entry { job: running, began_nanos, progress });
-        Running { db: self, job }
+        let began_nanos = self.clock.monotonic_nanos();
+        self.jobs.lock().insert(job, Entry { job: running, began_nanos, progress });
+        Running { all: self, job }
     }
 
-    fn jobs_now(&self) -> Vec<RunningJob> {
-        let now = self.opts.clock.monotonic_nanos();
-        let jobs = self.running_jobs.0.lock();
+    fn now(&self) -> Vec<RunningJob> {
+        let now = self.clock.monotonic_nanos();
+        let jobs = self.jobs.lock();
         let of = |e: &Entry| RunningJob {
             bytes_done: e.progress.bytes.load(Ordering::Relaxed).min(e.job.bytes_total),
             parts: e.progress.parts.load(Ordering::Relaxed),
@@ -102,8 +110,8 @@ impl DbInner {
     }
 
     /// A column family's running jobs by start level, for `rocksdb.cfstats`; flushes first.
-    pub(crate) fn running_text(&self, cf_name: &str) -> String {
-        let jobs: Vec<RunningJob> = self.jobs_now().into_iter().filter(|j| j.cf_name == cf_name).collect();
+    pub fn text(&self, cf_name: &str) -> String {
+        let jobs: Vec<RunningJob> = self.now().into_iter().filter(|j| j.cf_name == cf_name).collect();
         let mut text = format!("\n** Running Jobs [{}] **\n", printable::line(cf_name));
         let _ = writeln!(text, " From  Jobs Threads   To   Done(MB)  Total(MB)  Done(%) Longest(sec)");
         if jobs.is_empty() {

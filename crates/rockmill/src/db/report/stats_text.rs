@@ -75,19 +75,19 @@ impl DbInner {
         let now = self.micros_up();
         let mut state = self.state.lock();
         let logs = self.logs_now(&state);
-        let c = state.cfs.get_mut(&id)?;
+        let c = state.family_mut(id)?;
         let text = cf_text(c, logs, now);
         if begin_interval {
-            c.job_stats.reported = (now, sum(c));
+            c.job_stats_mut().reported = (now, sum(c));
         }
-        let (name, version) = (c.cf.name.clone(), Arc::clone(&c.version));
+        let (name, version) = (c.cf().name.clone(), Arc::clone(c.version()));
         drop(state);
-        Some(text + &index_text(&version) + &self.running_text(&name))
+        Some(text + &index_text(&version) + &self.reporting.running.text(&name))
     }
 
     /// `rocksdb.stats` of every column family, for the info log.
     pub(crate) fn stats_text(&self) -> String {
-        let ids: Vec<u32> = self.state.lock().cfs.keys().copied().collect();
+        let ids: Vec<u32> = self.state.lock().families().map(|c| c.cf().id).collect();
         let mut s = self.db_stats_text();
         for id in ids {
             s.push_str(&self.cf_stats_text(id, true).unwrap_or_default());
@@ -158,7 +158,7 @@ fn db_lines(s: &mut String, what: &str, c: &DbCounters, time: f64, (unit, size):
 
 fn sum(c: &CfState) -> LevelJobStats {
     let mut sum = LevelJobStats::default();
-    c.job_stats.levels.iter().for_each(|l| sum.add(l));
+    c.job_stats().levels.iter().for_each(|l| sum.add(l));
     sum
 }
 
@@ -167,11 +167,11 @@ fn cf_text(c: &CfState, logs: LogsNow, now: u64) -> String {
                 W-Amp Rd(MB/s) Wr(MB/s) Comp(sec) CompMergeCPU(sec) Comp(cnt) Avg(sec) KeyIn KeyDrop Rblob(GB) \
                 Wblob(GB)";
     let mut s =
-        format!("\n** Compaction Stats [{}] **\n{head}\n{}\n", printable::line(&c.cf.name), "-".repeat(head.len()));
+        format!("\n** Compaction Stats [{}] **\n{head}\n{}\n", printable::line(&c.cf().name), "-".repeat(head.len()));
     let none = LevelJobStats::default();
     let (mut files, mut compacting, mut bytes) = (0, 0, 0);
     for l in levels(c) {
-        let jobs = c.job_stats.levels.get(l.level).unwrap_or(&none);
+        let jobs = c.job_stats().levels.get(l.level).unwrap_or(&none);
         (files, compacting, bytes) = (files + l.files, compacting + l.compacting, bytes + l.bytes);
         if l.files > 0 || jobs.jobs > 0 || jobs.moved > 0 {
             // What came into the level: L0 by flushes, others from above.
@@ -186,11 +186,11 @@ fn cf_text(c: &CfState, logs: LogsNow, now: u64) -> String {
             );
         }
     }
-    let flushed = c.job_stats.levels.first().map_or(0, |l| l.flushed);
+    let flushed = c.job_stats().levels.first().map_or(0, |l| l.flushed);
     let all = sum(c);
     let amplification = |written: u64, flushed: u64| written as f64 / (flushed + 1) as f64;
     level_line(&mut s, "Sum", (files, compacting, bytes, 0.0), amplification(all.written, flushed), &all);
-    let (then, before) = &c.job_stats.reported;
+    let (then, before) = &c.job_stats().reported;
     let interval = all.since(before);
     level_line(&mut s, "Int", (0, 0, 0, 0.0), amplification(interval.written, interval.flushed), &interval);
     let (up, since) = (seconds(now), seconds(now.saturating_sub(*then)));
@@ -209,8 +209,8 @@ fn cf_text(c: &CfState, logs: LogsNow, now: u64) -> String {
             seconds(jobs.micros)
         );
     }
-    let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.jobs.scores().pending_bytes);
-    if let Some((schedule, queues)) = c.front.schedule(logs) {
+    let _ = writeln!(s, "Estimated pending compaction bytes: {}", c.jobs().scores().pending_bytes);
+    if let Some((schedule, queues)) = c.front().schedule(logs) {
         let (now, history) = (schedule.now(), schedule.history());
         let _ = writeln!(
             s,
@@ -228,7 +228,7 @@ fn cf_text(c: &CfState, logs: LogsNow, now: u64) -> String {
             history.last.map_or("the beginning", Short::name)
         );
     }
-    let pieces = c.version.pieces().totals();
+    let pieces = c.version().pieces().totals();
     if pieces.tables > 0 {
         let _ = writeln!(
             s,

@@ -268,7 +268,7 @@ impl DbInner {
     #[cold]
     fn take_back_records(&self, size: u64) {
         let Some((size, cut)) = self.front.take_back(size) else { return };
-        self.state.lock().logs.cut_newest(size);
+        self.state.lock().logs_mut().cut_newest(size);
         if let Err(e) = cut {
             log_error!(self.log, "records of writes that panicked stay in the WAL: {e}");
         }
@@ -308,7 +308,7 @@ impl DbInner {
         }
         let Some(mut log) = self.front.lead() else {
             // A group in flight may have failed since the look for an error, and taken the WAL away.
-            let failed = self.state.lock().errors.of_writes().cloned();
+            let failed = self.state.lock().errors().of_writes().cloned();
             return Err(failed.unwrap_or_else(Error::closing));
         };
         let n = if members.is_empty() && own.sequence() == first {
@@ -374,6 +374,29 @@ impl DbInner {
             self.writers.leave_leader_work();
         }
     }
+
+    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
+    /// says first what it follows on.
+    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
+        self.check_takes_writes()?;
+        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
+        let began = statistics.start(clock);
+        let done = self.front.flush_log(sync, begin);
+        if sync && done.is_ok() {
+            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
+            statistics.add(Ticker::WalFileSynced, 1);
+        }
+        match &done {
+            Err(e) => self.set_background_error(
+                BackgroundErrorReason::WriteCallback,
+                if sync { "a sync of the WAL" } else { "a write to the WAL" },
+                e,
+            ),
+            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
+            Ok(()) => {}
+        }
+        done
+    }
 }
 
 /// What is current in a column family, without a count of who holds it.
@@ -405,29 +428,4 @@ fn check_write_options(options: &WriteOptions) -> Result<()> {
         return Err(Error::invalid_argument("sync asks for a durable WAL and disable_wal for none"));
     }
     Ok(())
-}
-
-impl DbInner {
-    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
-    /// says first what it follows on.
-    pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
-        self.check_takes_writes()?;
-        let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
-        let began = statistics.start(clock);
-        let done = self.front.flush_log(sync, begin);
-        if sync && done.is_ok() {
-            statistics.stop(Histogram::WalFileSyncMicros, clock, began);
-            statistics.add(Ticker::WalFileSynced, 1);
-        }
-        match &done {
-            Err(e) => self.set_background_error(
-                BackgroundErrorReason::WriteCallback,
-                if sync { "a sync of the WAL" } else { "a write to the WAL" },
-                e,
-            ),
-            Ok(()) if sync => count(&self.stats.wal_syncs, 1),
-            Ok(()) => {}
-        }
-        done
-    }
 }

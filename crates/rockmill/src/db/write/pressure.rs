@@ -23,7 +23,7 @@ impl DbInner {
     }
 
     fn give_orders(&self, state: &State) {
-        self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors.worst().is_some()));
+        self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors().worst().is_some()));
     }
 
     /// Where index tables rest, time alone changes when they are merged and flushed.
@@ -46,15 +46,15 @@ impl DbInner {
         }
         let mut changed = false;
         let (logs, now) = (self.logs_now(state), self.opts.clock.monotonic_nanos() as f64 * 1e-9);
-        for c in state.cfs.values() {
-            let behind = decide::is_behind(c.jobs.scores().load(), &c.cf.options.load());
-            let Some(change) = c.front.reschedule(logs, behind, now) else { continue };
+        for c in state.families() {
+            let behind = decide::is_behind(c.jobs().scores().load(), &c.options());
+            let Some(change) = c.front().reschedule(logs, behind, now) else { continue };
             let Triggers { merge, flush_bytes } = change.now;
             log_info!(
                 self.log,
                 "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of \
                  memory; levels may hold {} times what the options say",
-                c.cf.name,
+                c.cf().name,
                 change.short.name(),
                 change.level_factor
             );
@@ -69,7 +69,7 @@ impl DbInner {
     /// forbidden it: no flush would let them go.
     pub fn logs_now(&self, state: &State) -> LogsNow {
         let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
-        let others = state.oldest_log().map(|oldest| state.logs.left_bytes_from(oldest));
+        let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
         LogsNow { newest: others.map_or(0, |_| self.front.log_size()), others: others.unwrap_or(0), ..index.logs() }
     }
 
@@ -88,11 +88,11 @@ impl DbInner {
         state: &'a State,
     ) -> impl Iterator<Item = FamilyNow<'a, Arc<CfOptions>>> + Clone + use<'a> {
         let without_merging = self.flushes_without_merging();
-        state.cfs.iter().map(move |(&id, c)| {
-            let options = c.cf.options.load_full();
-            let flushing = c.front.waits_for_flush(&options, without_merging);
-            let (load, memtables) = (c.jobs.scores().load(), c.front.full_memtables(&options));
-            FamilyNow { id, options, load, memtables, flushing, flush_pace: c.front.flush_pace() }
+        state.families().map(move |c| {
+            let options = c.cf().options.load_full();
+            let flushing = c.front().waits_for_flush(&options, without_merging);
+            let (load, memtables) = (c.jobs().scores().load(), c.front().full_memtables(&options));
+            FamilyNow { id: c.cf().id, options, load, memtables, flushing, flush_pace: c.front().flush_pace() }
         })
     }
 
@@ -119,11 +119,9 @@ impl DbInner {
     pub fn allowance(&self, now: Seconds, written: u64) -> Allowance {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
         let logs = self.logs_now(&state);
-        let families = state
-            .cfs
-            .values()
-            .map(|c| c.front.memtables_now(&c.cf.options.load(), written, without_merging, logs, now));
-        decide::allowance(families, now, state.errors.worst().is_some())
+        let families =
+            state.families().map(|c| c.front().memtables_now(&c.options(), written, without_merging, logs, now));
+        decide::allowance(families, now, state.errors().worst().is_some())
     }
 
     /// The column family whose flush writers wait for.

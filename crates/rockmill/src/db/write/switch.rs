@@ -30,7 +30,7 @@ impl DbInner {
             self.writers.leader_has_work.store(false, Ordering::Release);
             let (full, stop, reason) = {
                 let mut state = self.state.lock();
-                if let Some(e) = state.errors.of_writes() {
+                if let Some(e) = state.errors().of_writes() {
                     self.writers.leave_leader_work();
                     return Err(e.clone());
                 }
@@ -38,7 +38,7 @@ impl DbInner {
                     return Err(Error::closing());
                 }
                 let (mut full, reason) = self.full_memtables(&mut state);
-                let families = state.cfs.iter().map(|(&id, c)| (id, &c.front, c.cf.options.load_full()));
+                let families = state.families().map(|c| (c.cf().id, c.front(), c.cf().options.load_full()));
                 let victim = self.front.memory().family_to_seal(families, self.flushes_without_merging());
                 if victim.is_some() && self.opts.atomic_flush {
                     full = with_data(&state);
@@ -70,7 +70,7 @@ impl DbInner {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
                     let closing = self.shutdown.load(Ordering::Acquire);
-                    let waits = state.errors.of_writes().is_none() && !closing && !self.writers.has_from_listener();
+                    let waits = state.errors().of_writes().is_none() && !closing && !self.writers.has_from_listener();
                     if waits && self.stop_reason(&state).is_some() {
                         self.work_available.notify_all();
                         self.job_finished.wait_for(&mut state, STOP_WAIT);
@@ -149,9 +149,9 @@ impl DbInner {
     /// two it is. Immutable memtables that hold them back are due from here on.
     fn full_memtables(&self, state: &mut State) -> (Vec<u32>, FlushReason) {
         let mut reason = FlushReason::WriteBufferFull;
-        let mut full: Vec<u32> = state.cfs.iter().filter(|(_, c)| c.front.is_full()).map(|(&id, _)| id).collect();
+        let mut full: Vec<u32> = state.families().filter(|c| c.front().is_full()).map(|c| c.cf().id).collect();
         let room = self.log_room(state);
-        let release = self.front.release_logs(room, state.cfs.iter_mut().map(|(&id, c)| (id, &mut c.front)));
+        let release = self.front.release_logs(room, state.families_mut().map(|c| (c.cf().id, c.front_mut())));
         if let Some(release) = &release {
             for id in &release.seal {
                 if !full.contains(id) {
@@ -178,7 +178,7 @@ impl DbInner {
         match self.front.memory().index() {
             Some(_) => self.logs_now(state).newest_to_flush(),
             None => {
-                state.logs.room(self.live().max_total_wal_size, state.cfs.values().map(|c| c.cf.options.load_full()))
+                state.logs().room(self.live().max_total_wal_size, state.families().map(|c| c.cf().options.load_full()))
             }
         }
     }
@@ -200,17 +200,19 @@ impl DbInner {
         // Memtables without data follow the new WAL: they hold back no older one. The column family's log number does
         // not: a MANIFEST that said so while an older WAL is not durable would put its tables ahead of that WAL, and
         // recovery would refuse what is behind a power cut.
-        state.cfs.values_mut().for_each(|c| c.front.log_begins(log));
+        state.families_mut().for_each(|c| c.front_mut().log_begins(log));
         let writers = WritersNow {
             written: self.stats.bytes_written.load(Ordering::Relaxed),
             now: self.opts.clock.monotonic_nanos() as f64 * 1e-9,
             waited: self.pacing.writers().waited_seconds(),
         };
         for id in ids {
-            let Some(c) = state.cfs.get_mut(id) else { continue };
-            let options = c.cf.options.load();
-            let Some(sealed) = c.front.seal(&options, self.front.memory(), log, reason, &writers) else { continue };
-            self.memtable_sealed(&c.cf, &sealed);
+            let Some(c) = state.family_mut(*id) else { continue };
+            let options = c.options();
+            let Some(sealed) = c.front_mut().seal(&options, self.front.memory(), log, reason, &writers) else {
+                continue;
+            };
+            self.memtable_sealed(c.cf(), &sealed);
             c.publish();
         }
     }
@@ -224,11 +226,11 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
             failed.error
         })?;
-        Ok(self.state.lock().logs.turn(turn))
+        Ok(self.state.lock().logs_mut().turn(turn))
     }
 }
 
 /// Column families whose memtables have data.
 pub(crate) fn with_data(state: &State) -> Vec<u32> {
-    state.cfs.iter().filter(|(_, c)| !c.front.is_empty()).map(|(&id, _)| id).collect()
+    state.families().filter(|c| !c.front().is_empty()).map(|c| c.cf().id).collect()
 }

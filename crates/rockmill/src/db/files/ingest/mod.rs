@@ -262,12 +262,12 @@ impl DbInner {
             let mut flush = Vec::new();
             {
                 let state = self.state.lock();
-                state.errors.check_writes()?;
+                state.errors().check_writes()?;
                 for family in families {
-                    let Some(c) = state.cfs.get(&family.cf.id) else {
+                    let Some(c) = state.family(family.cf.id) else {
                         return Err(family.cf.dropped_error());
                     };
-                    if place::overlaps_front(&c.front.view(), &family.files, &family.cf.cmp)? {
+                    if place::overlaps_front(&c.front().view(), &family.files, &family.cf.cmp)? {
                         flush.push(family);
                     }
                 }
@@ -298,7 +298,7 @@ impl DbInner {
         // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
         let consistent = families.iter().any(|f| f.options.snapshot_consistency);
         let no_new_snapshot = consistent.then(|| self.readers.snapshots().close());
-        self.state.lock().jobs.begin_table_change();
+        self.state.lock().jobs_mut().begin_table_change();
         let mut reserved = Vec::new();
         // A panic of the user's comparator must leave neither that nor what is reserved.
         let done = guarded("an ingestion", || {
@@ -311,11 +311,11 @@ impl DbInner {
         drop(no_new_snapshot);
         let mut state = self.state.lock();
         for (cf, number) in reserved {
-            if let Some(c) = state.cfs.get_mut(&cf) {
-                c.jobs.unreserve(number);
+            if let Some(c) = state.family_mut(cf) {
+                c.jobs_mut().unreserve(number);
             }
         }
-        state.jobs.end_table_change();
+        state.jobs_mut().end_table_change();
         drop(state);
         self.wake_all();
         done
@@ -324,7 +324,7 @@ impl DbInner {
     /// For each file of a column family the first level that it overlaps.
     fn first_overlaps(self: &Arc<Self>, family: &Family<'_>) -> Result<Vec<usize>> {
         let cf = &family.cf;
-        let version: Option<Arc<Version>> = self.state.lock().cfs.get(&cf.id).map(|c| Arc::clone(&c.version));
+        let version: Option<Arc<Version>> = self.state.lock().family(cf.id).map(|c| Arc::clone(c.version()));
         let version = version.ok_or_else(|| cf.dropped_error())?;
         let tables: Arc<dyn TableSource> = Arc::new(CfTables::new(self, cf));
         let ranges = family.files.iter().map(ExternalFile::range);
@@ -342,7 +342,7 @@ impl DbInner {
         let (before, snapshots) = (self.last_sequence(), self.readers.snapshots().oldest().is_some());
         let (mut last, mut all) = (before, Vec::new());
         for (family, overlaps) in families.iter().zip(overlaps) {
-            let Some(c) = state.cfs.get_mut(&family.cf.id) else {
+            let Some(c) = state.family_mut(family.cf.id) else {
                 return Err(family.cf.dropped_error());
             };
             // Column families share no keys: each begins with the same number.
@@ -350,7 +350,7 @@ impl DbInner {
             let places = place::place(c, family, overlaps, new_sequences, &mut own)?;
             for (file, place) in family.files.iter().zip(&places) {
                 let (start, limit) = file.range();
-                reserved.push((family.cf.id, c.jobs.reserve(place.level, start, limit)));
+                reserved.push((family.cf.id, c.jobs_mut().reserve(place.level, start, limit)));
             }
             last = last.max(own);
             all.push(places);

@@ -105,14 +105,14 @@ pub(super) fn place(
     last: &mut SequenceNumber,
 ) -> Result<Vec<TargetLevel>> {
     let options = family.options;
-    let levels = c.version.levels.len();
+    let levels = c.version().levels.len();
     let mut places = Vec::with_capacity(family.files.len());
     // Files that overlap each other go above one another, in the order in which they are given.
     let mut below: Option<usize> = None;
     let mut batch: Vec<usize> = Vec::new();
     let mut batch_level = levels;
     for (i, file) in family.files.iter().enumerate() {
-        if batch.iter().any(|&b| overlap(&family.files[b], file, &c.version.cmp)) {
+        if batch.iter().any(|&b| overlap(&family.files[b], file, &c.version().cmp)) {
             batch.clear();
             below = Some(batch_level);
             batch_level = levels;
@@ -121,11 +121,11 @@ pub(super) fn place(
         let place = if options.ingest_behind {
             place_behind(c, file)?
         } else {
-            let (jobs, end) = (&c.jobs, below.unwrap_or(levels));
-            let (level, overlaps) = match c.cf.options.load().compaction_style {
+            let (jobs, end) = (c.jobs(), below.unwrap_or(levels));
+            let (level, overlaps) = match c.options().compaction_style {
                 CompactionStyle::Fifo => (0, true), // it has one level, and the file is the newest in it
                 _ => {
-                    deepest_place(&c.version, jobs.running(), jobs.scores().base_level, file.range(), overlaps[i], end)
+                    deepest_place(c.version(), jobs.running(), jobs.scores().base_level, file.range(), overlaps[i], end)
                 }
             };
             if options.fail_if_not_bottommost_level && level + 1 < levels {
@@ -192,16 +192,16 @@ pub fn deepest_place(
 /// Under everything: the last level, with sequence number 0.
 fn place_behind(c: &CfState, file: &ExternalFile) -> Result<TargetLevel> {
     let (start, limit) = file.range();
-    let last = c.version.levels.len() - 1;
-    if !c.version.overlapping(last, Some(start), Some(limit)).is_empty()
-        || c.jobs.running().output_conflict(&c.version.cmp, last, start, limit)
+    let last = c.version().levels.len() - 1;
+    if !c.version().overlapping(last, Some(start), Some(limit)).is_empty()
+        || c.jobs().running().output_conflict(&c.version().cmp, last, start, limit)
     {
         return Err(Error::invalid_argument(format!(
             "{}: cannot be ingested behind: it does not fit into the last level, which has keys of its range",
             file.path.display()
         )));
     }
-    let upper = c.version.levels.iter().take(last).flatten();
+    let upper = c.version().levels.iter().take(last).flatten();
     if let Some(f) = upper.into_iter().find(|f| f.entry.smallest_seqno == 0) {
         return Err(Error::invalid_argument(format!(
             "{}: cannot be ingested behind: table {:06}.sst above the last level has sequence number 0; the database \

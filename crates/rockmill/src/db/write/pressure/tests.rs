@@ -63,7 +63,7 @@ fn put(db: &Db, i: usize, len: usize) {
 /// True when writers are paced to a flush, and reads know of it. It must be what a decision now would say.
 fn is_paced(db: &Db, what: &str) -> bool {
     let (db, state) = (&db.inner, db.inner.state.lock());
-    let orders = decide(db.families_now(&state), db.logs_now(&state), state.errors.worst().is_some());
+    let orders = decide(db.families_now(&state), db.logs_now(&state), state.errors().worst().is_some());
     let obeyed = (db.pacing.read_protection().is_awaited(), db.pacing.writers().is_pacing(u64::MAX - 1));
     assert_eq!(obeyed, (orders.awaited, orders.paced), "{what}: what was decided last does not hold");
     assert_eq!(db.pacing.writers().is_behind(), orders.behind, "{what}");
@@ -73,7 +73,7 @@ fn is_paced(db: &Db, what: &str) -> bool {
 /// What the default column family has: true while it is flushed, and how many full tables.
 fn front(db: &Db) -> (bool, usize) {
     let state = db.inner.state.lock();
-    (state.cfs[&0].front.is_flushing(), state.cfs[&0].front.sealed_count())
+    (state.family(0).unwrap().front().is_flushing(), state.family(0).unwrap().front().sealed_count())
 }
 
 /// A flush that is due for the logs, a request, or the memory of tables paces writers from that moment on, and no
@@ -128,7 +128,7 @@ fn a_change_of_the_triggers_begins_what_is_due() {
     let db = Db::open(&o, "/db").unwrap();
     let memory = || {
         let (db, state) = (&db.inner, db.inner.state.lock());
-        let queues = state.cfs[&0].front.schedule(db.logs_now(&state)).unwrap().1;
+        let queues = state.family(0).unwrap().front().schedule(db.logs_now(&state)).unwrap().1;
         queues.flush_bytes as usize
     };
     let mut n = 0;
@@ -158,7 +158,7 @@ fn what_levels_may_hold_counts_at_once() {
     db.pause_background_work();
     (0..40).for_each(|i| put(&db, i, 1000));
     db.flush().unwrap();
-    let factor = || db.inner.state.lock().cfs[&0].jobs.running().level_factor();
+    let factor = || db.inner.state.lock().family(0).unwrap().jobs().running().level_factor();
     // L0 has more than a level may hold, so that compactions are behind: that alone gives levels more room.
     until("levels hold twice as much", || factor() >= 2);
     let mut n = 0;
@@ -168,7 +168,7 @@ fn what_levels_may_hold_counts_at_once() {
     }
     // As where logs are full. After a second it may have happened already.
     let full = LogsNow { newest: 100, others: 0, capacity: 100 };
-    let change = db.inner.state.lock().cfs[&0].front.reschedule(full, false, 1e9);
+    let change = db.inner.state.lock().family(0).unwrap().front().reschedule(full, false, 1e9);
     assert!(change.is_none_or(|change| change.level_factor == 4), "{change:?}");
     db.inner.work_available.notify_all();
     until("levels hold more", || factor() == 4);
@@ -211,8 +211,8 @@ fn logs_of_dead_values_are_emptied_for_few_bytes() {
         assert!(flushed > 0 && flushed * 10 < written, "{what}: {flushed} bytes flushed for {written}");
         let state = db.inner.state.lock();
         for cf in &cold {
-            let c = &state.cfs[&cf.id()];
-            assert_eq!((c.front.oldest_log(), c.version.levels[0].len()), (None, 1), "{what}: {}", c.cf.name);
+            let c = state.family(cf.id()).unwrap();
+            assert_eq!((c.front().oldest_log(), c.version().levels[0].len()), (None, 1), "{what}: {}", c.cf().name);
         }
     }
 }
