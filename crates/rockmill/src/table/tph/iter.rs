@@ -88,8 +88,8 @@ pub(super) struct TphIter<S: Source> {
     error: Option<Error>,
 }
 
-/// Tells if file `a` stands above file `b` in the heap: it has the next key in this direction, or is the newer of two with
-/// the same one.
+/// Tells if file `a` stands above file `b` in the heap: it has the next key in this direction, or of two with the same
+/// key it is the newer one.
 fn before<S: Source>(cmp: &InternalKeyComparator, files: &[File<S>], backward: bool) -> impl Fn(usize, usize) -> bool {
     let user_key = move |file: usize| key::user_key(files[file].iter.key());
     move |a, b| {
