@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::runner::run_threads;
-use crate::store::{Sought, Stalls, Store};
+use crate::store::{Sought, Store};
 
 /// Remembers a digest of all operations; the order within a thread counts, the order among threads does not.
 #[derive(Default)]
@@ -51,12 +51,6 @@ impl Store for NoteTaker {
     }
     fn wait_for_compaction(&self) -> Result<()> {
         Ok(())
-    }
-    fn stalls(&self) -> Result<Stalls> {
-        Ok(Stalls::default())
-    }
-    fn levels(&self) -> Result<Vec<u64>> {
-        Ok(vec![])
     }
     fn stats(&self) -> Result<String> {
         Ok(String::new())

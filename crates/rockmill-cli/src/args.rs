@@ -677,6 +677,20 @@ pub struct CompactArgs {
     pub store: WriteArgs,
 }
 
+/// Where a database's files are, for commands that do not open it.
+#[derive(Debug, Args)]
+pub struct DirArgs {
+    /// Directory of the WALs [default: what the database's OPTIONS file says]
+    #[arg(long, value_name = "DIR")]
+    pub wal_dir: Option<PathBuf>,
+    /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
+    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    pub db_paths: Option<String>,
+    /// Directories of the tables of the column families, instead of those
+    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    pub cf_paths: Option<String>,
+}
+
 /// Check every file of a database without changing it
 ///
 /// MANIFEST, every table (each block's checksum, order of keys, filter, counts; size, key range and sequence numbers
@@ -694,15 +708,9 @@ pub struct VerifyArgs {
     /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
     #[arg(long)]
     pub direct: bool,
-    /// Directory of the WALs [default: what the database's OPTIONS file says]
-    #[arg(long, value_name = "DIR")]
-    pub wal_dir: Option<PathBuf>,
-    /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
-    #[arg(long, alias = "db_paths", value_name = "PATHS")]
-    pub db_paths: Option<String>,
-    /// Directories of the tables of the column families, instead of those
-    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
-    pub cf_paths: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub dirs: DirArgs,
 }
 
 /// Show what is in one file: a table, a WAL, a MANIFEST or CURRENT

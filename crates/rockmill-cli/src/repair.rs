@@ -7,6 +7,7 @@ use clap::Args;
 use rockmill::{Db, Options, RepairOptions, RepairReport};
 use serde_json::{Value, json};
 
+use crate::args::DirArgs;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::{progress, store};
@@ -25,15 +26,9 @@ Examples:
 pub struct RepairArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Directory of the WALs [default: what the database's OPTIONS file says]
-    #[arg(long, value_name = "DIR")]
-    pub wal_dir: Option<PathBuf>,
-    /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
-    #[arg(long, alias = "db_paths", value_name = "PATHS")]
-    pub db_paths: Option<String>,
-    /// Directories of the tables of the column families, instead of those
-    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
-    pub cf_paths: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub dirs: DirArgs,
 }
 
 /// `rockmill repair`
@@ -43,7 +38,7 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     let bar = progress::bytes("repair", Some(0), out.quiet);
     let mut how = RepairOptions::default();
-    if let Some(dir) = &args.wal_dir {
+    if let Some(dir) = &args.dirs.wal_dir {
         how.set_wal_dir(dir);
     }
     let shown = bar.clone();
@@ -52,12 +47,7 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
         shown.set_position(done);
     });
     let started = Instant::now();
-    let mut options = Options::default();
-    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
-        if let Some(paths) = paths {
-            options = store::with_option(&options, name, paths)?;
-        }
-    }
+    let options = store::with_table_dirs(Options::default(), &args.dirs.db_paths, &args.dirs.cf_paths)?;
     let done = Db::repair_with(&options, &args.db, &how);
     bar.finish_and_clear();
     let report = done?;

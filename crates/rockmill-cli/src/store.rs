@@ -252,11 +252,7 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     } else if let Some(capacity) = args.fast_capacity {
         out.set_fast_path("", capacity);
     }
-    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
-        if let Some(paths) = paths {
-            out = with_option(&out, name, paths)?;
-        }
-    }
+    out = with_table_dirs(out, &args.db_paths, &args.cf_paths)?;
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
             return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
@@ -267,8 +263,18 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     Ok(out)
 }
 
+/// The directories of tables, where they are given.
+pub fn with_table_dirs(mut options: Options, db_paths: &Option<String>, cf_paths: &Option<String>) -> Result<Options> {
+    for (name, paths) in [("db_paths", db_paths), ("cf_paths", cf_paths)] {
+        if let Some(paths) = paths {
+            options = with_option(&options, name, paths)?;
+        }
+    }
+    Ok(options)
+}
+
 /// One option that has a flag of its own.
-pub fn with_option(options: &Options, name: &str, value: &str) -> Result<Options> {
+fn with_option(options: &Options, name: &str, value: &str) -> Result<Options> {
     let flag = name.replace('_', "-");
     Options::from_pairs(options, [(name, value)])
         .map_err(|e| CliError::usage(format!("--{flag} {value}: {}", e.message())))

@@ -168,50 +168,6 @@ impl FileSystem for CountingFileSystem {
         Ok(self.writer(self.inner.reuse(old, new, options)?))
     }
 
-    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.metadata().list_dir(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.metadata().exists(path)
-    }
-
-    fn file_size(&self, path: &Path) -> io::Result<u64> {
-        self.metadata().file_size(path)
-    }
-
-    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
-        self.metadata().modified_seconds(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.metadata().rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.metadata().remove(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.metadata().remove_dir(path)
-    }
-
-    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
-        self.metadata().create_dir(path, parents)
-    }
-
-    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
-        self.metadata().create_new_dir(path)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.metadata().hard_link(from, to)
-    }
-
-    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.metadata().truncate(path, len)
-    }
-
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         add(&self.counters.dir_syncs, 1);
         self.inner.sync_dir(path)
@@ -220,22 +176,6 @@ impl FileSystem for CountingFileSystem {
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         add(&self.counters.syncs, 1);
         self.inner.sync_file(path)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        self.metadata().lock(path)
-    }
-
-    fn free_space(&self, path: &Path) -> io::Result<u64> {
-        self.metadata().free_space(path)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.metadata().entry(path)
-    }
-
-    fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {
-        self.metadata().access(dir, files)
     }
 
     fn view(&self, view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
@@ -255,16 +195,28 @@ impl FileSystem for CountingFileSystem {
         Ok(io)
     }
 
-    fn batch_probe(&self) -> BatchProbe {
-        self.inner.batch_probe()
+    crate::pass_on! { metadata() =>
+        fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+        fn exists(&self, path: &Path) -> io::Result<bool>;
+        fn file_size(&self, path: &Path) -> io::Result<u64>;
+        fn modified_seconds(&self, path: &Path) -> io::Result<u64>;
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn remove(&self, path: &Path) -> io::Result<()>;
+        fn remove_dir(&self, path: &Path) -> io::Result<()>;
+        fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
+        fn create_new_dir(&self, path: &Path) -> io::Result<()>;
+        fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+        fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+        fn free_space(&self, path: &Path) -> io::Result<u64>;
+        fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
+        fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>>;
     }
 
-    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
-        self.inner.same_file(a, b)
-    }
-
-    fn device(&self, path: &Path) -> Option<DeviceFacts> {
-        self.inner.device(path)
+    crate::pass_on! { inner =>
+        fn batch_probe(&self) -> BatchProbe;
+        fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool>;
+        fn device(&self, path: &Path) -> Option<DeviceFacts>;
     }
 }
 
@@ -304,27 +256,11 @@ struct CountingPositionedFile {
 }
 
 impl PositionedFile for CountingPositionedFile {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         add(&self.counters.writes, 1);
         let n = self.inner.write_at(offset, data)?;
         add(&self.counters.write_bytes, n as u64);
         Ok(n)
-    }
-
-    fn reserve(&self, end: u64, extend: bool) -> bool {
-        self.inner.reserve(end, extend)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
     }
 
     fn cut(&self, len: u64) -> io::Result<()> {
@@ -342,21 +278,19 @@ impl PositionedFile for CountingPositionedFile {
         self.inner.start_write_back(offset, len)
     }
 
-    fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.await_write_back(offset, len)
-    }
-
     fn close(&self) -> io::Result<()> {
         add(&self.counters.closes, 1);
         self.inner.close()
     }
 
-    fn in_order(&self) -> bool {
-        self.inner.in_order()
-    }
-
-    fn raw_fd(&self) -> Option<i32> {
-        self.inner.raw_fd()
+    crate::pass_on! { inner =>
+        fn path(&self) -> &Path;
+        fn is_direct(&self) -> bool;
+        fn reserve(&self, end: u64, extend: bool) -> bool;
+        fn flush(&self) -> io::Result<()>;
+        fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
+        fn in_order(&self) -> bool;
+        fn raw_fd(&self) -> Option<i32>;
     }
 }
 
@@ -367,10 +301,6 @@ struct CountingRandomAccessFile {
 }
 
 impl RandomAccessFile for CountingRandomAccessFile {
-    fn mode(&self) -> Option<u32> {
-        self.inner.mode()
-    }
-
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         add(&self.counters.reads, 1);
         let n = self.inner.read_at(offset, buf)?;
@@ -385,33 +315,9 @@ impl RandomAccessFile for CountingRandomAccessFile {
         Ok(n)
     }
 
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
     fn prefetch(&self, offset: u64, len: u64) {
         add(&self.counters.prefetches, 1);
         self.inner.prefetch(offset, len);
-    }
-
-    fn advise(&self, pattern: AccessPattern) {
-        self.inner.advise(pattern);
-    }
-
-    fn cached_bytes(&self) -> Option<u64> {
-        self.inner.cached_bytes()
-    }
-
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-
-    fn reads_device(&self) -> bool {
-        self.inner.reads_device()
-    }
-
-    fn direct_alignment(&self) -> u64 {
-        self.inner.direct_alignment()
     }
 
     fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
@@ -420,8 +326,15 @@ impl RandomAccessFile for CountingRandomAccessFile {
         Ok(io)
     }
 
-    fn raw_fd(&self) -> Option<i32> {
-        self.inner.raw_fd()
+    crate::pass_on! { inner =>
+        fn mode(&self) -> Option<u32>;
+        fn size(&self) -> u64;
+        fn advise(&self, pattern: AccessPattern);
+        fn cached_bytes(&self) -> Option<u64>;
+        fn is_direct(&self) -> bool;
+        fn reads_device(&self) -> bool;
+        fn direct_alignment(&self) -> u64;
+        fn raw_fd(&self) -> Option<i32>;
     }
 }
 
@@ -529,15 +442,9 @@ impl WritableFile for CountingWritableFile {
         result
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn kernel_writes(&self) -> u64 {
-        self.inner.kernel_writes()
-    }
-
-    fn write_backs(&self) -> u64 {
-        self.inner.write_backs()
+    crate::pass_on! { inner =>
+        fn len(&self) -> u64;
+        fn kernel_writes(&self) -> u64;
+        fn write_backs(&self) -> u64;
     }
 }

@@ -87,6 +87,18 @@ pub struct View {
     pub access: Option<Access>,
 }
 
+/// Methods that a wrapper of a file system or of a file hands on to a part of itself as they are:
+/// `pass_on! { inner => fn size(&self) -> u64; }`.
+#[macro_export]
+macro_rules! pass_on {
+    ($part:ident => $(fn $name:ident(&self $(, $arg:ident: $kind:ty)*) $(-> $out:ty)?;)+) => {
+        $(fn $name(&self $(, $arg: $kind)*) $(-> $out)? { self.$part.$name($($arg),*) })+
+    };
+    ($part:ident() => $(fn $name:ident(&self $(, $arg:ident: $kind:ty)*) $(-> $out:ty)?;)+) => {
+        $(fn $name(&self $(, $arg: $kind)*) $(-> $out)? { self.$part().$name($($arg),*) })+
+    };
+}
+
 /// A file system. Paths are as the caller gives them; errors carry the path in their message.
 ///
 /// What is read must be a regular file: anything else is refused before a read could wait for it or find no end. Links

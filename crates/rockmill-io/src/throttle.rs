@@ -197,50 +197,6 @@ impl FileSystem for ThrottledFileSystem {
         Ok(self.writer(self.inner.reuse(old, new, options)?))
     }
 
-    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list_dir(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn file_size(&self, path: &Path) -> io::Result<u64> {
-        self.inner.file_size(path)
-    }
-
-    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
-        self.inner.modified_seconds(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-
-    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
-        self.inner.create_dir(path, parents)
-    }
-
-    fn create_new_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_new_dir(path)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
-
-    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.inner.truncate(path, len)
-    }
-
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         self.inner.sync_file(path)?;
         self.device.transfer(Direction::Write, 0);
@@ -251,22 +207,6 @@ impl FileSystem for ThrottledFileSystem {
         self.inner.sync_dir(path)?;
         self.device.transfer(Direction::Write, 0);
         Ok(())
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        self.inner.lock(path)
-    }
-
-    fn free_space(&self, path: &Path) -> io::Result<u64> {
-        self.inner.free_space(path)
-    }
-
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.inner.entry(path)
-    }
-
-    fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {
-        self.inner.access(dir, files)
     }
 
     fn view(&self, view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
@@ -291,12 +231,24 @@ impl FileSystem for ThrottledFileSystem {
         BatchProbe::unavailable(NO_RING)
     }
 
-    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
-        self.inner.same_file(a, b)
-    }
-
-    fn device(&self, path: &Path) -> Option<DeviceFacts> {
-        self.inner.device(path)
+    crate::pass_on! { inner =>
+        fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+        fn exists(&self, path: &Path) -> io::Result<bool>;
+        fn file_size(&self, path: &Path) -> io::Result<u64>;
+        fn modified_seconds(&self, path: &Path) -> io::Result<u64>;
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn remove(&self, path: &Path) -> io::Result<()>;
+        fn remove_dir(&self, path: &Path) -> io::Result<()>;
+        fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
+        fn create_new_dir(&self, path: &Path) -> io::Result<()>;
+        fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+        fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+        fn free_space(&self, path: &Path) -> io::Result<u64>;
+        fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
+        fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>>;
+        fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool>;
+        fn device(&self, path: &Path) -> Option<DeviceFacts>;
     }
 }
 
@@ -307,10 +259,6 @@ struct ThrottledRandomAccessFile {
 }
 
 impl RandomAccessFile for ThrottledRandomAccessFile {
-    fn mode(&self) -> Option<u32> {
-        self.inner.mode()
-    }
-
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.device.read(|| self.inner.read_at(offset, buf))
     }
@@ -319,36 +267,19 @@ impl RandomAccessFile for ThrottledRandomAccessFile {
         self.device.read(|| self.inner.read_once(offset, buf))
     }
 
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn prefetch(&self, offset: u64, len: u64) {
-        self.inner.prefetch(offset, len);
-    }
-
-    fn advise(&self, pattern: AccessPattern) {
-        self.inner.advise(pattern);
-    }
-
-    fn cached_bytes(&self) -> Option<u64> {
-        self.inner.cached_bytes()
-    }
-
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-
-    fn reads_device(&self) -> bool {
-        self.inner.reads_device()
-    }
-
-    fn direct_alignment(&self) -> u64 {
-        self.inner.direct_alignment()
-    }
-
     fn ring(&self, _limits: &BatchLimits) -> io::Result<BatchIo> {
         Err(io::Error::new(io::ErrorKind::Unsupported, NO_RING))
+    }
+
+    crate::pass_on! { inner =>
+        fn mode(&self) -> Option<u32>;
+        fn size(&self) -> u64;
+        fn prefetch(&self, offset: u64, len: u64);
+        fn advise(&self, pattern: AccessPattern);
+        fn cached_bytes(&self) -> Option<u64>;
+        fn is_direct(&self) -> bool;
+        fn reads_device(&self) -> bool;
+        fn direct_alignment(&self) -> u64;
     }
 }
 
@@ -376,31 +307,11 @@ struct ThrottledPositionedFile {
 }
 
 impl PositionedFile for ThrottledPositionedFile {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         let began = self.device.now();
         let n = self.inner.write_at(offset, data)?;
         self.device.wait_until(self.device.book(Direction::Write, n as u64, began));
         Ok(n)
-    }
-
-    fn reserve(&self, end: u64, extend: bool) -> bool {
-        self.inner.reserve(end, extend)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn cut(&self, len: u64) -> io::Result<()> {
-        self.inner.cut(len)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -409,20 +320,16 @@ impl PositionedFile for ThrottledPositionedFile {
         Ok(())
     }
 
-    fn start_write_back(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.start_write_back(offset, len)
-    }
-
-    fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.await_write_back(offset, len)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.inner.close()
-    }
-
-    fn in_order(&self) -> bool {
-        self.inner.in_order()
+    crate::pass_on! { inner =>
+        fn path(&self) -> &Path;
+        fn is_direct(&self) -> bool;
+        fn reserve(&self, end: u64, extend: bool) -> bool;
+        fn flush(&self) -> io::Result<()>;
+        fn cut(&self, len: u64) -> io::Result<()>;
+        fn start_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
+        fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
+        fn close(&self) -> io::Result<()>;
+        fn in_order(&self) -> bool;
     }
 }
 
@@ -479,16 +386,10 @@ impl WritableFile for ThrottledWritableFile {
         self.inner.close()
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn kernel_writes(&self) -> u64 {
-        self.inner.kernel_writes()
-    }
-
-    fn write_backs(&self) -> u64 {
-        self.inner.write_backs()
+    crate::pass_on! { inner =>
+        fn len(&self) -> u64;
+        fn kernel_writes(&self) -> u64;
+        fn write_backs(&self) -> u64;
     }
 }
 

@@ -64,8 +64,3 @@ impl Cursor {
         }
     }
 }
-
-/// True when an entry is one that a filter may have taken: an iterator is to be moved on.
-pub fn passes_over(kind: Kind, value: &[u8]) -> bool {
-    kind.settled(value).is_none()
-}

@@ -1,6 +1,7 @@
 //! The iterator over internal entries that memtables, tables, levels and merges all implement.
 
 pub mod get;
+pub mod heap;
 pub mod level;
 pub mod merging;
 pub mod prefix_seek;

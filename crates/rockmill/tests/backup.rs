@@ -2,32 +2,22 @@
 //! cuts and failing calls leave is in `backup_crash.rs`.
 
 mod oracle;
+mod two_families;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use oracle::Script;
 use rockmill::backup::{
     BackupEngine, BackupEngineOptions, CreateBackupOptions, RestoreMode, RestoreOptions, ShareFilesNaming,
 };
-use rockmill::{ColumnFamilyDescriptor, Db, Env, ErrorKind, IteratorMode, Options, WriteBatch, WriteOptions};
+use rockmill::{Db, Env, ErrorKind, IteratorMode, WriteOptions};
 use rockmill_io::{Clock, FileSystem, ManualClock, MemFileSystem, SystemClock};
+use two_families::{beside_writers, busy_options, open, options};
 
 type Contents = BTreeMap<String, String>;
-
-fn options() -> Options {
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options
-}
-
-fn open(options: &Options, path: &Path) -> Db {
-    let families = ["default", "other"].map(|n| ColumnFamilyDescriptor::new(n, options.clone()));
-    Db::open_cf_descriptors(options, path, families).unwrap()
-}
 
 fn contents(db: &Db, family: &str) -> Contents {
     let cf = db.cf_handle(family).unwrap();
@@ -137,38 +127,16 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
 #[test]
 fn backups_beside_writers_hold_whole_batches_and_prefixes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = options();
-    options.set_write_buffer_size(64 << 10);
-    options.set_target_file_size_base(32 << 10);
-    options.set_recycle_log_file_num(2);
+    let options = busy_options();
     let db = open(&options, &dir.path().join("db"));
     let engine = engine(&dir.path().join("backups"));
-    let stop = AtomicBool::new(false);
-    let acknowledged = [const { AtomicU64::new(0) }; 3];
     let mut floors = Vec::new();
-    std::thread::scope(|scope| {
-        for (w, done) in acknowledged.iter().enumerate() {
-            let (db, stop) = (&db, &stop);
-            scope.spawn(move || {
-                let other = db.cf_handle("other").unwrap();
-                for n in 1..=100_000u64 {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let mut batch = WriteBatch::default();
-                    batch.put(format!("w{w}-{n:08}"), [b'x'; 100]);
-                    batch.put_cf(&other, format!("last{w}"), format!("{n:08}"));
-                    db.write(&batch).unwrap();
-                    done.store(n, Ordering::Release);
-                }
-            });
-        }
+    beside_writers(&db, |acknowledged| {
         for round in 0..6 {
             std::thread::sleep(std::time::Duration::from_millis(25));
-            floors.push(acknowledged.iter().map(|a| a.load(Ordering::Acquire)).collect::<Vec<_>>());
+            floors.push(acknowledged());
             engine.create_new_backup_flush(&db, round % 2 == 1).unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     drop(db);
     for (id, floor) in (1..).zip(&floors) {

@@ -1,23 +1,12 @@
 //! Checkpoints: one moment of the database, opened by Rockmill and by RocksDB's `ldb`.
 
 mod oracle;
+mod two_families;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rockmill::{Checkpoint, ColumnFamilyDescriptor, Db, ErrorKind, IteratorMode, Options, WriteBatch, WriteOptions};
-
-fn options() -> Options {
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options
-}
-
-fn open(options: &Options, path: &Path) -> Db {
-    let families = ["default", "other"].map(|n| ColumnFamilyDescriptor::new(n, options.clone()));
-    Db::open_cf_descriptors(options, path, families).unwrap()
-}
+use rockmill::{Checkpoint, Db, ErrorKind, IteratorMode, WriteOptions};
+use two_families::{beside_writers, busy_options, open, options};
 
 fn contents(db: &Db, family: &str) -> Vec<(String, String)> {
     let cf = db.cf_handle(family).unwrap();
@@ -89,33 +78,12 @@ fn a_checkpoint_is_the_database_at_one_moment_for_rockmill_and_for_ldb() {
 #[test]
 fn checkpoints_beside_writers_hold_whole_batches_and_prefixes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = options();
-    options.set_write_buffer_size(64 << 10);
-    options.set_target_file_size_base(32 << 10);
-    options.set_recycle_log_file_num(2);
+    let options = busy_options();
     let db = open(&options, &dir.path().join("db"));
-    let stop = AtomicBool::new(false);
-    let acknowledged = [const { AtomicU64::new(0) }; 3];
-    std::thread::scope(|scope| {
-        for (w, done) in acknowledged.iter().enumerate() {
-            let (db, stop) = (&db, &stop);
-            scope.spawn(move || {
-                let other = db.cf_handle("other").unwrap();
-                for n in 1..=100_000u64 {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let mut batch = WriteBatch::default();
-                    batch.put(format!("w{w}-{n:08}"), [b'x'; 100]);
-                    batch.put_cf(&other, format!("last{w}"), format!("{n:08}"));
-                    db.write(&batch).unwrap();
-                    done.store(n, Ordering::Release);
-                }
-            });
-        }
+    beside_writers(&db, |acknowledged| {
         for round in 0..8u64 {
             std::thread::sleep(std::time::Duration::from_millis(30));
-            let at_least: Vec<u64> = acknowledged.iter().map(|a| a.load(Ordering::Acquire)).collect();
+            let at_least = acknowledged();
             let path = dir.path().join(format!("copy{round}"));
             let log_size = [0, u64::MAX, 100_000][round as usize % 3];
             Checkpoint::new(&db).unwrap().create_checkpoint_with_log_size(&path, log_size).unwrap();
@@ -135,7 +103,6 @@ fn checkpoints_beside_writers_hold_whole_batches_and_prefixes() {
                 assert_eq!(*mine[mine.len() - 1], format!("w{w}-{last:08}"));
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -43,6 +43,21 @@ fn open(options: &Options, path: &Path) -> Db {
     Db::open_cf_descriptors(options, path, families).unwrap_or_else(|e| panic!("open: {e}"))
 }
 
+/// A new store in memory, in which nothing is written yet.
+fn opened(set: impl FnOnce(&mut Options)) -> (MemFileSystem, Options, Db, Acknowledged) {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    set(&mut options);
+    let db = open(&options, path());
+    (fs, options, db, Acknowledged::default())
+}
+
+/// A third table in L0 is one too many.
+fn compacts_three(o: &mut Options) {
+    o.set_level_zero_file_num_compaction_trigger(3);
+    o.set_atomic_flush(true);
+}
+
 /// What was acknowledged.
 #[derive(Default)]
 struct Acknowledged(BTreeMap<String, Vec<u8>>);
@@ -127,13 +142,11 @@ fn the_store_resumes_when_there_is_space_again() {
     for (what, which) in cases {
         let which = Arc::new(which);
         for manual in [false, true] {
-            let fs = MemFileSystem::new();
-            let mut options = options(&fs);
-            if manual {
-                options.set_max_bgerror_resume_count(0);
-            }
-            let db = open(&options, path());
-            let mut all = Acknowledged::default();
+            let (fs, options, db, mut all) = opened(|o| {
+                if manual {
+                    o.set_max_bgerror_resume_count(0);
+                }
+            });
             for n in 0..20 {
                 all.write(&db, &format!("before{n:03}"), 500, &synced()).expect("a write");
             }
@@ -228,12 +241,7 @@ fn a_disk_that_is_full_and_is_emptied_again() {
 
 #[test]
 fn a_compaction_without_space_does_not_stop_writes() {
-    let fs = MemFileSystem::new();
-    let mut options = options(&fs);
-    options.set_level_zero_file_num_compaction_trigger(3);
-    options.set_atomic_flush(true);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, _, db, mut all) = opened(compacts_three);
     db.pause_background_work();
     for n in 0..3 {
         all.write(&db, "same", 2000 + n, &WriteOptions::default()).expect("a write");
@@ -273,12 +281,7 @@ fn fs_tables(fs: &MemFileSystem) -> Vec<u64> {
 /// are tried again would fill it.
 #[test]
 fn tables_of_a_job_whose_directory_could_not_be_synced_do_not_stay() {
-    let fs = MemFileSystem::new();
-    let mut options = options(&fs);
-    options.set_level_zero_file_num_compaction_trigger(3);
-    options.set_atomic_flush(true);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, options, db, mut all) = opened(compacts_three);
     db.pause_background_work();
     for n in 0..3 {
         all.write(&db, "same", 2000 + n, &WriteOptions::default()).expect("a write");
@@ -324,10 +327,7 @@ fn tables_of_a_job_whose_directory_could_not_be_synced_do_not_stay() {
 
 #[test]
 fn other_failures_wait_for_resume() {
-    let fs = MemFileSystem::new();
-    let options = options(&fs);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, options, db, mut all) = opened(|_| ());
     all.write(&db, "before", 100, &WriteOptions::default()).expect("a write");
     let wal = |op: &rockmill_io::Op<'_>| op.kind == OpKind::Write && op.path.extension().is_some_and(|e| e == "log");
     fs.set_fault(Box::new(move |op| wal(op).then(|| std::io::Error::from_raw_os_error(5))));
@@ -351,11 +351,7 @@ fn other_failures_wait_for_resume() {
 /// A write that failed half-way must not come back: not from the WAL, and not from the archive.
 #[test]
 fn a_failed_write_is_not_in_the_updates() {
-    let fs = MemFileSystem::new();
-    let mut options = options(&fs);
-    options.set_wal_ttl_seconds(3600);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, _, db, mut all) = opened(|o| o.set_wal_ttl_seconds(3600));
     all.write(&db, "a", 100, &synced()).expect("a write");
     let wal = |op: &rockmill_io::Op<'_>| op.kind == OpKind::Sync && op.path.extension().is_some_and(|e| e == "log");
     fs.set_fault(Box::new(move |op| wal(op).then(no_space)));

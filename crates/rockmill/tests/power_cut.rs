@@ -277,6 +277,17 @@ fn write_until_error(fs: &MemFileSystem, seed: u64, ops: u64) -> u64 {
     last
 }
 
+/// Call `at` fails for want of space, or the disk dies with it.
+fn failing(at: u64, dies: bool) -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    if dies {
+        fs.fail_after(at, 5); // EIO
+    } else {
+        fs.fail_once_after(at, 28); // ENOSPC
+    }
+    fs
+}
+
 #[test]
 fn a_failed_call_loses_nothing() {
     let seed = seed();
@@ -290,12 +301,7 @@ fn a_failed_call_loses_nothing() {
     let step = (calls / 300).max(1);
     for at in (0..calls).step_by(step as usize) {
         for dies in [false, true] {
-            let fs = MemFileSystem::new();
-            if dies {
-                fs.fail_after(at, 5); // EIO
-            } else {
-                fs.fail_once_after(at, 28); // ENOSPC
-            }
+            let fs = failing(at, dies);
             let last = write_until_error(&fs, seed, ops);
             noticed += u64::from(last < ops);
             fs.clear_fault();
@@ -399,12 +405,7 @@ fn a_failed_call_under_fifo_compaction_loses_the_oldest_alone() {
     let mut noticed = 0;
     for at in (0..calls).step_by((calls / 60).max(1) as usize) {
         for dies in [false, true] {
-            let fs = MemFileSystem::new();
-            if dies {
-                fs.fail_after(at, 5); // EIO
-            } else {
-                fs.fail_once_after(at, 28); // ENOSPC
-            }
+            let fs = failing(at, dies);
             let last = write_fifo(&fs, 1..=ops);
             noticed += u64::from(last < ops);
             fs.clear_fault();

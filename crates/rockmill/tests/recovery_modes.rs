@@ -329,21 +329,26 @@ fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
     }
 }
 
-/// A WAL that a power cut emptied is a hole, also where the MANIFEST, which counts what is in no table yet, names the
-/// sequence number that the next WAL begins with.
-#[test]
-fn an_emptied_wal_is_a_hole_whatever_the_manifest_counted() {
+/// A copy of a database with a record in each of two WALs, of which the MANIFEST names the second one's first sequence
+/// number: an edit that has the number of what stands in the first WAL alone.
+fn two_wals_counted() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let live = dir.path().join("db");
     let db = Db::open(&options(RecoveryMode::PointInTime), &live).unwrap();
     db.put("a", "lost").unwrap();
-    // An edit that has the sequence number of what stands in the WAL alone.
     db.create_cf("later", &Options::default()).unwrap();
     db.drop_cf("later").unwrap();
     db.cancel_all_background_work(true);
     db.flush_opt(&no_wait()).unwrap();
     db.put("b", "kept").unwrap();
-    let (_keep, path) = copy(&live);
+    copy(&live)
+}
+
+/// A WAL that a power cut emptied is a hole, also where the MANIFEST, which counts what is in no table yet, names the
+/// sequence number that the next WAL begins with.
+#[test]
+fn an_emptied_wal_is_a_hole_whatever_the_manifest_counted() {
+    let (_keep, path) = two_wals_counted();
     let [first, _] = &wals(&path)[..] else { panic!("{:?}", wals(&path)) };
     assert_eq!(keys(&open(&path, RecoveryMode::AbsoluteConsistency)), ["a", "b"]);
     fs::write(first, "").unwrap();
@@ -356,16 +361,7 @@ fn an_emptied_wal_is_a_hole_whatever_the_manifest_counted() {
 /// The same with a WAL whose only record is damaged.
 #[test]
 fn a_wal_without_a_whole_record_is_a_hole_whatever_the_manifest_counted() {
-    let dir = tempfile::tempdir().unwrap();
-    let live = dir.path().join("db");
-    let db = Db::open(&options(RecoveryMode::PointInTime), &live).unwrap();
-    db.put("a", "lost").unwrap();
-    db.create_cf("later", &Options::default()).unwrap();
-    db.drop_cf("later").unwrap();
-    db.cancel_all_background_work(true);
-    db.flush_opt(&no_wait()).unwrap();
-    db.put("b", "kept").unwrap();
-    let (_keep, path) = copy(&live);
+    let (_keep, path) = two_wals_counted();
     let first = &wals(&path)[0];
     let mut bytes = fs::read(first).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

@@ -19,7 +19,7 @@ mod watch;
 use std::path::Path;
 use std::sync::Arc;
 
-use rockmill::{Db, Options};
+use rockmill::{BlockBasedOptions, Db, Options, TphTableOptions};
 use rockmill_io::{FileSystem, MemFileSystem};
 
 /// Options of a new database in memory that compacts only when told.
@@ -51,6 +51,38 @@ fn fill(db: &Db, range: std::ops::Range<u64>, len: usize) {
     for n in range {
         db.put(key(n), noise(n, len)).unwrap();
     }
+}
+
+/// Tables of this column family are TPH tables over such blocks.
+fn set_tph(o: &mut Options, blocks: &BlockBasedOptions) {
+    let mut tph = TphTableOptions::default();
+    tph.set_block_based_options(blocks);
+    o.set_tph_table_factory(&tph);
+}
+
+/// So many keys in the last of two levels, written as tables of one kind; new ones are of the other.
+fn filled_before_a_change_of_kind(
+    fs: &Arc<dyn FileSystem>,
+    blocks: &BlockBasedOptions,
+    old_is_tph: bool,
+    keys: u64,
+) -> Db {
+    let open = |tph: bool| {
+        let mut o = options(fs);
+        o.set_num_levels(2);
+        if tph {
+            set_tph(&mut o, blocks);
+        } else {
+            o.set_block_based_table_factory(blocks);
+        }
+        Db::open(&o, "/db").unwrap()
+    };
+    let db = open(old_is_tph);
+    fill(&db, 0..keys, 100);
+    db.flush().unwrap();
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    drop(db);
+    open(!old_is_tph)
 }
 
 /// Names and sizes of the tables in a directory.

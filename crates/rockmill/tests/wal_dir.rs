@@ -10,28 +10,36 @@ use rockmill::{Checkpoint, Db, Options};
 use rockmill_io::{FileSystem, MemFileSystem};
 use support::{FAMILIES, get, names, open_two, options, path, synced};
 
-/// A copy of a database, whoever made it, may name the original's WAL directory in its options: opening it there would
-/// replay the original's WALs into the copy and then delete them.
-#[test]
-fn a_wal_directory_belongs_to_one_database() {
+/// A new database whose WALs are in a directory of their own.
+fn with_wals_apart() -> (MemFileSystem, Options, Db) {
     let fs = MemFileSystem::new();
     let mut o = options(&fs);
     o.set_wal_dir("/wals");
     let db = open_two(&o);
+    (fs, o, db)
+}
+
+/// Copies a directory's files as RocksDB would: without what says whose the WALs are.
+fn copy(fs: &MemFileSystem, from: &str, to: &str) {
+    let (from, to) = (Path::new(from), Path::new(to));
+    fs.create_dir(to, true).expect("a directory");
+    for name in fs.list_dir(from).expect("a list") {
+        if !matches!(&*name, "LOCK" | "WAL_OWNER") {
+            let bytes = fs.read_to_vec(&from.join(&name)).expect("a file");
+            fs.write_all(&to.join(&name), &bytes).expect("a copy");
+        }
+    }
+}
+
+/// A copy of a database, whoever made it, may name the original's WAL directory in its options: opening it there would
+/// replay the original's WALs into the copy and then delete them.
+#[test]
+fn a_wal_directory_belongs_to_one_database() {
+    let (fs, o, db) = with_wals_apart();
     db.put("flushed", "1").expect("a write");
     db.flush_all().expect("a flush");
     db.put_opt("k", "synced", &synced()).expect("a write");
-    // As RocksDB would copy it: without what says whose the WALs are.
-    let copy = |to: &str| {
-        fs.create_dir(Path::new(to), true).expect("a directory");
-        for name in fs.list_dir(path()).expect("a list") {
-            if !matches!(&*name, "LOCK" | "WAL_OWNER") {
-                let bytes = fs.read_to_vec(&path().join(&name)).expect("a file");
-                fs.write_all(&Path::new(to).join(&name), &bytes).expect("a copy");
-            }
-        }
-    };
-    copy("/copy");
+    copy(&fs, "/db", "/copy");
     let refused = |what: &str, done: rockmill::Result<()>| {
         let e = done.err().unwrap_or_else(|| panic!("{what}: done"));
         assert!(e.to_string().contains("/wals"), "{what}: {e}");
@@ -79,10 +87,7 @@ fn refused_in_db(options: &Options) {
 #[test]
 fn copies_do_not_inherit_the_wal_directory() {
     use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
-    let fs = MemFileSystem::new();
-    let mut o = options(&fs);
-    o.set_wal_dir("/wals");
-    let db = open_two(&o);
+    let (fs, o, db) = with_wals_apart();
     db.put_opt("k", "synced", &synced()).expect("a write");
     Checkpoint::new(&db)
         .and_then(|c| c.create_checkpoint_with_log_size("/checkpoint", u64::MAX))
@@ -113,10 +118,7 @@ fn copies_do_not_inherit_the_wal_directory() {
 /// Whoever forgets `wal_dir` would see a database without what is in its WALs, and write on without it.
 #[test]
 fn a_database_is_not_opened_without_its_wals() {
-    let fs = MemFileSystem::new();
-    let mut o = options(&fs);
-    o.set_wal_dir("/wals");
-    let db = open_two(&o);
+    let (fs, o, db) = with_wals_apart();
     db.put_opt("k", "synced", &synced()).expect("a write");
     drop(db);
     let forgot = options(&fs);
@@ -144,10 +146,7 @@ fn a_database_is_not_opened_without_its_wals() {
 #[test]
 fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
     for (flushes, other_flushes) in [(0, 20), (20, 0), (3, 3)] {
-        let fs = MemFileSystem::new();
-        let mut o = options(&fs);
-        o.set_wal_dir("/wals");
-        let db = open_two(&o);
+        let (fs, o, db) = with_wals_apart();
         for n in 0..flushes {
             db.put("flushed", n.to_string()).expect("a write");
             db.flush_all().expect("a flush");
@@ -191,20 +190,11 @@ fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
 /// directory.
 #[test]
 fn a_copy_with_wals_of_its_own_does_not_claim_those_of_the_original() {
-    let fs = MemFileSystem::new();
-    let mut o = options(&fs);
-    o.set_wal_dir("/wals");
-    let db = open_two(&o);
+    let (fs, o, db) = with_wals_apart();
     db.put_opt("k", "synced", &synced()).expect("a write");
     drop(db);
-    fs.create_dir(Path::new("/copy"), true).expect("a directory");
     for dir in ["/db", "/wals"] {
-        for name in fs.list_dir(Path::new(dir)).expect("a list") {
-            if !matches!(&*name, "LOCK" | "WAL_OWNER") {
-                let bytes = fs.read_to_vec(&Path::new(dir).join(&name)).expect("a file");
-                fs.write_all(&Path::new("/copy").join(&name), &bytes).expect("a copy");
-            }
-        }
+        copy(&fs, dir, "/copy");
     }
     for name in ["/wals/WAL_OWNER", "/wals/LOCK", "/db/WAL_OWNER"] {
         fs.remove(Path::new(name)).expect("there");

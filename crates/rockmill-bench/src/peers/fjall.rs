@@ -8,7 +8,7 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store};
+use crate::store::{Session, Sought, Store};
 
 /// The version that the crate is built with.
 pub(crate) const VERSION: &str = "3.1";
@@ -91,14 +91,6 @@ impl Store for FjallStore {
             quiet = if busy { 0 } else { quiet + 1 };
         }
         Ok(())
-    }
-
-    fn stalls(&self) -> Result<Stalls> {
-        Ok(Stalls::default())
-    }
-
-    fn levels(&self) -> Result<Vec<u64>> {
-        Ok(vec![])
     }
 
     fn stats(&self) -> Result<String> {

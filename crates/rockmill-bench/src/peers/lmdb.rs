@@ -8,7 +8,7 @@ use heed::{Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store};
+use crate::store::{Session, Sought, Store};
 
 /// The version of heed that the crate is built with.
 pub(crate) const VERSION: &str = "0.9 (heed 0.22)";
@@ -76,14 +76,6 @@ impl Store for LmdbStore {
 
     fn wait_for_compaction(&self) -> Result<()> {
         self.flush()
-    }
-
-    fn stalls(&self) -> Result<Stalls> {
-        Ok(Stalls::default())
-    }
-
-    fn levels(&self) -> Result<Vec<u64>> {
-        Ok(vec![])
     }
 
     fn stats(&self) -> Result<String> {

@@ -7,7 +7,7 @@ use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTabl
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store};
+use crate::store::{Session, Sought, Store};
 
 /// The version that the crate is built with.
 pub(crate) const VERSION: &str = "4";
@@ -68,14 +68,6 @@ impl Store for RedbStore {
 
     fn wait_for_compaction(&self) -> Result<()> {
         self.durable_commit()
-    }
-
-    fn stalls(&self) -> Result<Stalls> {
-        Ok(Stalls::default())
-    }
-
-    fn levels(&self) -> Result<Vec<u64>> {
-        Ok(vec![])
     }
 
     fn stats(&self) -> Result<String> {

@@ -138,14 +138,10 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     let started = Instant::now();
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
     let mut options = Options::default();
-    if let Some(dir) = &args.wal_dir {
+    if let Some(dir) = &args.dirs.wal_dir {
         options.set_wal_dir(dir);
     }
-    for (name, paths) in [("db_paths", &args.db_paths), ("cf_paths", &args.cf_paths)] {
-        if let Some(paths) = paths {
-            options = store::with_option(&options, name, paths)?;
-        }
-    }
+    let options = store::with_table_dirs(options, &args.dirs.db_paths, &args.dirs.cf_paths)?;
     let paths = if options.cf.cf_paths.is_empty() { &options.db.db_paths } else { &options.cf.cf_paths };
     let dirs = TableDirs::new(paths.iter().map(DBPath::path), &args.db);
     let mut report = Report::default();

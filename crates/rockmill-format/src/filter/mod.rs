@@ -25,10 +25,6 @@ use crate::hash::{hash64, legacy_bloom_hash};
 /// Bytes at the end of a filter block that say what it is.
 const METADATA_LEN: usize = 5;
 
-/// Name of RocksDB's built-in filters in the metaindex (`fullfilter.` or `partitionedfilter.` before it), which their
-/// readers look for.
-pub const BUILTIN_FILTER_NAME: &str = "rocksdb.BuiltinBloomFilter";
-
 /// What a filter block is; found once per block, then asked with the block's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilterLayout {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::checksum::ChecksumType;
 use rockmill_format::compression::{self, CompressionType, Compressor, Dictionary};
-use rockmill_format::filter::{BUILTIN_FILTER_NAME, BloomBuilder, FilterReader};
+use rockmill_format::filter::{BloomBuilder, FilterReader};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN_MAX, Footer};
 use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
 use rockmill_format::properties::{self, IndexType, TableProperties};
@@ -16,6 +16,9 @@ pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 pub const CHECKSUMS: [ChecksumType; 4] =
     [ChecksumType::Crc32c, ChecksumType::XxHash, ChecksumType::XxHash64, ChecksumType::Xxh3];
+
+/// Of RocksDB's built-in filters in the metaindex.
+const BUILTIN_FILTER_NAME: &str = "rocksdb.BuiltinBloomFilter";
 
 const BLOCK_LEN_MAX: usize = 64 << 20;
 

@@ -107,7 +107,6 @@ pub struct BatchWriter {
     writes: u64,
     write_back_to: u64,
     write_backs: u64,
-    throttle: Option<Box<dyn FnMut(u64) + Send>>,
     failure: FirstFailure,
 }
 
@@ -153,14 +152,8 @@ impl BatchWriter {
             writes: 0,
             write_back_to: 0,
             write_backs: 0,
-            throttle: None,
             failure: FirstFailure::default(),
         })
-    }
-
-    /// Calls `throttle` with the number of bytes before each write: where a rate limiter waits.
-    pub fn set_throttle(&mut self, throttle: Box<dyn FnMut(u64) + Send>) {
-        self.throttle = Some(throttle);
     }
 
     /// True while writes bypass the page cache: asked for, and not refused by the file system so far.
@@ -288,9 +281,6 @@ impl BatchWriter {
 
     /// Hands the first `to` bytes of a buffer to the kernel.
     fn send(&mut self, buffer: Lease, to: usize) -> io::Result<()> {
-        if let Some(throttle) = &mut self.throttle {
-            throttle(to as u64);
-        }
         if self.inner.reserve(self.base + to as u64, self.extend) {
             self.tail = true;
         }

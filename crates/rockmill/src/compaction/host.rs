@@ -203,6 +203,19 @@ impl LocalHost {
     }
 }
 
+/// A new file of a job, written through its ring where it has one.
+pub(super) fn create_file(
+    fs: &dyn FileSystem,
+    path: &Path,
+    options: WriteOptions,
+    ring: Option<&BatchIo>,
+) -> std::io::Result<Box<dyn WritableFile>> {
+    match ring {
+        Some(ring) => ring.create(fs, path, options).map(|file| Box::new(file) as _),
+        None => fs.create(path, options),
+    }
+}
+
 impl JobHost for LocalHost {
     fn means(&self) -> &JobMeans {
         &self.means
@@ -239,12 +252,9 @@ impl JobHost for LocalHost {
         options: WriteOptions,
         ring: Option<&BatchIo>,
     ) -> Result<Box<dyn WritableFile>> {
-        let (fs, path) = (&*self.means.fs, self.output_path(number));
-        let file = match ring {
-            Some(ring) => ring.create(fs, &path, options).map(|f| Box::new(f) as Box<dyn WritableFile>),
-            None => fs.create(&path, options),
-        };
-        file.map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))
+        let path = self.output_path(number);
+        create_file(&*self.means.fs, &path, options, ring)
+            .map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))
     }
 
     fn sync_outputs(&self) -> Result<()> {

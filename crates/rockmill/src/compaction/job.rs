@@ -85,7 +85,7 @@ impl JobOutput {
         let stats = &mut self.stats;
         stats.input_records += part.stats.input_records;
         stats.output_records += part.stats.output_records;
-        stats.dropped.add(&part.stats);
+        stats.dropped.add(part.stats);
         stats.cpu_micros += part.cpu_micros;
         stats.subcompactions += 1;
         self.files.extend(part.tables.0);

@@ -70,17 +70,37 @@ pub struct ResolveStats {
 }
 
 impl ResolveStats {
+    /// Every count, in the order of the encoding of a job's result.
+    pub fn counts(&mut self) -> [&mut u64; 9] {
+        let Self {
+            input_records,
+            output_records,
+            hidden,
+            obsolete,
+            obsolete_above,
+            range_deleted,
+            merged,
+            filtered,
+            blocks_passed,
+        } = self;
+        [
+            input_records,
+            output_records,
+            hidden,
+            obsolete,
+            obsolete_above,
+            range_deleted,
+            merged,
+            filtered,
+            blocks_passed,
+        ]
+    }
+
     /// Adds those of another part of the job.
-    pub fn add(&mut self, o: &Self) {
-        self.input_records += o.input_records;
-        self.output_records += o.output_records;
-        self.hidden += o.hidden;
-        self.obsolete += o.obsolete;
-        self.obsolete_above += o.obsolete_above;
-        self.range_deleted += o.range_deleted;
-        self.merged += o.merged;
-        self.filtered += o.filtered;
-        self.blocks_passed += o.blocks_passed;
+    pub fn add(&mut self, mut other: Self) {
+        for (sum, n) in self.counts().into_iter().zip(other.counts()) {
+            *sum += *n;
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
 use super::wire::{self, Coded, Coder, Message, TEXT_BYTES_MAX};
-use super::{JobOutput, JobStats, ResolveStats};
+use super::{JobOutput, JobStats};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a job ended.
@@ -135,29 +135,7 @@ fn stats<C: Coder>(c: &mut C, s: &mut JobStats) -> Coded {
     for n in [&mut s.subcompactions, &mut s.files_covered, &mut s.bytes_covered] {
         c.number("statistics", n)?;
     }
-    let ResolveStats {
-        input_records,
-        output_records,
-        hidden,
-        obsolete,
-        obsolete_above,
-        range_deleted,
-        merged,
-        filtered,
-        blocks_passed,
-    } = &mut s.dropped;
-    let resolved = [
-        input_records,
-        output_records,
-        hidden,
-        obsolete,
-        obsolete_above,
-        range_deleted,
-        merged,
-        filtered,
-        blocks_passed,
-    ];
-    resolved.into_iter().try_for_each(|n| c.number("statistics", n))
+    s.dropped.counts().into_iter().try_for_each(|n| c.number("statistics", n))
 }
 
 fn table<C: Coder>(c: &mut C, (file, properties): &mut (FileEntry, TableProperties)) -> Coded {

@@ -101,12 +101,6 @@ impl Tombstones {
         Self { sources: lists.into_iter().map(|fragments| Source { fragments, bounds: None }).collect() }
     }
 
-    /// Those of one list, not cut.
-    #[cfg(test)]
-    pub(super) fn of_fragments(fragments: Arc<FragmentedRangeTombstones>) -> Self {
-        Self { sources: vec![Source { fragments, bounds: None }] }
-    }
-
     /// Tables, or memtables, that they come from.
     pub fn tables(&self) -> usize {
         self.sources.len()
@@ -199,7 +193,7 @@ mod tests {
     fn cursor(tombstones: &[(&str, &str, u64)], rules: &Rules) -> CompactionRangeDel {
         let list = tombstones.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
         let fragments = Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp));
-        Tombstones::of_fragments(fragments).cursor(rules)
+        Tombstones::whole(vec![fragments]).cursor(rules)
     }
 
     fn written(c: &CompactionRangeDel, lower: &str, upper: &str, r: &Rules) -> Vec<(String, String, u64)> {

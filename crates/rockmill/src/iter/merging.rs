@@ -16,6 +16,7 @@ use rockmill_format::comparator::search_key;
 use rockmill_format::key::user_key;
 
 use crate::error::Result;
+use crate::iter::heap::RunHeap;
 use crate::iter::seek_reads::SeekReads;
 use crate::iter::{EmptyIterator, InternalIterator};
 use crate::perf_context::{self as perf, PerfMetric};
@@ -33,12 +34,26 @@ struct Child {
     prefix: u64,
 }
 
+/// Tells if child `a` comes before child `b` in the direction of movement.
+#[inline]
+fn before(cmp: &InternalKeyComparator, children: &[Child], direction: Direction) -> impl Fn(usize, usize) -> bool {
+    let first = if direction == Direction::Forward { Ordering::Less } else { Ordering::Greater };
+    move |a, b| {
+        let (x, y) = (&children[a], &children[b]);
+        let order = match x.prefix.cmp(&y.prefix) {
+            Ordering::Equal => cmp.compare(x.iter.key(), y.iter.key()).then(a.cmp(&b)),
+            other => other,
+        };
+        order == first
+    }
+}
+
 /// See the module's text.
 pub struct MergingIterator {
     cmp: InternalKeyComparator,
     children: Vec<Child>,
-    /// Valid children but the current one; the parent of place `i` is `(i - 1) / 2`.
-    heap: Vec<usize>,
+    /// Valid children but the current one.
+    heap: RunHeap,
     current: Option<usize>,
     direction: Direction,
     status: Result<()>,
@@ -51,7 +66,7 @@ impl MergingIterator {
     pub fn new(children: Vec<Box<dyn InternalIterator>>, cmp: InternalKeyComparator) -> Self {
         Self {
             cmp,
-            heap: Vec::with_capacity(children.len()),
+            heap: RunHeap::with_capacity(children.len()),
             children: children.into_iter().map(|iter| Child { iter, prefix: 0 }).collect(),
             current: None,
             direction: Direction::Forward,
@@ -98,44 +113,6 @@ impl MergingIterator {
         false
     }
 
-    /// True if child `a` comes before child `b` in the direction of movement.
-    #[inline]
-    fn precedes(&self, a: usize, b: usize) -> bool {
-        let (x, y) = (&self.children[a], &self.children[b]);
-        let order = match x.prefix.cmp(&y.prefix) {
-            Ordering::Equal => self.cmp.compare(x.iter.key(), y.iter.key()).then(a.cmp(&b)),
-            other => other,
-        };
-        order == if self.direction == Direction::Forward { Ordering::Less } else { Ordering::Greater }
-    }
-
-    fn sift_down(&mut self, mut place: usize) {
-        loop {
-            let left = 2 * place + 1;
-            if left >= self.heap.len() {
-                return;
-            }
-            let right = left + 1;
-            let first =
-                if right < self.heap.len() && self.precedes(self.heap[right], self.heap[left]) { right } else { left };
-            if !self.precedes(self.heap[first], self.heap[place]) {
-                return;
-            }
-            self.heap.swap(place, first);
-            place = first;
-        }
-    }
-
-    /// Takes the first child out of the heap.
-    fn pop(&mut self) -> Option<usize> {
-        if self.heap.is_empty() {
-            return None;
-        }
-        let top = self.heap.swap_remove(0);
-        self.sift_down(0);
-        Some(top)
-    }
-
     /// Moves every child with `position` and starts over from where they are.
     fn start(&mut self, direction: Direction, mut position: impl FnMut(usize, &mut dyn InternalIterator)) {
         self.begin(direction);
@@ -156,16 +133,15 @@ impl MergingIterator {
     #[inline]
     fn join(&mut self, i: usize) {
         if self.refresh(i) {
-            self.heap.push(i);
+            self.heap.append(i);
         }
     }
 
     /// All children have theirs.
     fn finish(&mut self) {
-        for place in (0..self.heap.len() / 2).rev() {
-            self.sift_down(place);
-        }
-        self.current = self.pop();
+        let before = before(&self.cmp, &self.children, self.direction);
+        self.heap.heapify(&before);
+        self.current = self.heap.pop(before);
     }
 
     fn seek_in(&mut self, direction: Direction, target: &[u8]) {
@@ -241,14 +217,15 @@ impl MergingIterator {
     /// The current child has moved on in the direction of movement: finds the child that is first now.
     #[inline]
     fn settle(&mut self, current: usize) {
-        if !self.refresh(current) {
-            self.current = self.pop();
-        } else if let Some(&top) = self.heap.first()
-            && self.precedes(top, current)
+        let valid = self.refresh(current);
+        let before = before(&self.cmp, &self.children, self.direction);
+        if !valid {
+            self.current = self.heap.pop(before);
+        } else if let Some(top) = self.heap.top()
+            && before(top, current)
         {
-            self.heap[0] = current;
             self.current = Some(top);
-            self.sift_down(0);
+            self.heap.replace_top(current, before);
         }
     }
 }

@@ -4,23 +4,18 @@ use super::*;
 use rockmill::CompressionType;
 
 /// Logs in `/fast`, which nothing but a full memory flushes.
-fn fast_options(fs: &MemFileSystem) -> Options {
-    let mut options = options(fs);
+fn fast(options: &mut Options) {
     options.set_fast_path("/fast", 1 << 30);
     options.set_max_index_size(1 << 20);
     options.set_data_flush_trigger_size(1 << 30);
     options.set_compression_type(CompressionType::None);
     options.enable_statistics();
-    options
 }
 
 /// Nobody makes room there but the flush of the store's own recovery.
 #[test]
 fn a_full_fast_device_is_emptied_by_the_recovery() {
-    let fs = MemFileSystem::new();
-    let options = fast_options(&fs);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, options, db, mut all) = opened(fast);
     let mut n = 0;
     for round in 0..3 {
         // A small log, too: less than an index table has memory.
@@ -47,10 +42,7 @@ fn a_full_fast_device_is_emptied_by_the_recovery() {
 /// Somebody else's files fill the device: with nothing to flush, trying again would be in vain.
 #[test]
 fn a_fast_device_that_others_fill_is_waited_for() {
-    let fs = MemFileSystem::new();
-    let options = fast_options(&fs);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, options, db, mut all) = opened(fast);
     fs.set_free_space_in(Path::new("/fast"), Some(0)).expect("a directory");
     let e = all.write(&db, "k", 1000, &WriteOptions::default()).expect_err("the device is full");
     assert!(e.is_no_space(), "{e}");
@@ -65,10 +57,7 @@ fn a_fast_device_that_others_fill_is_waited_for() {
 /// What a flush needs is the values that index tables stand for, not their memory.
 #[test]
 fn a_full_slow_device_is_waited_for_until_the_values_fit() {
-    let fs = MemFileSystem::new();
-    let options = fast_options(&fs);
-    let db = open(&options, path());
-    let mut all = Acknowledged::default();
+    let (fs, options, db, mut all) = opened(fast);
     for n in 0..2000 {
         all.write(&db, &format!("{n:05}"), 1000, &WriteOptions::default()).expect("a write");
     }

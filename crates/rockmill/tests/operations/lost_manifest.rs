@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
-use rockmill::{BlockBasedOptions, CompressionType, Db, IteratorMode, Options, TphTableOptions};
+use rockmill::{BlockBasedOptions, CompressionType, Db, DbIterator, IteratorMode, Options, TphTableOptions};
+use tempfile::TempDir;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -29,6 +30,15 @@ fn options(rng: &mut Rng, tph: bool) -> Options {
     o
 }
 
+/// A new store, in `db` below the directory.
+fn start(seed: u64, tph: bool) -> (Rng, TempDir, Options, Db) {
+    let mut rng = Rng::with_seed(seed);
+    let temp = tempfile::tempdir().unwrap();
+    let o = options(&mut rng, tph);
+    let db = Db::open(&o, temp.path().join("db")).unwrap();
+    (rng, temp, o, db)
+}
+
 /// Writes and deletes a few keys, and flushes them.
 fn write(rng: &mut Rng, db: &Db, model: &mut Map) {
     let keys = rng.usize(1..120);
@@ -45,6 +55,17 @@ fn write(rng: &mut Rng, db: &Db, model: &mut Map) {
         }
     }
     db.flush().unwrap();
+}
+
+/// Replaces all tables a few times. The readers keep the replaced ones.
+fn replace<'a>(rng: &mut Rng, db: &'a Db, model: &mut Map) -> Vec<DbIterator<'a>> {
+    let mut readers = Vec::new();
+    for _ in 0..rng.usize(3..7) {
+        write(rng, db, model);
+        readers.push(db.iterator(IteratorMode::Start));
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    }
+    readers
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -89,12 +110,9 @@ fn repaired(o: &Options, dir: &Path, model: &Map, what: &str) {
 fn what_files_of_tables_had_before_does_not_come_back() {
     let (mut cut, mut lost, mut halves) = (0, 0, 0);
     for seed in 0..16 {
-        let mut rng = Rng::with_seed(seed);
-        let temp = tempfile::tempdir().unwrap();
+        let (mut rng, temp, o, db) = start(seed, false);
         let (dir, before, other) = (temp.path().join("db"), temp.path().join("before"), temp.path().join("other"));
-        let o = options(&mut rng, false);
         let mut model = Map::new();
-        let db = Db::open(&o, &dir).unwrap();
         let mut earlier = Vec::new();
         for _ in 0..rng.usize(2..7) {
             (0..rng.usize(1..4)).for_each(|_| write(&mut rng, &db, &mut model));
@@ -140,12 +158,9 @@ fn what_files_of_tables_had_before_does_not_come_back() {
 fn what_a_reader_still_has_does_not_come_back() {
     let mut held = 0;
     for seed in 0..24 {
-        let mut rng = Rng::with_seed(seed);
-        let temp = tempfile::tempdir().unwrap();
+        let (mut rng, temp, o, db) = start(seed, true);
         let (dir, other) = (temp.path().join("db"), temp.path().join("other"));
-        let o = options(&mut rng, true);
         let mut model = Map::new();
-        let db = Db::open(&o, &dir).unwrap();
         let mut readers = Vec::new();
         for step in 0..rng.usize(4..9) {
             (0..rng.usize(1..3)).for_each(|_| write(&mut rng, &db, &mut model));
@@ -173,23 +188,15 @@ fn what_a_reader_still_has_does_not_come_back() {
 fn damage_in_one_column_family_brings_nothing_back_in_another() {
     let mut held = 0;
     for seed in 0..8 {
-        let mut rng = Rng::with_seed(seed);
-        let temp = tempfile::tempdir().unwrap();
+        let (mut rng, temp, o, db) = start(seed, true);
         let (dir, other) = (temp.path().join("db"), temp.path().join("other"));
-        let o = options(&mut rng, true);
         let mut model = Map::new();
-        let db = Db::open(&o, &dir).unwrap();
         db.create_cf("damaged", &o).unwrap();
         let cf = db.cf_handle("damaged").unwrap();
         db.put_cf(&cf, "key", "value").unwrap();
         db.flush_cf(&cf).unwrap();
         let damaged = db.live_files().unwrap().remove(0);
-        let mut readers = Vec::new();
-        for _ in 0..rng.usize(3..7) {
-            write(&mut rng, &db, &mut model);
-            readers.push(db.iterator(IteratorMode::Start));
-            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
-        }
+        let readers = replace(&mut rng, &db, &mut model);
         copy(&dir, &other);
         held += files(&other).len() - db.live_files().unwrap().len();
         drop(readers);
@@ -219,18 +226,10 @@ fn damage_in_one_column_family_brings_nothing_back_in_another() {
 fn a_second_repair_changes_nothing() {
     let mut damaged = 0;
     for seed in 0..24 {
-        let mut rng = Rng::with_seed(seed);
-        let temp = tempfile::tempdir().unwrap();
+        let (mut rng, temp, o, db) = start(seed, true);
         let (dir, other) = (temp.path().join("db"), temp.path().join("other"));
-        let o = options(&mut rng, true);
         let mut model = Map::new();
-        let db = Db::open(&o, &dir).unwrap();
-        let mut readers = Vec::new();
-        for _ in 0..rng.usize(3..7) {
-            write(&mut rng, &db, &mut model);
-            readers.push(db.iterator(IteratorMode::Start));
-            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
-        }
+        let readers = replace(&mut rng, &db, &mut model);
         copy(&dir, &other);
         drop(readers);
         drop(db);

@@ -15,7 +15,7 @@ use rockmill_skip::{Needs, skip};
 
 use super::limits::number;
 use super::watch::WatchedFileSystem;
-use super::{fill, key, memory, noise, options, table_bytes, tables};
+use super::{fill, filled_before_a_change_of_kind, key, memory, noise, options, table_bytes, tables};
 
 fn watched() -> (Arc<WatchedFileSystem>, Options) {
     let fs = WatchedFileSystem::new(memory());
@@ -229,27 +229,11 @@ fn lookups_of_tph_tables_read_one_block() {
 fn tables_are_read_as_their_kind_is_whatever_kind_is_written_now() {
     for old_is_tph in [false, true] {
         let fs = CountingFileSystem::new(memory());
-        let with = |tph: bool| {
-            let mut o = options(&(Arc::new(fs.clone()) as Arc<dyn FileSystem>));
-            o.set_num_levels(2);
-            let mut blocks = BlockBasedOptions::default();
-            blocks.disable_cache();
-            blocks.set_block_size(512);
-            blocks.set_bloom_filter(10.0, false);
-            o.set_block_based_table_factory(&blocks);
-            if tph {
-                let mut tph = TphTableOptions::default();
-                tph.set_block_based_options(&blocks);
-                o.set_tph_table_factory(&tph);
-            }
-            o
-        };
-        let db = Db::open(&with(old_is_tph), "/db").unwrap();
-        fill(&db, 0..4000, 100);
-        db.flush().unwrap();
-        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
-        drop(db);
-        let db = Db::open(&with(!old_is_tph), "/db").unwrap();
+        let mut blocks = BlockBasedOptions::default();
+        blocks.disable_cache();
+        blocks.set_block_size(512);
+        blocks.set_bloom_filter(10.0, false);
+        let db = filled_before_a_change_of_kind(&(Arc::new(fs.clone()) as _), &blocks, old_is_tph, 4000);
         let reads_of_lookups = |what: &str| {
             assert_eq!(db.get(key(0)).unwrap(), Some(noise(0, 100)));
             let before = fs.counts();

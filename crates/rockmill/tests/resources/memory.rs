@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use rockmill::properties::{IO_MEMORY, KEPT_MEMTABLE_MEMORY, TPH_INDEX_MEMORY};
 use rockmill::{
     BlockBasedOptions, Cache, Db, ErrorKind, IteratorMode, LruCacheOptions, MergeEngine, RateLimiter, RateLimiterMode,
-    ReadOptions, TphTableOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
+    ReadOptions, WriteBufferManager, WriteOptions, get_memory_usage_stats,
 };
 use rockmill_io::{FileSystem, ManualClock};
 
 use super::watch::WatchedFileSystem;
-use super::{fill, key, memory, noise, options};
+use super::{fill, filled_before_a_change_of_kind, key, memory, noise, options, set_tph};
 
 pub(crate) fn number(db: &Db, property: &str) -> u64 {
     db.property_int_value(property).unwrap().unwrap()
@@ -345,21 +345,25 @@ fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
     (o, db)
 }
 
+/// A store with 20,000 keys in a TPH table, whose index may count in the cache.
+fn with_tph_index_in(cache: &Cache, counts: bool) -> (rockmill::Options, Db) {
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(cache);
+    blocks.set_cache_index_and_filter_blocks(counts);
+    let mut o = options(&memory());
+    set_tph(&mut o, &blocks);
+    let db = Db::open(&o, "/db").unwrap();
+    fill(&db, 0..20_000, 20);
+    db.flush().unwrap();
+    (o, db)
+}
+
 /// What finds the keys of TPH tables stays in memory, and counts in the cache as index and filter blocks do.
 #[test]
 fn the_index_of_tph_tables_may_count_in_the_cache() {
     for counts in [false, true] {
         let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&cache);
-        blocks.set_cache_index_and_filter_blocks(counts);
-        let mut tph = TphTableOptions::default();
-        tph.set_block_based_options(&blocks);
-        let mut o = options(&memory());
-        o.set_tph_table_factory(&tph);
-        let db = Db::open(&o, "/db").unwrap();
-        fill(&db, 0..20_000, 20);
-        db.flush().unwrap();
+        let (_, db) = with_tph_index_in(&cache, counts);
         assert_eq!(db.get(key(7)).unwrap(), Some(noise(7, 20)));
         let index = number(&db, TPH_INDEX_MEMORY) as usize;
         assert!((20_000..100_000).contains(&index), "{index} bytes for 20,000 keys");
@@ -377,16 +381,7 @@ fn the_index_of_tph_tables_may_count_in_the_cache() {
 #[test]
 fn the_index_of_tph_tables_needs_room_in_a_strict_cache() {
     let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
-    let mut blocks = BlockBasedOptions::default();
-    blocks.set_block_cache(&cache);
-    blocks.set_cache_index_and_filter_blocks(true);
-    let mut tph = TphTableOptions::default();
-    tph.set_block_based_options(&blocks);
-    let mut o = options(&memory());
-    o.set_tph_table_factory(&tph);
-    let db = Db::open(&o, "/db").unwrap();
-    fill(&db, 0..20_000, 20);
-    db.flush().unwrap();
+    let (o, db) = with_tph_index_in(&cache, true);
     drop(db);
     cache.set_strict_capacity_limit(true);
     cache.set_capacity(20_000);
@@ -424,9 +419,7 @@ fn block_based_tables_among_tph_tables_keep_their_index_where_it_was() {
     blocks.set_block_size(256);
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    let mut tph = TphTableOptions::default();
-    tph.set_block_based_options(&blocks);
-    o.set_tph_table_factory(&tph);
+    set_tph(&mut o, &blocks);
     let db = Db::open(&o, "/db").unwrap();
     let all = |db: &Db| (0..8000).step_by(50).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100)));
     assert!(all(&db));
@@ -441,26 +434,10 @@ fn block_based_tables_among_tph_tables_keep_their_index_where_it_was() {
     // Without a place in the cache they are with the open tables.
     cache.set_capacity(4 << 20);
     let fs = memory();
-    let with = |kind: bool| {
-        let mut o = options(&fs);
-        o.set_num_levels(2);
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&cache);
-        blocks.set_block_size(256);
-        o.set_block_based_table_factory(&blocks);
-        if kind {
-            let mut tph = TphTableOptions::default();
-            tph.set_block_based_options(&blocks);
-            o.set_tph_table_factory(&tph);
-        }
-        o
-    };
-    let db = Db::open(&with(false), "/db").unwrap();
-    fill(&db, 0..8000, 100);
-    db.flush().unwrap();
-    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
-    drop(db);
-    let db = Db::open(&with(true), "/db").unwrap();
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&cache);
+    blocks.set_block_size(256);
+    let db = filled_before_a_change_of_kind(&fs, &blocks, false, 8000);
     assert!(all(&db));
     let readers = |db: &Db| number(db, "rocksdb.estimate-table-readers-mem");
     let as_such = readers(&db);

@@ -73,9 +73,6 @@ impl RandomAccessFile for WatchedLog {
         self.seen.ahead.lock().unwrap().now.remove(&(self.path.clone(), offset));
         self.inner.read_at(offset, buf)
     }
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
     fn prefetch(&self, offset: u64, len: u64) {
         let mut ahead = self.seen.ahead.lock().unwrap();
         ahead.now.insert((self.path.clone(), offset), len);
@@ -84,8 +81,9 @@ impl RandomAccessFile for WatchedLog {
         ahead.most_bytes = ahead.most_bytes.max(ahead.now.values().sum());
         self.inner.prefetch(offset, len);
     }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
+    rockmill_io::pass_on! { inner =>
+        fn size(&self) -> u64;
+        fn is_direct(&self) -> bool;
     }
 }
 
@@ -125,21 +123,17 @@ impl RandomAccessFile for WatchedTable {
         }
         self.inner.read_at(offset, buf)
     }
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn prefetch(&self, offset: u64, len: u64) {
-        self.inner.prefetch(offset, len);
-    }
     fn advise(&self, pattern: AccessPattern) {
         self.seen.advised.lock().unwrap().push(pattern);
         self.inner.advise(pattern);
     }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
     fn cached_bytes(&self) -> Option<u64> {
         Some(self.size() * self.seen.cached_percent.load(Ordering::SeqCst) as u64 / 100)
+    }
+    rockmill_io::pass_on! { inner =>
+        fn size(&self) -> u64;
+        fn prefetch(&self, offset: u64, len: u64);
+        fn is_direct(&self) -> bool;
     }
 }
 
@@ -180,9 +174,6 @@ impl FileSystem for WatchedFileSystem {
         seen.open_max.fetch_max(open, Ordering::SeqCst);
         Ok(Arc::new(WatchedTable { inner, seen }))
     }
-    fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
-        self.inner.same_file(a, b)
-    }
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
         if is_table(path) {
             self.seen.created.lock().unwrap().push(options);
@@ -191,57 +182,6 @@ impl FileSystem for WatchedFileSystem {
             }
         }
         self.inner.create(path, options)
-    }
-    fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>> {
-        self.inner.open_sequential(path)
-    }
-    fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>> {
-        self.inner.reuse(old, new, options)
-    }
-    fn list_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list_dir(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn file_size(&self, path: &Path) -> io::Result<u64> {
-        self.inner.file_size(path)
-    }
-    fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
-        self.inner.modified_seconds(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-    fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()> {
-        self.inner.create_dir(path, parents)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
-    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.inner.truncate(path, len)
-    }
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_file(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
-        self.inner.lock(path)
-    }
-    fn free_space(&self, path: &Path) -> io::Result<u64> {
-        self.inner.free_space(path)
-    }
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
-        self.inner.entry(path)
     }
     fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
         match kind {
@@ -252,5 +192,25 @@ impl FileSystem for WatchedFileSystem {
                 BatchIo::plain(limits, None)
             }
         }
+    }
+    rockmill_io::pass_on! { inner =>
+        fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool>;
+        fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>>;
+        fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
+        fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
+        fn exists(&self, path: &Path) -> io::Result<bool>;
+        fn file_size(&self, path: &Path) -> io::Result<u64>;
+        fn modified_seconds(&self, path: &Path) -> io::Result<u64>;
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn remove(&self, path: &Path) -> io::Result<()>;
+        fn remove_dir(&self, path: &Path) -> io::Result<()>;
+        fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
+        fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+        fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+        fn sync_file(&self, path: &Path) -> io::Result<()>;
+        fn sync_dir(&self, path: &Path) -> io::Result<()>;
+        fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
+        fn free_space(&self, path: &Path) -> io::Result<u64>;
+        fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
     }
 }

@@ -39,7 +39,7 @@ fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let runs = parts.into_iter().map(|p| VecRun::new(&rules.cmp, p)).collect();
     let list = input.ranges.iter().map(|(b, e, s)| RangeTombstone { begin: b.clone(), end: e.clone(), seq: *s });
     let tombstones =
-        Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp)));
+        Tombstones::whole(vec![Arc::new(FragmentedRangeTombstones::new(&list.collect::<Vec<_>>(), &rules.cmp))]);
     let mut merger = Merger::new(runs, rules.cmp.clone(), KeyPrefixes::new(&rules.cmp, None), None, None).unwrap();
     let never = AtomicBool::new(false);
     let mut r = Resolver::new(&mut merger, rules, &tombstones, [&never; 3]).unwrap();
@@ -296,7 +296,7 @@ fn filtered(
     .unwrap();
     let ranges = ranges.iter().map(|&(b, e, seq)| RangeTombstone { begin: b.into(), end: e.into(), seq });
     let tombstones =
-        Tombstones::of_fragments(Arc::new(FragmentedRangeTombstones::new(&ranges.collect::<Vec<_>>(), &r.cmp)));
+        Tombstones::whole(vec![Arc::new(FragmentedRangeTombstones::new(&ranges.collect::<Vec<_>>(), &r.cmp))]);
     let never = AtomicBool::new(false);
     let mut resolver = Resolver::new(&mut merger, &r, &tombstones, [&never; 3]).unwrap();
     let mut out = Vec::new();

@@ -2,6 +2,7 @@ use rockmill_format::checksum::{crc32c, mask};
 use rockmill_format::coding::{put_fixed32, put_varint64};
 
 use super::*;
+use crate::compaction::ResolveStats;
 use crate::compaction::spec::tests::{bytes, entry, fields, list, number, of_fields, text};
 use crate::compaction::wire::{CHECKSUM_LEN, LISTED_MAX};
 

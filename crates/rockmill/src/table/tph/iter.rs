@@ -16,6 +16,7 @@ use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ValueType};
 use super::builder::Origin;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
+use crate::iter::heap::RunHeap;
 use crate::iter::seek_reads::SeekReads;
 use crate::table::block_based::{Source, StreamSource, TableIter};
 use crate::table::{Leaves, TableScan};
@@ -81,11 +82,21 @@ pub(super) struct TphIter<S: Source> {
     files: Vec<File<S>>,
     cmp: InternalKeyComparator,
     current: Option<usize>,
-    /// The others that stand on an entry: the next key comes first, of equal ones the newest file. The parent of place
-    /// `i` is `(i - 1) / 2`.
-    heap: Vec<usize>,
+    /// The others that stand on an entry.
+    heap: RunHeap,
     backward: bool,
     error: Option<Error>,
+}
+
+/// Tells if file `a` stands above file `b` in the heap: it has the next key in this direction, or of two with the same
+/// key it is the newer one.
+fn before<S: Source>(cmp: &InternalKeyComparator, files: &[File<S>], backward: bool) -> impl Fn(usize, usize) -> bool {
+    let user_key = move |file: usize| key::user_key(files[file].iter.key());
+    move |a, b| {
+        let order = cmp.compare_user(user_key(a), user_key(b));
+        let order = if backward { order.reverse() } else { order };
+        order.then(a.cmp(&b)).is_lt()
+    }
 }
 
 /// What a step forward went over.
@@ -102,7 +113,7 @@ fn bit(file: usize) -> u64 {
 impl<S: Source> TphIter<S> {
     pub fn new(files: Files<S>, cmp: InternalKeyComparator) -> Self {
         let files = files.into_iter().map(|(iter, bounds)| File { iter, bounds, valid: false, waits: false }).collect();
-        Self { files, cmp, current: None, heap: Vec::new(), backward: false, error: None }
+        Self { files, cmp, current: None, heap: RunHeap::default(), backward: false, error: None }
     }
 
     #[inline]
@@ -149,69 +160,36 @@ impl<S: Source> TphIter<S> {
         if self.backward { order.is_gt() } else { order.is_lt() }
     }
 
-    /// True where `a` stands above `b` in the heap.
-    fn is_above(&self, a: usize, b: usize) -> bool {
-        let order = self.cmp.compare_user(self.user_key(a), self.user_key(b));
-        let order = if self.backward { order.reverse() } else { order };
-        order.then(a.cmp(&b)).is_lt()
-    }
-
-    fn sift_down(&mut self, mut place: usize) {
-        loop {
-            let (left, right) = (2 * place + 1, 2 * place + 2);
-            if left >= self.heap.len() {
-                return;
-            }
-            let is_right = right < self.heap.len() && self.is_above(self.heap[right], self.heap[left]);
-            let above = if is_right { right } else { left };
-            if !self.is_above(self.heap[above], self.heap[place]) {
-                return;
-            }
-            self.heap.swap(place, above);
-            place = above;
-        }
-    }
-
     /// Puts the current file into the heap, if it stands on an entry; then none is current.
     fn push_current(&mut self) {
         let Some(current) = self.current.take().filter(|&current| self.files[current].valid) else { return };
-        self.heap.push(current);
-        let mut place = self.heap.len() - 1;
-        while place > 0 && self.is_above(self.heap[place], self.heap[(place - 1) / 2]) {
-            self.heap.swap(place, (place - 1) / 2);
-            place = (place - 1) / 2;
-        }
-    }
-
-    /// Takes the file with the next user key, the newest that has it.
-    fn pop(&mut self) -> Option<usize> {
-        let top = *self.heap.first()?;
-        self.heap.swap_remove(0);
-        self.sift_down(0);
-        Some(top)
+        self.heap.push(current, before(&self.cmp, &self.files, self.backward));
     }
 
     /// Makes the heap of all files but the current one, wherever they stand.
     fn fill_heap(&mut self) {
         self.heap.clear();
-        self.heap.extend((0..self.files.len()).filter(|&file| Some(file) != self.current && self.files[file].valid));
-        for place in (0..self.heap.len() / 2).rev() {
-            self.sift_down(place);
+        for (file, at) in self.files.iter().enumerate() {
+            if at.valid && Some(file) != self.current {
+                self.heap.append(file);
+            }
         }
+        self.heap.heapify(before(&self.cmp, &self.files, self.backward));
     }
 
-    /// Moves the file at the heap's top behind the user key that it stands on; false on failure.
-    fn pass_top(&mut self, best: usize) -> bool {
-        let file = self.heap[0];
+    /// Moves `file`, at the heap's top, behind the user key of `best`, which it stands on; false on failure.
+    fn pass_top(&mut self, file: usize, best: usize) -> bool {
         while self.files[file].valid && self.is_same(file, best) {
             if !self.step(file) {
                 return false;
             }
         }
-        if !self.files[file].valid {
-            self.heap.swap_remove(0);
+        let before = before(&self.cmp, &self.files, self.backward);
+        if self.files[file].valid {
+            self.heap.replace_top(file, before);
+        } else {
+            self.heap.pop(before);
         }
-        self.sift_down(0);
         true
     }
 
@@ -220,11 +198,13 @@ impl<S: Source> TphIter<S> {
     fn settle(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
         loop {
             self.push_current();
-            let Some(best) = self.pop() else { return Skipped::default() };
+            // The newest file that has the next user key.
+            let next = self.heap.pop(before(&self.cmp, &self.files, self.backward));
+            let Some(best) = next else { return Skipped::default() };
             let mut stale = 0;
-            while let Some(&file) = self.heap.first().filter(|&&file| self.is_same(file, best)) {
+            while let Some(file) = self.heap.top().filter(|&file| self.is_same(file, best)) {
                 stale |= bit(file);
-                if !self.pass_top(best) {
+                if !self.pass_top(file, best) {
                     return Skipped::default();
                 }
             }
@@ -255,7 +235,7 @@ impl<S: Source> TphIter<S> {
             return None;
         }
         let stays = self.files[current].valid
-            && self.heap.first().is_none_or(|&next| self.comes_before(current, next))
+            && self.heap.top().is_none_or(|next| self.comes_before(current, next))
             && !self.is_placeholder(current);
         if stays { None } else { Some(self.settle(wanted)) }
     }

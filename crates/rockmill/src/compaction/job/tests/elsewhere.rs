@@ -20,6 +20,7 @@ use rockmill_io::{RandomAccessFile, WritableFile, WriteOptions};
 
 use super::*;
 use crate::compaction::file_ranges::{FileRange, FileRanges};
+use crate::compaction::host::create_file;
 use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::spec::{Extent, NumberRange};
@@ -288,11 +289,7 @@ impl JobHost for Folder {
         options: WriteOptions,
         ring: Option<&BatchIo>,
     ) -> Result<Box<dyn WritableFile>> {
-        let (fs, path) = (&*self.means.fs, self.output_path(number));
-        let file = match ring {
-            Some(ring) => ring.create(fs, &path, options).map(|f| Box::new(f) as Box<dyn WritableFile>),
-            None => fs.create(&path, options),
-        };
+        let file = create_file(&*self.means.fs, &self.output_path(number), options, ring);
         file.map_err(|e| Error::io("cannot create an output", &e))
     }
 

@@ -15,11 +15,7 @@ fn lookups_are_the_same_with_rows() {
     let (mut found_again, mut held) = (0, 0);
     for seed in 0..80 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let cmp = if seed % 4 == 3 {
-            InternalKeyComparator::new(Arc::new(rockmill_format::comparator::ReverseBytewiseComparator))
-        } else {
-            InternalKeyComparator::default()
-        };
+        let cmp = order_of(seed);
         let o = random_options(&mut rng, cmp.clone());
         let count = *rng.choice(&[1, 30, 300]).unwrap();
         let entries = random_entries(&mut rng, count, &cmp);
