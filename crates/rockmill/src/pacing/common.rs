@@ -7,9 +7,9 @@ pub type Seconds = f64;
 /// A rate; infinite: no bound.
 pub type BytesPerSecond = f64;
 
-/// Time constant of what writers did lately, in seconds. Simulated: half or twice of it changes throughput by less than
+/// Time constant of what writers did lately. Simulated: half or twice of it changes throughput by less than
 /// 4 %; with half of it some writers stop for seconds.
-pub const LATELY_SECONDS: f64 = 5.0;
+pub const LATELY_SECONDS: Seconds = 5.0;
 /// Bytes that compactions read and write for each byte that users write, and so about its debt: a rewrite in each of
 /// some levels. Simulated: with a quarter to four times of it in write control throughput changes by -2 to +4 %, and
 /// the longest wait only where debt stops writers (5 s: 4 to 8 s). Half or twice of it changes nothing for reads in the

@@ -6,7 +6,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, Wri
 
 use super::*;
 use crate::options::CfOptions;
-use crate::pacing::decide::{FamilyNow, FullMemtables, LogsNow, decide};
+use crate::pacing::decide::{FamilyNow, FlushQueue, FullMemtables, LogsNow, StoreNow, decide};
 use crate::pacing::file::{Gate, PacedFile};
 use crate::pacing::flush_pace::FlushPace;
 use crate::pacing::rate_control::RateControl;
@@ -414,12 +414,14 @@ impl Shared {
             options: &options,
             load: TreeLoad { runs, pending_bytes: 0 },
             memtables: FullMemtables { full: self.sealed, most: options.max_write_buffer_number as usize },
-            flushing: self.sealed > 0,
+            flushes: FlushQueue { waiting: self.sealed, in_flight: false, requested: true },
+            index: None,
             flush_pace: &flush_pace,
         };
-        let orders = decide(std::iter::once(family), LogsNow::UNBOUNDED, false);
-        self.first.set(orders.behind, orders.awaited);
         let (seconds, written) = (now as f64 * 1e-9, self.written.load(Ordering::Relaxed));
+        let store = StoreNow { at: seconds, logs: LogsNow::UNBOUNDED, failed: false, without_merging: false };
+        let orders = decide(std::iter::once(family), store);
+        self.first.set(orders.behind, orders.awaited);
         self.control.set(seconds, &orders.tree, 16e6, written as f64);
         let rate = if orders.stop.is_some() { 0.0 } else { self.control.rate() };
         if rate < want as f64 {
