@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, LevelScores, MemtablesNow,
-    MergeTicket, Moment, OneFlush, OneSchedule, Orders, PendingRun, RATE_MIN, RateControl, RunningCompactions,
-    StallReason, Step, StoreNow, Ticket, Version, allowance, decide, is_flush_bound, memtable_left_over, pick,
-    pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, JOB_BYTES_PER_SECOND_MIN,
+    LevelScores, MemtablesNow, MergeTicket, Moment, OneFlush, OneSchedule, Orders, PendingRun, RateControl,
+    RunningCompactions, StallReason, Step, StoreNow, Ticket, Version, allowance, decide, is_flush_bound,
+    memtable_left_over, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -259,7 +259,7 @@ impl Engine<'_> {
             let priority = if self.peer.is_some() { 0.0 } else { orders.flush_first };
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
-                true => (j.speed.min(RATE_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
+                true => (j.speed.min(JOB_BYTES_PER_SECOND_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
                 false => (j.speed, j.cost),
             }));
             let rates = divide(&capacity, &wishes);

@@ -28,7 +28,7 @@ pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{Issued, RunningCompactions, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
-pub use crate::pacing::common::RATE_MIN;
+pub use crate::pacing::common::JOB_BYTES_PER_SECOND_MIN;
 pub use crate::pacing::decide::{
     Allowance, FamilyNow, FlushQueue, FullMemtables, LogsNow, MemtablesNow, OneSchedule, Orders, StoreNow, allowance,
     decide, is_flush_bound, is_flush_due,

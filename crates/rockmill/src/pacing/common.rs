@@ -19,7 +19,7 @@ pub const BYTES_OF_A_BYTE: u64 = 16;
 /// flushes that go first on devices of 60 MB/s and more: half or twice of it changes throughput by less than 3 %, and
 /// the runs of the tree by +3 and -5 %. A device of 15 MB/s has a quarter of itself for such a job, and writers get
 /// 17 % more with half of it and 14 % less with twice of it.
-pub const RATE_MIN: u64 = 4 << 20;
+pub const JOB_BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 /// The shortest sleep; what is less is owed to the next one. RocksDB's, too: a shorter one costs more in wake-ups than
 /// it is worth.
 pub const SLEEP_MIN: Duration = Duration::from_millis(1);
