@@ -2,8 +2,8 @@
  *
  * The merge itself, the same for every driver: blocks of sorted runs in, records in order out.
  *
- *  1. Each run has its current entry: its key is written out in the run's slot, its value stays in the block. Its prefix,
- *     eight bytes of the user key as a number, orders most keys without a look at them.
+ *  1. Each run has its current entry: its key is written out in the run's slot, its value stays in the block. The key's
+ *     prefix, eight bytes of the user key as a number, orders most keys without a look at them.
  *  2. The run with the smallest entry gives it: the key is copied behind the keys given before, and a record names key
  *     and value. It goes on as long as its entries come before those of all others (galloping).
  *  3. Then the smallest is looked for again (order.h): among few runs by going over their marks, among many in a heap.
