@@ -15,12 +15,12 @@
 #define CTL_RUN 4		/* out u32: number of the run that STATUS_ is about */
 #define CTL_RUNS 8		/* in  u32: runs */
 #define CTL_FLAGS 12		/* in  u32: FLAG_ */
-#define CTL_END_HEAD 16		/* in  u64: no key with a smaller head is at or behind the end */
+#define CTL_END_PREFIX 16		/* in  u64: no key with a smaller prefix is at or behind the end */
 #define CTL_END_KEY 24		/* in  u32: address of the user key where the part ends */
 #define CTL_END_LEN 28		/* in  u32: its length; NONE without an end */
 #define CTL_BEGIN_KEY 32	/* in  u32: address of the user key where the part begins */
 #define CTL_BEGIN_LEN 36	/* in  u32: its length; NONE without a beginning */
-#define CTL_SKIP 40		/* in  u32: bytes of user keys in front of heads */
+#define CTL_SKIP 40		/* in  u32: bytes of user keys in front of prefixes */
 #define CTL_SNAPSHOTS 44	/* in  u32: address of the snapshots' sequence numbers, u64 each, rising */
 #define CTL_SNAPSHOT_COUNT 48	/* in  u32 */
 #define CTL_BEGAN 52		/* out u32: run that gave all of its last block, alone; 0 without */
@@ -33,7 +33,7 @@
 #define CTL_LAST_KEY 84		/* out u32: address of the last key looked at */
 #define CTL_LAST_LEN 88		/* out u32: its length, tag included */
 #define CTL_CHAIN 92		/* out u32: CHAIN_, of the versions of that user key */
-#define CTL_LAST_HEAD 96	/* out u64: its head */
+#define CTL_LAST_PREFIX 96	/* out u64: its prefix */
 #define CTL_OTHERS 104		/* out u64: smallest mark of the runs that are not the current one; MARK_NONE without */
 #define CTL_LAST_SEQ 112	/* out u64: sequence number of the last version looked at */
 #define CTL_HIDDEN 120		/* out u64: entries dropped behind a newer version */
@@ -45,7 +45,7 @@
 #define CTL_PHASE 164		/* out u32: PHASE_ */
 #define CTL_LIVE 168		/* out u32: runs that are not at their end */
 #define CTL_AT 172		/* out u32: the current run's place in ORDER */
-#define CTL_HEADS 176		/* in  u32: address of LINEAR_RUNS marks, u64 each, of the live runs (linear) */
+#define CTL_MARKS 176		/* in  u32: address of LINEAR_RUNS marks, u64 each, of the live runs (linear) */
 #define CTL_ORDER 180		/* in  u32: address of the live runs' addresses, u32 each */
 #define CTL_RUN_TABLE 184	/* in  u32: address of the runs' blocks */
 #define CTL_KEY_MAX 188		/* in  u32: longest internal key */
@@ -57,7 +57,7 @@
 #define CTL_LEVEL 212		/* in  u32: lowest level that the job reads, for filters */
 #define CTL_NOW 216		/* in  u64: when the job began, microseconds since 1970, for filters */
 #define CTL_FILTERED 224	/* out u64: values that the filter removed */
-#define CTL_SHIFT 232		/* in  u32: upper bits that all heads have in common, 63 at most */
+#define CTL_SHIFT 232		/* in  u32: upper bits that all prefixes have in common, 63 at most */
 #define CTL_SHARED 236		/* out u32: of the entry that is being decoded: bytes of its key in the key before */
 #define CTL_UNSHARED 240	/* out u32: and not there */
 #define CTL_VALUE_LEN 244	/* out u32: and of its value */
@@ -95,7 +95,7 @@
 #define NONE 0xffffffffu
 
 /* One run. */
-#define RUN_HEAD 0		/* out u64: the current entry's head */
+#define RUN_PREFIX 0		/* out u64: the current entry's prefix */
 #define RUN_KEY 8		/* in  u32: address of its key */
 #define RUN_KEY_LEN 12		/* out u32 */
 #define RUN_VALUE 16		/* out u32: address of its value */

@@ -2,8 +2,8 @@
  *
  * The merge itself, the same for every driver: blocks of sorted runs in, records in order out.
  *
- *  1. Each run has its current entry: its key is written out in the run's slot, its value stays in the block. A head,
- *     eight bytes of the user key as a number, orders most keys without a look at them.
+ *  1. Each run has its current entry: its key is written out in the run's slot, its value stays in the block. The key's
+ *     prefix, eight bytes of the user key as a number, orders most keys without a look at them.
  *  2. The run with the smallest entry gives it: the key is copied behind the keys given before, and a record names key
  *     and value. It goes on as long as its entries come before those of all others (galloping).
  *  3. Then the smallest is looked for again (order.h): among few runs by going over their marks, among many in a heap.
@@ -13,7 +13,7 @@
  *     Single deletes, merge operands and anything else go to user space as they are, and so does what is behind them.
  *     If such a one comes behind a dropped tombstone, the tombstone is given before it after all.
  *  5. Where a run gave a whole block while no other gave anything, its next block is given as one record if all its
- *     heads are below the others' and the part's end, and its first user key is new (FLAG_PASS).
+ *     prefixes are below the others' and the part's end, and its first user key is new (FLAG_PASS).
  *
  * Every value read from a block is checked against the block's end before it is used. What lies outside of the arena
  * cannot be named at all: addresses have 32 bits and are relative to it.
@@ -197,9 +197,9 @@ FRAME u64 next_block(ptr c, ptr r)
 	if (!(LD32(desc + DESC_FLAGS) & DESC_WHOLE))
 		return 0;
 	others = others_head(c, self);
-	end = LD64(c + CTL_END_HEAD);
+	end = LD64(c + CTL_END_PREFIX);
 	others = end < others ? end : others;
-	if (LD64(r + RUN_HEAD) >= others || LD32(c + CTL_LAST_LEN) <= 8)
+	if (LD64(r + RUN_PREFIX) >= others || LD32(c + CTL_LAST_LEN) <= 8)
 		return 0;
 	/* A further version of the last user key has to be looked at. */
 	failed = compare_bytes(c, key, LD32(r + RUN_KEY_LEN) - 8, LD32(c + CTL_LAST_KEY), LD32(c + CTL_LAST_LEN) - 8);
@@ -212,7 +212,7 @@ FRAME u64 next_block(ptr c, ptr r)
 	failed = decode_rest(c, r);
 	if (failed == FAILED_CUT || failed == FAILED_BLOCK || failed == FAILED_KEY)
 		return failed;
-	if (!failed && LD64(r + RUN_HEAD) < others)
+	if (!failed && LD64(r + RUN_PREFIX) < others)
 		return OFFERED;
 	/* Back to its beginning; damage shows when the merge comes to it. */
 	ST32(r + RUN_POS, LD32(desc + DESC_AT));
@@ -245,14 +245,14 @@ INLINE u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
  * Whether the current entry is of the same user key as the one looked at before: 0 it is not, 1 byte for byte, 2 it
  * counts as the same though its bytes differ. FAILED_CUT.
  */
-INLINE u64 same_as_last(ptr c, u32 key, u32 len, u64 head)
+INLINE u64 same_as_last(ptr c, u32 key, u32 len, u64 prefix)
 {
 	u32 last = LD32(c + CTL_LAST_KEY), last_len = LD32(c + CTL_LAST_LEN);
 	u64 order = 0;
 
 	if (!(LD32(c + CTL_CHAIN) & CHAIN_HAVE))
 		return 0;
-	if (head == LD64(c + CTL_LAST_HEAD) && len == last_len) {
+	if (prefix == LD64(c + CTL_LAST_PREFIX) && len == last_len) {
 		order = compare_bytes(c, key, len - 8, last, last_len - 8);
 		if (order == 1 || order == FAILED_CUT)
 			return order;
@@ -273,10 +273,10 @@ INLINE u64 give(ptr c, ptr r)
 {
 	u32 key = LD32(r + RUN_KEY), len = LD32(r + RUN_KEY_LEN), chain = LD32(c + CTL_CHAIN);
 	u32 last = LD32(c + CTL_LAST_KEY), last_len = LD32(c + CTL_LAST_LEN), flags = LD32(c + CTL_FLAGS);
-	u64 head = LD64(r + RUN_HEAD), tag = LD64(AT(key + len - 8)), seq = tag >> 8, same, hidden;
+	u64 prefix = LD64(r + RUN_PREFIX), tag = LD64(AT(key + len - 8)), seq = tag >> 8, same, hidden;
 	u32 type = tag & 0xff, kind = KIND_ENTRY, removed = 0, at;
 
-	same = same_as_last(c, key, len, head);
+	same = same_as_last(c, key, len, prefix);
 	if (same == FAILED_CUT)
 		return FAILED_CUT;
 	if (same == 1) {
@@ -352,7 +352,7 @@ INLINE u64 give(ptr c, ptr r)
 		ST64(AT(at + len - 8), seq << 8);
 	ST32(c + CTL_LAST_KEY, at);
 	ST32(c + CTL_LAST_LEN, len);
-	ST64(c + CTL_LAST_HEAD, head);
+	ST64(c + CTL_LAST_PREFIX, prefix);
 	ST64(c + CTL_LAST_SEQ, seq);
 	ST32(c + CTL_CHAIN, chain);
 	ST64(c + CTL_ENTRIES, LD64(c + CTL_ENTRIES) + 1);
@@ -380,7 +380,7 @@ FRAME u64 give_block(ptr c, ptr r)
 	/* Its versions were not looked at: none behind it is for this program to drop. */
 	ST32(c + CTL_LAST_KEY, at);
 	ST32(c + CTL_LAST_LEN, len);
-	ST64(c + CTL_LAST_HEAD, LD64(r + RUN_HEAD));
+	ST64(c + CTL_LAST_PREFIX, LD64(r + RUN_PREFIX));
 	ST32(c + CTL_CHAIN, CHAIN_HAVE);
 	ST32(r + RUN_STATE, STATE_NEED);
 	return 0;
@@ -392,7 +392,7 @@ INLINE u64 at_end(ptr c, ptr r)
 	u32 len = LD32(c + CTL_END_LEN);
 	u64 order;
 
-	if (len == NONE || LD64(r + RUN_HEAD) < LD64(c + CTL_END_HEAD))
+	if (len == NONE || LD64(r + RUN_PREFIX) < LD64(c + CTL_END_PREFIX))
 		return 0;
 	order = compare_user(c, LD32(r + RUN_KEY), LD32(r + RUN_KEY_LEN) - 8, LD32(c + CTL_END_KEY), len);
 	return order == FAILED_CUT ? FAILED_CUT : order != 0;
@@ -445,7 +445,7 @@ FRAME u64 step(ptr c)
 			if (failed && failed != ENDED)
 				return fail(c, failed);
 		}
-		if (LD32(r + RUN_STATE) == STATE_HAS && (mark_of(c, LD64(r + RUN_HEAD)) | MARK_PLACE) < LD64(c + CTL_OTHERS))
+		if (LD32(r + RUN_STATE) == STATE_HAS && (mark_of(c, LD64(r + RUN_PREFIX)) | MARK_PLACE) < LD64(c + CTL_OTHERS))
 			phase = PHASE_GIVE;
 		else
 			phase = PHASE_PICK;
@@ -477,14 +477,14 @@ INLINE u32 quick(ptr c)
 {
 	ptr r = AT(LD32(c + CTL_CURRENT)), rec;
 	u32 phase = LD32(c + CTL_PHASE), kind = KIND_NEW, key, len, count, at, to;
-	u64 head, tag, mark, others;
+	u64 prefix, tag, mark, others;
 
 	if (LD32(c + CTL_LIVE) > LD32(c + CTL_LINEAR_MAX))
 		return 0;
 	if (phase == PHASE_STEP) {
 		if (LD32(r + RUN_STATE) != STATE_HAS || !decode_usual(c, r))
 			return 0;
-		mark = mark_of(c, LD64(r + RUN_HEAD));
+		mark = mark_of(c, LD64(r + RUN_PREFIX));
 		others = LD64(c + CTL_OTHERS);
 		if ((mark | MARK_PLACE) >= others) {
 			/*
@@ -492,7 +492,7 @@ INLINE u32 quick(ptr c)
 			 * of those that are left has to be found, but nobody waits for that.
 			 */
 			at = LD32(c + CTL_AT);
-			ST64(AT(LD32(c + CTL_HEADS) + 8 * at), mark | at);
+			ST64(AT(LD32(c + CTL_MARKS) + 8 * at), mark | at);
 			if (mark <= (others | MARK_PLACE) || make_current(c, others & MARK_PLACE) <= (others | MARK_PLACE)) {
 				ST32(c + CTL_PHASE, PHASE_PICK);
 				return 0;
@@ -506,9 +506,9 @@ INLINE u32 quick(ptr c)
 	}
 	key = LD32(r + RUN_KEY);
 	len = LD32(r + RUN_KEY_LEN);
-	head = LD64(r + RUN_HEAD);
+	prefix = LD64(r + RUN_PREFIX);
 	tag = LD64(AT(key + len - 8));
-	if (head == LD64(c + CTL_LAST_HEAD) || head >= LD64(c + CTL_END_HEAD) || (tag & 0xff) != 1 || len > 32)
+	if (prefix == LD64(c + CTL_LAST_PREFIX) || prefix >= LD64(c + CTL_END_PREFIX) || (tag & 0xff) != 1 || len > 32)
 		return 0;
 #if HAS_FILTER
 	if (LD32(c + CTL_FLAGS) & FLAG_FILTER) {
@@ -533,7 +533,7 @@ INLINE u32 quick(ptr c)
 	ST32(c + CTL_RECORD_COUNT, count + 1);
 	ST32(c + CTL_LAST_KEY, to);
 	ST32(c + CTL_LAST_LEN, len);
-	ST64(c + CTL_LAST_HEAD, head);
+	ST64(c + CTL_LAST_PREFIX, prefix);
 	ST64(c + CTL_LAST_SEQ, tag >> 8);
 	ST32(c + CTL_CHAIN, CHAIN_HAVE | CHAIN_SIMPLE);
 	ST64(c + CTL_ENTRIES, LD64(c + CTL_ENTRIES) + 1);

@@ -22,7 +22,7 @@ FRAME u64 compare_user(ptr c, u32 a, u32 a_len, u32 b, u32 b_len)
 #define compare_user compare_bytes
 #endif
 
-/* The current entry of run a against that of run b, whose heads are equal. 0 it comes first, 2 it does not. */
+/* The current entry of run a against that of run b, whose prefixes are equal. 0 it comes first, 2 it does not. */
 FRAME u64 before_equal(ptr c, ptr a, ptr b)
 {
 	u32 a_key = LD32(a + RUN_KEY), a_len = LD32(a + RUN_KEY_LEN) - 8;
@@ -43,7 +43,7 @@ FRAME u64 before_equal(ptr c, ptr a, ptr b)
 /* True when the entry of the run at a comes before that of the run at b. 2 and more as before_equal. */
 INLINE u64 before(ptr c, ptr a, ptr b)
 {
-	u64 x = LD64(a + RUN_HEAD), y = LD64(b + RUN_HEAD);
+	u64 x = LD64(a + RUN_PREFIX), y = LD64(b + RUN_PREFIX);
 
 	if (x != y)
 		return x < y ? 0 : 2;
@@ -100,16 +100,16 @@ FRAME u64 build_heap(ptr c)
 }
 
 /*
- * A mark is a head without what all heads have in common, its lowest bits left out: those are the run's place in the
- * row of marks, and the uppermost is 0, so that differences have the sign they should. Of two entries whose marks
+ * A mark is a prefix without what all of them have in common, its lowest bits left out: those are the run's place in
+ * the row of marks, and the uppermost is 0, so that differences have the sign they should. Of two entries whose marks
  * differ above the place, the one with the smaller comes first.
  */
 #define MARK_NONE (MAX64 >> 1)
 #define MARK_PLACE ((u64)LINEAR_RUNS - 1)
 
-INLINE u64 mark_of(ptr c, u64 head)
+INLINE u64 mark_of(ptr c, u64 prefix)
 {
-	return ((head << (LD32(c + CTL_SHIFT) & 63)) >> 1) & ~MARK_PLACE;
+	return ((prefix << (LD32(c + CTL_SHIFT) & 63)) >> 1) & ~MARK_PLACE;
 }
 
 /* The smaller of two marks, without a branch, which nobody could foresee. */
@@ -129,7 +129,7 @@ INLINE u64 smallest_of_four(ptr marks)
 /* The smallest mark of the row. */
 INLINE u64 smallest_mark(ptr c)
 {
-	ptr marks = AT(LD32(c + CTL_HEADS));
+	ptr marks = AT(LD32(c + CTL_MARKS));
 	u32 live = LD32(c + CTL_LIVE);
 	u64 least = smallest_of_four(marks);
 
@@ -145,14 +145,14 @@ INLINE u64 smallest_mark(ptr c)
 /* Puts the live runs' marks in a row. */
 FRAME u64 build_marks(ptr c)
 {
-	u32 i = LD32(c + CTL_ZERO), live = LD32(c + CTL_LIVE), marks = LD32(c + CTL_HEADS);
+	u32 i = LD32(c + CTL_ZERO), live = LD32(c + CTL_LIVE), marks = LD32(c + CTL_MARKS);
 	u32 order = LD32(c + CTL_ORDER);
 
 	while (i < LINEAR_RUNS && can_loop) {
 		u64 mark = MARK_NONE;
 
 		if (i < live)
-			mark = mark_of(c, LD64(AT(LD32(AT(order + 4 * i))) + RUN_HEAD)) | i;
+			mark = mark_of(c, LD64(AT(LD32(AT(order + 4 * i))) + RUN_PREFIX)) | i;
 		ST64(AT(marks + 8 * i), mark);
 		i++;
 		HIDE(i);
@@ -164,7 +164,7 @@ FRAME u64 build_marks(ptr c)
 #define CUT_PLACE ((u64)1 << 32)
 FRAME u64 first_equal(ptr c, u64 mark)
 {
-	u32 best = mark & MARK_PLACE, i = LD32(c + CTL_ZERO), marks = LD32(c + CTL_HEADS), order = LD32(c + CTL_ORDER);
+	u32 best = mark & MARK_PLACE, i = LD32(c + CTL_ZERO), marks = LD32(c + CTL_MARKS), order = LD32(c + CTL_ORDER);
 	u64 first;
 
 	while (i < AGAIN32(c + CTL_LIVE) && can_loop) {
@@ -188,7 +188,7 @@ INLINE u64 make_current(ptr c, u32 at)
 
 	ST32(c + CTL_AT, at);
 	ST32(c + CTL_CURRENT, LD32(AT(LD32(c + CTL_ORDER) + 4 * at)));
-	ST64(AT(LD32(c + CTL_HEADS) + 8 * at), MARK_NONE);
+	ST64(AT(LD32(c + CTL_MARKS) + 8 * at), MARK_NONE);
 	others = smallest_mark(c);
 	ST64(c + CTL_OTHERS, others);
 	return others;
@@ -199,7 +199,7 @@ FRAME u64 among_equal(ptr c, u64 mark)
 {
 	u64 at;
 
-	ST64(AT(LD32(c + CTL_HEADS) + 8 * (u32)(mark & MARK_PLACE)), mark);
+	ST64(AT(LD32(c + CTL_MARKS) + 8 * (u32)(mark & MARK_PLACE)), mark);
 	at = first_equal(c, mark);
 	if (at == CUT_PLACE)
 		return FAILED_CUT;
@@ -227,17 +227,17 @@ FRAME u64 pick_linear(ptr c)
 FRAME u64 pick_heap(ptr c)
 {
 	u32 live = LD32(c + CTL_LIVE), order = LD32(c + CTL_ORDER);
-	u64 others = MARK_NONE, head, next;
+	u64 others = MARK_NONE, prefix, next;
 
 	if (sift(c, LD32(c + CTL_ZERO)))
 		return FAILED_CUT;
 	if (live > 1) {
-		head = LD64(AT(LD32(AT(order + 4))) + RUN_HEAD);
+		prefix = LD64(AT(LD32(AT(order + 4))) + RUN_PREFIX);
 		if (live > 2) {
-			next = LD64(AT(LD32(AT(order + 8))) + RUN_HEAD);
-			head = next < head ? next : head;
+			next = LD64(AT(LD32(AT(order + 8))) + RUN_PREFIX);
+			prefix = next < prefix ? next : prefix;
 		}
-		others = mark_of(c, head);
+		others = mark_of(c, prefix);
 	}
 	ST64(c + CTL_OTHERS, others);
 	ST32(c + CTL_CURRENT, LD32(AT(order)));
@@ -268,7 +268,7 @@ INLINE u64 pick(ptr c)
 			failed = remove_current(c, linear);
 		} else if (linear) {
 			at = LD32(c + CTL_AT);
-			ST64(AT(LD32(c + CTL_HEADS) + 8 * at), mark_of(c, LD64(AT(current) + RUN_HEAD)) | at);
+			ST64(AT(LD32(c + CTL_MARKS) + 8 * at), mark_of(c, LD64(AT(current) + RUN_PREFIX)) | at);
 		}
 		if (failed)
 			return failed;
@@ -282,17 +282,17 @@ INLINE u64 pick(ptr c)
 	return 0;
 }
 
-/* The smallest head of the live runs but this one. 0 when cut: nothing is below that. */
+/* The smallest prefix of the live runs but this one. 0 when cut: nothing is below that. */
 FRAME u64 others_head(ptr c, u32 self)
 {
 	u32 i = LD32(c + CTL_ZERO), order = LD32(c + CTL_ORDER), run;
-	u64 least = MAX64, head;
+	u64 least = MAX64, prefix;
 
 	while (i < AGAIN32(c + CTL_LIVE) && can_loop) {
 		run = LD32(AT(order + 4 * i));
 		if (run != self) {
-			head = LD64(AT(run) + RUN_HEAD);
-			least = head < least ? head : least;
+			prefix = LD64(AT(run) + RUN_PREFIX);
+			least = prefix < least ? prefix : least;
 			HIDE(least);
 		}
 		i++;

@@ -91,51 +91,51 @@ FRAME u64 varint(ptr c, ptr r, u32 to)
 	return 0;
 }
 
-/* The head of a user key in a slot. */
-INLINE u64 head_in_slot(ptr c, u32 key, u32 len)
+/* The prefix of a user key in a slot. */
+INLINE u64 prefix_in_slot(ptr c, u32 key, u32 len)
 {
 	u32 skip = LD32(c + CTL_SKIP);
-	u64 head;
+	u64 prefix;
 
-	/* Bytes say nothing of another order: all heads are equal. */
+	/* Bytes say nothing of another order: all prefixes are equal. */
 	if (HAS_COMPARE || len <= skip)
 		return 0;
-	head = __builtin_bswap64(LD64(AT(key + skip)));
+	prefix = __builtin_bswap64(LD64(AT(key + skip)));
 	len -= skip;
 	/* Bytes behind a short user key count as zeros. */
 	if (len < 8)
-		head &= ~(MAX64 >> (8 * len));
-	return head;
+		prefix &= ~(MAX64 >> (8 * len));
+	return prefix;
 }
 
 /*
- * The head of the entry that is being decoded: its user key has len bytes, of which the first shared are those of the
- * entry before, whose user key had `before` bytes and this head; the others are at pos. The whole key is in the slot at
- * key, but a load there would wait for the stores just made.
+ * The prefix of the entry that is being decoded: its user key has len bytes, of which the first shared are those of the
+ * entry before, whose user key had `before` bytes and this prefix; the others are at pos. The whole key is in the slot
+ * at key, but a load there would wait for the stores just made.
  */
-INLINE u64 head_of(ptr c, u32 key, u32 len, u32 pos, u32 shared, u32 before, u64 head)
+INLINE u64 prefix_of(ptr c, u32 key, u32 len, u32 pos, u32 shared, u32 before, u64 prefix)
 {
 	u32 skip = LD32(c + CTL_SKIP), d;
 
-	/* Bytes say nothing of another order: all heads are equal. */
+	/* Bytes say nothing of another order: all prefixes are equal. */
 	if (HAS_COMPARE || len <= skip)
 		return 0;
 	if (shared <= skip) {
-		head = __builtin_bswap64(LD64(AT(pos + (skip - shared))));
+		prefix = __builtin_bswap64(LD64(AT(pos + (skip - shared))));
 	} else if (before >= skip + 8) {
 		d = shared - skip;
 		if (d < 8) {
-			head &= ~(MAX64 >> (8 * d));
-			head |= __builtin_bswap64(LD64(AT(pos))) >> (8 * d);
+			prefix &= ~(MAX64 >> (8 * d));
+			prefix |= __builtin_bswap64(LD64(AT(pos))) >> (8 * d);
 		}
 	} else {
-		head = __builtin_bswap64(LD64(AT(key + skip)));
+		prefix = __builtin_bswap64(LD64(AT(key + skip)));
 	}
 	len -= skip;
 	/* Bytes behind a short user key count as zeros. */
 	if (len < 8)
-		head &= ~(MAX64 >> (8 * len));
-	return head;
+		prefix &= ~(MAX64 >> (8 * len));
+	return prefix;
 }
 
 /*
@@ -164,7 +164,7 @@ INLINE u32 decode_usual(ptr c, ptr r)
 	if (unshared > 32 || shared > before || unshared + value_len > end - pos || len < 8 || len > LD32(c + CTL_KEY_MAX))
 		return 0;
 	copy_short(key + shared, pos, unshared);
-	ST64(r + RUN_HEAD, head_of(c, key, len - 8, pos, shared, before - 8, LD64(r + RUN_HEAD)));
+	ST64(r + RUN_PREFIX, prefix_of(c, key, len - 8, pos, shared, before - 8, LD64(r + RUN_PREFIX)));
 	ST32(r + RUN_KEY_LEN, len);
 	ST32(r + RUN_VALUE, pos + unshared);
 	ST32(r + RUN_VALUE_LEN, value_len);
@@ -204,7 +204,7 @@ FRAME u64 decode(ptr c, ptr r)
 	ST32(r + RUN_VALUE_LEN, value_len);
 	ST32(r + RUN_POS, pos + unshared + value_len);
 	ST32(r + RUN_STATE, STATE_HAS);
-	ST64(r + RUN_HEAD, head_in_slot(c, key, len - 8));
+	ST64(r + RUN_PREFIX, prefix_in_slot(c, key, len - 8));
 	return 0;
 }
 

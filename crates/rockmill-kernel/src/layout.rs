@@ -19,7 +19,7 @@ layout! {
     CTL_RUN = 4;
     CTL_RUNS = 8;
     CTL_FLAGS = 12;
-    CTL_END_HEAD = 16;
+    CTL_END_PREFIX = 16;
     CTL_END_KEY = 24;
     CTL_END_LEN = 28;
     CTL_BEGIN_KEY = 32;
@@ -37,7 +37,7 @@ layout! {
     CTL_LAST_KEY = 84;
     CTL_LAST_LEN = 88;
     CTL_CHAIN = 92;
-    CTL_LAST_HEAD = 96;
+    CTL_LAST_PREFIX = 96;
     CTL_OTHERS = 104;
     CTL_LAST_SEQ = 112;
     CTL_HIDDEN = 120;
@@ -49,7 +49,7 @@ layout! {
     CTL_PHASE = 164;
     CTL_LIVE = 168;
     CTL_AT = 172;
-    CTL_HEADS = 176;
+    CTL_MARKS = 176;
     CTL_ORDER = 180;
     CTL_RUN_TABLE = 184;
     CTL_KEY_MAX = 188;
@@ -91,7 +91,7 @@ layout! {
     REASON_BLOCK = 3;
     REASON_ORDER = 4;
     NONE = 0xffff_ffff;
-    RUN_HEAD = 0;
+    RUN_PREFIX = 0;
     RUN_KEY = 8;
     RUN_KEY_LEN = 12;
     RUN_VALUE = 16;
@@ -158,7 +158,7 @@ mod tests {
 
     /// What [`ALL`] adds up to for the version of the interface that this is. Users' objects are compiled with these
     /// numbers, so that each change of one is a new version.
-    const FINGERPRINT: (u32, u64) = (3, 0x63dc_5049_e927_1140);
+    const FINGERPRINT: (u32, u64) = (3, 0x7eff_8302_d56f_3e2f);
 
     #[test]
     fn another_layout_is_another_version_of_the_interface() {

@@ -1,7 +1,7 @@
 //! One merge by the program: laying its memory out, giving it blocks, taking records.
 //!
 //! ```text
-//! control  runs  heads  order  snapshots  bounds  key slots  descriptors  records  keys  | blocks of run 0 | run 1 ...
+//! control  runs  marks  order  snapshots  bounds  key slots  descriptors  records  keys  | blocks of run 0 | run 1 ...
 //! ```
 //!
 //! 1. Each run has an equal share of the memory for its blocks, used as a ring: a block stands in one piece, and its
@@ -28,9 +28,9 @@ const KEYS_BYTES: usize = 1 << 20;
 const STEPS_MAX: u32 = 16 << 10;
 /// Bytes of keys compared and copied in a call, or so: some milliseconds.
 const WORK_MAX: u64 = 4 << 20;
-/// Live runs up to which all heads are looked at: as many as a mark has room to name. A choice, not measured.
+/// Live runs up to which all prefixes are looked at: as many as a mark has room to name. A choice, not measured.
 const LINEAR_MAX: u32 = 16;
-/// The same where all heads are equal, and each look at one is a call of a user's comparator. A choice, too.
+/// The same where all prefixes are equal, and each look at one is a call of a user's comparator. A choice, too.
 const LINEAR_MAX_OWN_ORDER: u32 = 4;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
 const SHARE_MIN: usize = 48 << 10;
@@ -49,12 +49,11 @@ pub struct Job<'a> {
     pub runs: usize,
     /// User key where the part begins.
     pub begin: Option<&'a [u8]>,
-    /// User key where it ends, and a head, as `bpf/merge.h` calls a key prefix: no key with a smaller one is at or
-    /// behind the end.
+    /// User key where it ends, and a key prefix (`bpf/merge.h`): no key with a smaller one is at or behind the end.
     pub end: Option<(&'a [u8], u64)>,
     /// Bytes that all user keys have in common.
     pub skip: usize,
-    /// Bits that all heads have in common, the eight bytes of user keys behind those.
+    /// Bits that all key prefixes have in common, the eight bytes of user keys behind those.
     pub shift: u32,
     /// Live snapshots, rising.
     pub snapshots: &'a [u64],
@@ -66,7 +65,7 @@ pub struct Job<'a> {
     pub bottommost: bool,
     /// The program orders keys in a way of its own, of which it is not believed what user keys are the same: with
     /// `drop`, versions that are the same byte for byte are dropped alone. Goes with `skip` 0, with neither `begin` nor
-    /// `bottommost`, and with heads of 0.
+    /// `bottommost`, and with prefixes of 0.
     pub own_order: bool,
     /// The program's filter is to be asked about the newest version of each user key, if that is a value.
     pub filter: Option<FilterJob>,
@@ -248,7 +247,7 @@ impl Merge {
         let bytes = instance.memory().len();
         let mut cut = Cut(CTL_BYTES as usize);
         let table = cut.take(job.runs * RUN_BYTES as usize);
-        let heads = cut.take(LINEAR_RUNS as usize * 8);
+        let marks = cut.take(LINEAR_RUNS as usize * 8);
         let order = cut.take(job.runs * 4);
         let snapshots = cut.take(job.snapshots.len() * 8);
         let (begin, end, last) = (cut.take(slot), cut.take(slot), cut.take(slot));
@@ -320,7 +319,7 @@ impl Merge {
         set(CTL_RECORDS_MAX, RECORDS_MAX);
         set(CTL_KEYS_END, address(keys + KEYS_BYTES));
         set(CTL_LAST_SLOT, address(last));
-        set(CTL_HEADS, address(heads));
+        set(CTL_MARKS, address(marks));
         set(CTL_ORDER, address(order));
         set(CTL_RUN_TABLE, address(table));
         set(CTL_KEY_MAX, KEY_BYTES_MAX as u32);
@@ -329,7 +328,7 @@ impl Merge {
         let filter = job.filter.unwrap_or_default();
         set(CTL_LEVEL, filter.level);
         put_u64(memory, CTL_NOW as usize, filter.now_micros);
-        put_u64(memory, CTL_END_HEAD as usize, job.end.map_or(u64::MAX, |e| e.1));
+        put_u64(memory, CTL_END_PREFIX as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
         Ok(Self { instance, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })

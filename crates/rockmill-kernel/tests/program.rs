@@ -211,7 +211,7 @@ fn keys_of_every_shape_merge_like_a_sort() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let count = rng.usize(1..20);
         let common: Vec<u8> = (0..rng.usize(0..12)).map(|_| rng.u8(..)).collect();
-        // Few bytes that occur, so that keys share much, with 0 and 255, which are a short key's heads and the last.
+        // Few bytes that occur, so that keys share much, with 0 and 255, which are a short key's prefixes and the last.
         let mut some: Vec<u8> = (0..rng.usize(1..4)).map(|_| rng.u8(..)).collect();
         some.push(*rng.choice(&[0, 0xff]).unwrap());
         let longest = *rng.choice(&[2, 9, 20, 150]).unwrap();
@@ -237,13 +237,13 @@ fn keys_of_every_shape_merge_like_a_sort() {
         let (first, last) = (user(&want[0]), user(&want[want.len() - 1]));
         let all = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
         let skip = if rng.bool() { all } else { rng.usize(0..=all) };
-        let head = |user: &[u8]| {
+        let prefix = |user: &[u8]| {
             let mut bytes = [0; 8];
             let rest = &user[skip..user.len().min(skip + 8)];
             bytes[..rest.len()].copy_from_slice(rest);
             u64::from_be_bytes(bytes)
         };
-        let bits = (head(&first) ^ head(&last)).leading_zeros();
+        let bits = (prefix(&first) ^ prefix(&last)).leading_zeros();
         let shift = if rng.bool() { bits } else { rng.u32(0..=bits) };
         let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
         let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
@@ -264,9 +264,9 @@ fn parts_begin_and_end_where_they_should() {
         let user = |i: usize| all[i].0[..all[i].0.len() - 8].to_vec();
         let (begin, end) = (user(rng.usize(0..400)), user(rng.usize(500..1200)));
         let stored: Vec<_> = runs.iter().map(|run| blocks(run, 300, 4)).collect();
-        // A head that says nothing, and one that does.
-        let head = if rng.bool() { 0 } else { u64::from_be_bytes(*end[4..].first_chunk().unwrap()) };
-        let job = Job { runs: 4, begin: Some(&begin), end: Some((&end, head)), skip: 4, ..Job::default() };
+        // A prefix that says nothing, and one that does.
+        let prefix = if rng.bool() { 0 } else { u64::from_be_bytes(*end[4..].first_chunk().unwrap()) };
+        let job = Job { runs: 4, begin: Some(&begin), end: Some((&end, prefix)), skip: 4, ..Job::default() };
         let done = merge(instance, &stored, &job);
         let inside = |e: &&(Vec<u8>, Vec<u8>)| (&begin[..]..&end[..]).contains(&&e.0[..e.0.len() - 8]);
         let want: Entries = all.iter().filter(inside).cloned().collect();

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, MemtablesNow, MergeTicket, Moment,
-    OneFlush, PendingRun, RATE_MIN, RateControl, RunningCompactions, StallReason, Step, Ticket, Version, allowance,
-    decide, is_flush_bound, memtable_left_over, pick, pick_intra_df, split_over_idle,
+    CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, JOB_BYTES_PER_SECOND_MIN,
+    LevelScores, MemtablesNow, MergeTicket, Moment, OneFlush, OneSchedule, Orders, PendingRun, RateControl,
+    RunningCompactions, StallReason, Step, StoreNow, Ticket, Version, allowance, decide, is_flush_bound,
+    memtable_left_over, pick, pick_intra_df, split_over_idle,
 };
 use rockmill::{CfOptions, CompactionStyle};
 
@@ -205,37 +206,24 @@ impl Engine<'_> {
         let memtable = self.memtable_writes();
         self.cursors.set_level_factor(self.full.level_factor());
         let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
-        let mut behind = false;
         loop {
-            if let Some(change) = self.full.reschedule(self.filled, behind, self.s, self.now)
-                && let Some(fast) = &mut self.fast
-            {
-                fast.changed(change);
+            // Before anything begins, as in the store. What begins is no reason to change it again.
+            if self.index().is_some() && self.obey_schedule(self.orders(&scores)) {
                 self.cursors.set_level_factor(self.full.level_factor());
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
             if self.start_jobs() {
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
             }
-            let now = FamilyNow {
-                id: 0,
-                options: self.options,
-                load: scores.load(),
-                memtables: self.full.full_memtables(self.s),
-                flushing: self.flushing(),
-                flush_pace: &self.flush_pace,
-            };
             let logs = self.full.logs(self.filled, self.s);
-            let memtables = now.memtables;
-            let orders = decide(std::iter::once(now), logs, false);
-            behind = orders.behind;
+            let orders = self.orders(&scores);
             let entry = self.s.entry_bytes();
             self.control.set(self.now, &orders.tree, self.s.delayed_write_rate as f64, self.written * entry);
             let (allowed, stop, why) = match &mut self.peer {
                 None => (self.control.rate(), orders.stop.map(|(_, why)| why), orders.tree.reason),
                 Some(peer) => {
                     if std::mem::take(&mut self.changed) {
-                        peer.recalculate(scores.load(), memtables, self.options);
+                        peer.recalculate(scores.load(), self.full.full_memtables(self.s), self.options);
                     }
                     (peer.rate(), peer.stop(), peer.reason())
                 }
@@ -271,7 +259,7 @@ impl Engine<'_> {
             let priority = if self.peer.is_some() { 0.0 } else { orders.flush_first };
             let gives_way = priority > 0.0;
             wishes.extend(self.jobs.iter().map(|j| match gives_way && j.compaction.is_some() {
-                true => (j.speed.min(RATE_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
+                true => (j.speed.min(JOB_BYTES_PER_SECOND_MIN as f64 / priority / j.cost.write.max(1.0)), j.cost),
                 false => (j.speed, j.cost),
             }));
             let rates = divide(&capacity, &wishes);
@@ -339,6 +327,34 @@ impl Engine<'_> {
             }
         }
         self.record.end(self.now, &self.tree);
+    }
+
+    /// What the store would decide now.
+    fn orders(&self, scores: &LevelScores) -> Orders {
+        let now = FamilyNow {
+            id: 0,
+            options: self.options,
+            load: scores.load(),
+            memtables: self.full.full_memtables(self.s),
+            flushes: self.full.flush_queue(self.filled, self.s),
+            index: self.full.schedule(self.filled, self.s),
+            flush_pace: &self.flush_pace,
+        };
+        let logs = self.full.logs(self.filled, self.s);
+        decide(std::iter::once(now), StoreNow { at: self.now, logs, failed: false, without_merging: false })
+    }
+
+    /// Index tables are merged and flushed as ordered from now on. True if that is new.
+    fn obey_schedule(&mut self, orders: Orders) -> bool {
+        let mut changed = false;
+        for OneSchedule { schedule, change, .. } in orders.schedules {
+            self.full.set_schedule(schedule);
+            if let (Some(change), Some(fast)) = (change, &mut self.fast) {
+                fast.changed(change);
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// A flush runs, or is about to.

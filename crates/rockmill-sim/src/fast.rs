@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rockmill::TableKind;
 use rockmill::internals::simulation::{
-    FullMemtables, IndexQueues, IndexSchedule, LogsNow, ScheduleChange, Short, Triggers,
+    FlushQueue, FullMemtables, IndexQueues, IndexSchedule, LogsNow, ScheduleChange, Short, Triggers, is_flush_due,
 };
 use serde_json::{Value, json};
 
@@ -197,14 +197,20 @@ impl FullTables {
         self.tables.iter().map(|t| t.writes).sum()
     }
 
-    /// Looks at the queues. `filled`: writes in the table that is filled. `behind`: see [`IndexQueues`].
-    pub fn reschedule(&mut self, filled: f64, behind: bool, s: &Settings, now: f64) -> Option<ScheduleChange> {
+    /// When index tables are merged and flushed, and what waits; none of those that hold values. `filled`: writes in
+    /// the table that is filled.
+    pub fn schedule(&self, filled: f64, s: &Settings) -> Option<(IndexSchedule, IndexQueues)> {
+        let schedule = self.schedule?;
         let merge = self.rows().iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         // Logs that only the table that is filled needs are nothing that flushes are behind with.
         let logs = if self.tables.is_empty() { LogsNow::UNBOUNDED } else { self.logs(filled, s) };
         let room = self.room(filled, logs, s);
-        let queues = IndexQueues { merge, flush_bytes: self.memory() as u64, room, behind };
-        self.schedule.as_mut()?.decide(queues, now)
+        Some((schedule, IndexQueues { merge, flush_bytes: self.memory() as u64, room, behind: false }))
+    }
+
+    /// They are merged and flushed by this from now on.
+    pub fn set_schedule(&mut self, schedule: IndexSchedule) {
+        self.schedule = Some(schedule);
     }
 
     /// When something is done with full tables; 0 and 0 of those that hold values.
@@ -216,8 +222,7 @@ impl FullTables {
     fn room(&self, filled: f64, logs: LogsNow, s: &Settings) -> f64 {
         let Some(fast) = s.fast.as_ref().filter(|_| self.schedule.is_some()) else { return 1.0 };
         let memory = self.memory() + filled / fast.table_writes(s) * fast.index_size as f64;
-        let memory = 1.0 - memory / fast.triggers.memory_max(fast.index_size).max(1) as f64;
-        memory.min(logs.room() as f64 / logs.capacity.max(1) as f64)
+        logs.room_part(memory, fast.triggers.memory_max(fast.index_size))
     }
 
     /// How much of the pace of flushes writers feel.
@@ -230,12 +235,12 @@ impl FullTables {
         self.schedule.map_or(1, |schedule| schedule.level_factor())
     }
 
-    /// As the store counts them (`front/wal_memtable/family.rs`).
+    /// How many are full, and may be.
     pub fn full_memtables(&self, s: &Settings) -> FullMemtables {
         match s.fast.as_ref().filter(|_| self.schedule.is_some()) {
             Some(f) => {
-                let size = f.index_size.max(1);
-                FullMemtables { full: self.memory() as usize / size, most: 1 + f.triggers.memory_max(size) / size }
+                let max = f.triggers.memory_max(f.index_size);
+                FullMemtables::of_index_tables(self.memory() as usize, max, f.index_size)
             }
             None => FullMemtables { full: self.tables.len(), most: s.options.max_write_buffer_number.max(1) as usize },
         }
@@ -248,17 +253,21 @@ impl FullTables {
         LogsNow { newest: bytes(filled), others: bytes(self.writes()), capacity: fast.capacity }
     }
 
+    /// What waits for a flush. Logs ask for one when they are half full, and a memtable with values is flushed alone.
+    pub fn flush_queue(&self, filled: f64, s: &Settings) -> FlushQueue {
+        let requested = self.schedule.is_none() || self.logs(filled, s).is_flush_due();
+        FlushQueue { waiting: self.tables.len(), in_flight: self.taken > 0, requested }
+    }
+
     /// How many of the oldest a flush is to take now.
     pub fn due(&self, filled: f64, s: &Settings) -> usize {
-        if self.taken > 0 || self.tables.is_empty() {
-            return 0;
+        let index = self.schedule.map(|schedule| (schedule.now(), self.memory() as u64));
+        let queue = self.flush_queue(filled, s);
+        match !queue.in_flight && is_flush_due(queue, self.full_memtables(s), index, &s.options, false) {
+            true if index.is_some() => self.tables.len(),
+            true => 1,
+            false => 0,
         }
-        let Some(schedule) = self.schedule else { return 1 };
-        let (logs, memtables) = (self.logs(filled, s), self.full_memtables(s));
-        let due = self.memory() >= schedule.now().flush_bytes as f64
-            || memtables.full >= memtables.most / 2
-            || logs.others.saturating_add(logs.newest) >= logs.capacity / 2;
-        if due { self.tables.len() } else { 0 }
     }
 
     /// A flush takes these: an index merge of them is useless.

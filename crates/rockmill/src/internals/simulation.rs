@@ -14,7 +14,7 @@
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
 //!    and, while a flush is in flight, by its [`allowance`]; [`RunningCompactions::set_flush_bound`] is told what
 //!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]);
-//! 5. where values stay in logs, asks an [`IndexSchedule`] when index tables are merged and flushed.
+//! 5. where values stay in logs, merges and flushes index tables by [`Orders::schedules`].
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -28,9 +28,10 @@ pub use crate::compaction::strategy::score::{LevelScores, level_scores};
 pub use crate::compaction::strategy::{Issued, RunningCompactions, pick};
 pub use crate::db::files::ingest::deepest_place;
 pub use crate::event_listener::CompactionReason;
-pub use crate::pacing::common::RATE_MIN;
+pub use crate::pacing::common::JOB_BYTES_PER_SECOND_MIN;
 pub use crate::pacing::decide::{
-    Allowance, FamilyNow, FullMemtables, LogsNow, MemtablesNow, Orders, allowance, decide, is_flush_bound,
+    Allowance, FamilyNow, FlushQueue, FullMemtables, LogsNow, MemtablesNow, OneSchedule, Orders, StoreNow, allowance,
+    decide, is_flush_bound, is_flush_due,
 };
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};

@@ -7,9 +7,9 @@ pub type Seconds = f64;
 /// A rate; infinite: no bound.
 pub type BytesPerSecond = f64;
 
-/// Time constant of what writers did lately, in seconds. Simulated: half or twice of it changes throughput by less than
+/// Time constant of what writers did lately. Simulated: half or twice of it changes throughput by less than
 /// 4 %; with half of it some writers stop for seconds.
-pub const LATELY_SECONDS: f64 = 5.0;
+pub const LATELY_SECONDS: Seconds = 5.0;
 /// Bytes that compactions read and write for each byte that users write, and so about its debt: a rewrite in each of
 /// some levels. Simulated: with a quarter to four times of it in write control throughput changes by -2 to +4 %, and
 /// the longest wait only where debt stops writers (5 s: 4 to 8 s). Half or twice of it changes nothing for reads in the
@@ -19,7 +19,7 @@ pub const BYTES_OF_A_BYTE: u64 = 16;
 /// flushes that go first on devices of 60 MB/s and more: half or twice of it changes throughput by less than 3 %, and
 /// the runs of the tree by +3 and -5 %. A device of 15 MB/s has a quarter of itself for such a job, and writers get
 /// 17 % more with half of it and 14 % less with twice of it.
-pub const RATE_MIN: u64 = 4 << 20;
+pub const JOB_BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 /// The shortest sleep; what is less is owed to the next one. RocksDB's, too: a shorter one costs more in wake-ups than
 /// it is worth.
 pub const SLEEP_MIN: Duration = Duration::from_millis(1);

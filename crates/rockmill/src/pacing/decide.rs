@@ -1,15 +1,25 @@
 //! From what is observed to orders: what slows writers now, and what flushes, compactions and reads get of the device.
 //!
 //! Pure functions. The store calls [`decide`] whenever the tree or the memtables change, and carries out the orders
-//! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`. Some answers change with
-//! time alone, and are asked for when they are needed:
+//! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`. Some answers are needed
+//! at other moments, too, or change with time alone, and are asked for then:
 //!
 //! | function | asked |
 //! |---|---|
-//! | [`stop`] | by a writer that waits, each time that it looks |
+//! | [`is_flush_due`], [`flushes_without_merging`] | by a flush thread that looks for work |
+//! | [`stop`], [`stop_of_leader`] | by a writer that waits, each time that it looks |
 //! | [`allowance`] | before each sleep of a writer, while a flush is in flight |
 //! | [`is_flush_bound`] | by a compaction thread, for each job |
 //! | `read_protection.rs`, `left_to_jobs` | by each job, before each piece; tables are there, which know no options |
+//!
+//! What carries an order out has a clock of its own and decides nothing: the buckets of `write_control.rs` meter rates,
+//! and a job waits for each megabyte in `flush_priority.rs`, for each piece in `read_protection.rs`. What they saw
+//! comes back as what is observed. [`RateControl`](super::rate_control::RateControl), [`FlushPace`] and
+//! [`FlushBound`](super::flush_bound::FlushBound) learn from it, and are pure, too.
+//!
+//! Not here, since neither the device nor how fast writers are depends on it: which memtables hold back logs that are
+//! too large (`front/wal_memtable/logs.rs`), which compaction is next (`db/jobs/compact.rs`), and how writers' threads
+//! wait for each other (`db/write/commit_delay.rs`, `turn.rs`).
 //!
 //! The simulator calls them, too. What jobs leave to reads under these orders is simulated in the tests of
 //! `read_protection.rs`.
@@ -19,6 +29,7 @@ use std::ops::Deref;
 use super::common::{BytesPerSecond, Seconds};
 use super::flush_bound::FlushWaits;
 use super::flush_pace::{FlushPace, OneFlush};
+use super::index_tables::{IndexQueues, IndexSchedule, ScheduleChange, Triggers};
 use super::write_control::{StallReason, TreeLoad, WriteControl, write_control, write_stop};
 use crate::options::CfOptions;
 
@@ -33,8 +44,10 @@ pub struct FamilyNow<'a, O> {
     pub load: TreeLoad,
     /// Memtables that are full, and how many there may be.
     pub memtables: FullMemtables,
-    /// They are being flushed, or are about to be.
-    pub flushing: bool,
+    /// Which of them are flushed, or are to be.
+    pub flushes: FlushQueue,
+    /// When they are merged and flushed, and what waits, before anything is decided; `None` of memtables with values.
+    pub index: Option<(IndexSchedule, IndexQueues)>,
     /// How long its flushes take.
     pub flush_pace: &'a FlushPace,
 }
@@ -46,6 +59,50 @@ pub struct FullMemtables {
     pub full: usize,
     /// How many there may be, with the one that is filled.
     pub most: usize,
+}
+
+impl FullMemtables {
+    /// Index tables of `size` bytes each that have so many bytes of memory, and may have `max`. There may be many:
+    /// their memory is what is bounded, since values may be in it, and each holds a file open.
+    pub fn of_index_tables(bytes: usize, max: usize, size: usize) -> Self {
+        let size = size.max(1);
+        Self { full: bytes / size, most: 1 + max / size }
+    }
+}
+
+/// Full memtables that wait for a flush, or for its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlushQueue {
+    /// So many, those included that are being flushed.
+    pub waiting: usize,
+    /// Some of them are.
+    pub in_flight: bool,
+    /// Somebody asked for their flush, or logs that grew too large did.
+    pub requested: bool,
+}
+
+/// What bounds the memory of all memtables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNow {
+    /// They are index tables.
+    pub index_tables: bool,
+    /// Some are to be flushed, since all together hold too much.
+    pub short: bool,
+    /// Writers, also those of other databases, may have to wait for it.
+    pub may_stall: bool,
+}
+
+/// The store as it is now, beside its column families.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StoreNow {
+    /// The moment.
+    pub at: Seconds,
+    /// What its logs hold.
+    pub logs: LogsNow,
+    /// It takes no writes because of a background error.
+    pub failed: bool,
+    /// See [`flushes_without_merging`].
+    pub without_merging: bool,
 }
 
 /// What logs hold that is in no table, where that is bounded: values stay in them until they are flushed.
@@ -68,9 +125,20 @@ impl LogsNow {
         self.capacity.saturating_sub(self.newest.saturating_add(self.others))
     }
 
+    /// The part that still fits, of what logs may hold or of `max` bytes of memory of which `memory` are used,
+    /// whichever is less.
+    pub fn room_part(self, memory: f64, max: usize) -> f64 {
+        (1.0 - memory / max.max(1) as f64).min(self.room() as f64 / self.capacity.max(1) as f64)
+    }
+
     /// Length of the log in use from which on the oldest are flushed: one half is filled while the other is emptied.
     pub fn newest_to_flush(self) -> u64 {
-        (self.capacity / 2).saturating_sub(self.others)
+        (self.capacity / FLUSH_PART).saturating_sub(self.others)
+    }
+
+    /// They are to be flushed.
+    pub fn is_flush_due(self) -> bool {
+        self.newest >= self.newest_to_flush()
     }
 
     /// Length of the log in use from which on writers wait.
@@ -80,7 +148,7 @@ impl LogsNow {
 }
 
 /// What holds until the tree or the memtables change.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Orders {
     /// How the tree that is worst slows writers.
     pub tree: WriteControl,
@@ -100,6 +168,19 @@ pub struct Orders {
     /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
     /// 1 all, 0 nothing, as where there is no such flush.
     pub flush_first: f64,
+    /// When index tables are merged and flushed, and how much levels may hold, for each column family that has some.
+    pub schedules: Vec<OneSchedule>,
+}
+
+/// When index tables of a column family are merged and flushed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OneSchedule {
+    /// Its id.
+    pub id: u32,
+    /// From now on.
+    pub schedule: IndexSchedule,
+    /// What of it is new.
+    pub change: Option<ScheduleChange>,
 }
 
 impl Orders {
@@ -107,19 +188,22 @@ impl Orders {
     pub fn delayed(&self) -> bool {
         self.tree.pressure > 0.0
     }
+
+    /// Writers are delayed or stopped, so that background work goes first at the rate limiter.
+    pub fn writers_wait(&self) -> bool {
+        self.stop.is_some() || self.delayed()
+    }
+
+    /// Writers are stopped until a flush ends.
+    pub fn stopped_for_flush(&self) -> bool {
+        self.stop.is_some_and(|(_, why)| why == StallReason::Memtables)
+    }
 }
 
-/// True where a column family's compactions are behind ([`Orders::behind`]).
-pub fn is_behind(load: TreeLoad, options: &CfOptions) -> bool {
-    let control = write_control(load, options);
-    !options.disable_auto_compactions && (control.behind || control.pressure > 0.0)
-}
-
-/// See the module's text. `failed`: the database takes no writes because of a background error.
+/// See the module's text.
 pub fn decide<'a, O: Deref<Target = CfOptions>>(
     families: impl Iterator<Item = FamilyNow<'a, O>> + Clone,
-    logs: LogsNow,
-    failed: bool,
+    store: StoreNow,
 ) -> Orders {
     let (mut tree, mut cause, mut behind) = (WriteControl::default(), 0, false);
     // Without compactions nothing would ever lower the debt.
@@ -131,11 +215,16 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
         }
     }
     behind |= tree.pressure > 0.0;
-    let (mut stop, mut flushing, mut first) = (None, None, 0.0_f64);
-    for f in families {
-        stop = stop.or_else(|| stop_of(&f, logs));
-        flushing = flushing.or(f.flushing.then_some(f.id));
-        first = first.max(flush_first(&f, logs, behind, tree.pressure));
+    let (mut stop, mut flushing, mut first, mut schedules) = (None, None, 0.0_f64, Vec::new());
+    for mut f in families {
+        if let Some(new) = reschedule(&mut f, store.at) {
+            schedules.push(new);
+        }
+        stop = stop.or_else(|| stop_of(&f, store.logs));
+        if is_flushing(&f, store.without_merging) {
+            flushing = flushing.or(Some(f.id));
+            first = first.max(flush_first(&f, store.logs, behind, tree.pressure));
+        }
     }
     Orders {
         tree,
@@ -143,10 +232,62 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
         stop,
         behind,
         flushing,
-        paced: flushing.is_some() && !failed,
+        paced: flushing.is_some() && !store.failed,
         awaited: flushing.is_some() || stop.is_some(),
-        flush_first: if failed { 0.0 } else { first },
+        flush_first: if store.failed { 0.0 } else { first },
+        schedules,
     }
+}
+
+/// Decides again when a column family's index tables are merged and flushed, and from then on what is due is what that
+/// says.
+fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, now: Seconds) -> Option<OneSchedule> {
+    let (schedule, queues) = f.index.as_mut()?;
+    let control = write_control(f.load, &f.options);
+    let behind = !f.options.disable_auto_compactions && (control.behind || control.pressure > 0.0);
+    let change = schedule.decide(IndexQueues { behind, ..*queues }, now);
+    Some(OneSchedule { id: f.id, schedule: *schedule, change })
+}
+
+/// Flushes begin when this part of what memtables and logs may hold is used, so that one half is filled while the other
+/// is flushed: long before writers stop. Derived: with two of the same size, neither waits for the other. Not measured
+/// by itself.
+const FLUSH_PART: u64 = 2;
+
+/// True when a flush of full memtables is to begin, or is to begin again after that in flight. `index`: when index
+/// tables are flushed, and the bytes of memory of full ones; `None` of memtables with values. `without_merging`: see
+/// [`flushes_without_merging`].
+pub fn is_flush_due(
+    queue: FlushQueue,
+    memtables: FullMemtables,
+    index: Option<(Triggers, u64)>,
+    options: &CfOptions,
+    without_merging: bool,
+) -> bool {
+    if queue.waiting == 0 || queue.requested || without_merging {
+        return queue.waiting > 0;
+    }
+    match index {
+        // With many, whatever they consist of.
+        Some((now, bytes)) => bytes >= now.flush_bytes || memtables.full >= memtables.most / FLUSH_PART as usize,
+        // RocksDB's rule.
+        None => {
+            queue.waiting >= options.min_write_buffer_number_to_merge.max(1) as usize || queue.waiting >= memtables.most
+        }
+    }
+}
+
+/// True when no full memtable waits for others to be merged with. RocksDB merges none before an atomic flush; index
+/// tables are always merged, unless their memory is needed. And where writers wait for memory, what holds it must not
+/// wait for a writer.
+pub fn flushes_without_merging(memory: MemoryNow, atomic_flush: bool) -> bool {
+    memory.may_stall || if memory.index_tables { memory.short } else { atomic_flush }
+}
+
+fn is_flushing<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, without_merging: bool) -> bool {
+    let index = f.index.map(|(schedule, queues)| (schedule.now(), queues.flush_bytes));
+    f.flushes.waiting > 0
+        && (f.flushes.in_flight || is_flush_due(f.flushes, f.memtables, index, &f.options, without_merging))
 }
 
 /// Why writers must wait, if they must, and for which column family.
@@ -164,9 +305,24 @@ fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow) ->
     Some((f.id, write_stop(f.load, &f.options, f.memtables)?))
 }
 
-/// The first column family with a flush in flight, or due.
-pub fn flushing<'a, O>(mut families: impl Iterator<Item = FamilyNow<'a, O>>) -> Option<u32> {
-    families.find(|f| f.flushing).map(|f| f.id)
+/// Why the writer that makes room for others must wait, if it must. `stop`: what column families say ([`stop`]);
+/// `seals`: it has memtables to seal first, which can be flushed then, so that logs and memory are given back;
+/// `memory_full`: the write buffer manager stops writers.
+pub fn stop_of_leader(stop: Option<StallReason>, seals: bool, memory_full: bool) -> Option<StallReason> {
+    match stop {
+        Some(StallReason::FastDevice) if seals => None,
+        None if memory_full && !seals => Some(StallReason::WriteBufferManager),
+        stop => stop,
+    }
+}
+
+/// The first column family with a flush in flight, or due, as index tables are flushed so far. `without_merging`: see
+/// [`flushes_without_merging`].
+pub fn flushing<'a, O: Deref<Target = CfOptions>>(
+    mut families: impl Iterator<Item = FamilyNow<'a, O>>,
+    without_merging: bool,
+) -> Option<u32> {
+    families.find(|f| is_flushing(f, without_merging)).map(|f| f.id)
 }
 
 /// A column family's memtables at a moment.
@@ -198,9 +354,22 @@ pub struct Allowance {
 impl Allowance {
     /// No flush is in flight.
     pub const FREE: Self = Self { rate: f64::INFINITY, room: f64::INFINITY };
+
+    /// Bytes that may be saved up, and written at once.
+    pub fn saved_max(self) -> f64 {
+        (self.rate * CREDIT_SECONDS).min(self.room * CREDIT_ROOM)
+    }
 }
 
-/// What the column family allows that slows writers most. `failed`: as for [`decide`].
+/// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Derived: more
+/// than a scheduler's tick (4 ms), by which sleeps overshoot, and too short for a burst.
+const CREDIT_SECONDS: Seconds = 0.005;
+/// And this part of the room until writers stop: where there is little time left, a few milliseconds of the rate would
+/// be all of it. Simulated: half or twice of it changes throughput by less than 0.5 %; without it the longest wait is
+/// twice as long (70 to 96 ms instead of 33 to 38).
+const CREDIT_ROOM: f64 = 1.0 / 16.0;
+
+/// What the column family allows that slows writers most. `failed`: as in [`StoreNow`].
 pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     families: impl Iterator<Item = MemtablesNow<'a, R>>,
     now: Seconds,
@@ -230,17 +399,23 @@ pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
     waits.often && (waits.lately || at_work)
 }
 
+/// What compactions are to leave to this column family's flush ([`Orders::flush_first`]).
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow, behind: bool, pressure: f64) -> f64 {
     let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / LOGS_LEFT_PART;
-    if f.flushing && writers_wait { f.flush_pace.priority(behind, pressure) } else { 0.0 }
+    if writers_wait { f.flush_pace.priority(behind, pressure) } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CALM: StoreNow = StoreNow { at: 0.0, logs: LogsNow::UNBOUNDED, failed: false, without_merging: false };
+    const NO_FLUSH: FlushQueue = FlushQueue { waiting: 0, in_flight: false, requested: false };
+    const FLUSH: FlushQueue = FlushQueue { waiting: 1, in_flight: true, requested: false };
+
     fn now<'a>(options: &'a CfOptions, flush_pace: &'a FlushPace, load: TreeLoad) -> FamilyNow<'a, &'a CfOptions> {
-        FamilyNow { id: 7, options, load, memtables: full_of(0, options), flushing: false, flush_pace }
+        let memtables = full_of(0, options);
+        FamilyNow { id: 7, options, load, memtables, flushes: NO_FLUSH, index: None, flush_pace }
     }
 
     fn full_of(full: usize, options: &CfOptions) -> FullMemtables {
@@ -250,13 +425,13 @@ mod tests {
     #[test]
     fn compactions_that_are_behind_leave_the_device_to_flushes_that_keep_it_busy() {
         let (o, mut flush_pace) = (CfOptions::default(), FlushPace::default());
-        assert_eq!(
-            flush_first(&now(&o, &flush_pace, TreeLoad::default()), LogsNow::UNBOUNDED, false, 0.0),
-            0.0,
-            "there is no flush"
-        );
+        let first = |flushes, flush_pace: &FlushPace| {
+            let f = FamilyNow { memtables: full_of(1, &o), flushes, ..now(&o, flush_pace, TreeLoad::default()) };
+            decide(std::iter::once(f), CALM).flush_first
+        };
+        assert_eq!([NO_FLUSH, FLUSH].map(|flushes| first(flushes, &flush_pace)), [0.0, 1.0], "there is no flush");
         let full = |flush_pace: &FlushPace, o: &CfOptions, behind, pressure| {
-            let f = FamilyNow { memtables: full_of(1, o), flushing: true, ..now(o, flush_pace, TreeLoad::default()) };
+            let f = FamilyNow { memtables: full_of(1, o), ..now(o, flush_pace, TreeLoad::default()) };
             flush_first(&f, LogsNow::UNBOUNDED, behind, pressure)
         };
         let unknown = [full(&flush_pace, &o, false, 0.0), full(&flush_pace, &o, true, 0.0)];
@@ -278,7 +453,7 @@ mod tests {
                 let options = if *kind == "off" { &off } else { &o };
                 FamilyNow { id, ..now(options, &flush_pace, runs(*n)) }
             });
-            decide(families, LogsNow::UNBOUNDED, false)
+            decide(families, CALM)
         };
         let calm = all([("on", 0), ("on", 3), ("off", 100)]);
         assert!(!calm.delayed() && !calm.behind && calm.stop.is_none(), "a tree without compactions slows nobody");
@@ -293,8 +468,8 @@ mod tests {
     #[test]
     fn a_store_that_takes_no_writes_paces_nobody() {
         let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
-        let full = FamilyNow { memtables: full_of(2, &o), flushing: true, ..now(&o, &flush_pace, TreeLoad::default()) };
-        let of = |failed| decide(std::iter::once(full.clone()), LogsNow::UNBOUNDED, failed);
+        let full = FamilyNow { memtables: full_of(2, &o), flushes: FLUSH, ..now(&o, &flush_pace, TreeLoad::default()) };
+        let of = |failed| decide(std::iter::once(full.clone()), StoreNow { failed, ..CALM });
         assert!(of(false).paced && of(false).flush_first == 1.0);
         assert_eq!(of(false).stop, Some((7, StallReason::Memtables)));
         assert!(!of(true).paced && of(true).flush_first == 0.0 && of(true).awaited);
@@ -332,12 +507,77 @@ mod tests {
         let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
         let of = |bytes| {
             let logs = LogsNow { newest: bytes, others: 0, capacity: 100 };
-            decide(std::iter::once(now(&o, &flush_pace, TreeLoad::default())), logs, false).stop
+            decide(std::iter::once(now(&o, &flush_pace, TreeLoad::default())), StoreNow { logs, ..CALM }).stop
         };
         assert_eq!([of(0), of(99)], [None, None]);
         assert_eq!([of(100), of(170)], [Some((7, StallReason::FastDevice)); 2]);
         let logs = LogsNow { newest: 50, others: 10, capacity: 100 };
         assert_eq!((logs.room(), logs.newest_to_flush(), logs.newest_to_stop()), (40, 40, 90));
+        assert!(logs.is_flush_due() && !LogsNow { newest: 39, ..logs }.is_flush_due());
+        assert_eq!((logs.room_part(30.0, 100), logs.room_part(90.0, 100)), (0.4, 1.0 - 0.9), "whichever is less");
+    }
+
+    /// RocksDB's rule for memtables, and another for index tables.
+    #[test]
+    fn a_flush_is_due_when_enough_waits_or_somebody_asks() {
+        let o = CfOptions { min_write_buffer_number_to_merge: 2, max_write_buffer_number: 4, ..CfOptions::default() };
+        let of = |waiting, requested, index, without_merging| {
+            let queue = FlushQueue { waiting, in_flight: false, requested };
+            is_flush_due(queue, full_of(waiting, &o), index, &o, without_merging)
+        };
+        assert_eq!([0, 1, 2].map(|n| of(n, false, None, false)), [false, false, true]);
+        assert_eq!([0, 1].map(|n| of(n, true, None, false)), [false, true], "asked for");
+        assert_eq!([0, 1].map(|n| of(n, false, None, true)), [false, true], "without merging");
+        let index = |bytes| Some((Triggers { merge: 2, flush_bytes: 100 }, bytes));
+        assert_eq!([99, 100].map(|bytes| of(1, false, index(bytes), false)), [false, true]);
+        assert_eq!([1, 2].map(|n| of(n, false, index(0), false)), [false, true], "half of those that there may be");
+        assert_eq!([0, 1].map(|n| of(n, false, index(0), true)), [false, true]);
+        let memory = |index_tables, short, may_stall| MemoryNow { index_tables, short, may_stall };
+        let of = |memory, atomic| flushes_without_merging(memory, atomic);
+        assert!(!of(memory(false, true, false), false) && of(memory(false, false, false), true), "an atomic flush");
+        assert!(!of(memory(true, false, false), true) && of(memory(true, true, false), false), "memory is needed");
+        assert!(of(memory(false, false, true), false) && of(memory(true, false, true), false), "writers wait");
+    }
+
+    /// In one decision: triggers change, what is due by the new ones is flushed, and writers are paced to it.
+    #[test]
+    fn what_is_due_by_new_triggers_is_what_writers_are_paced_to() {
+        let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
+        let schedule = IndexSchedule::new(Triggers { merge: 2, flush_bytes: 100 });
+        let of = |merge, load, at| {
+            let queues = IndexQueues { merge, flush_bytes: 60, room: 1.0, behind: false };
+            let memtables = FullMemtables { full: 1, most: 100 };
+            let flushes = FlushQueue { waiting: 1, ..NO_FLUSH };
+            let f = FamilyNow { memtables, flushes, index: Some((schedule, queues)), ..now(&o, &flush_pace, load) };
+            decide(std::iter::once(f), StoreNow { at, ..CALM })
+        };
+        let calm = of(2, TreeLoad::default(), 1.0);
+        assert!(!calm.paced && calm.schedules.len() == 1 && calm.schedules[0].change.is_none(), "{calm:?}");
+        let core = of(4, TreeLoad::default(), 1.0);
+        assert!(core.paced && core.flushing == Some(7) && core.awaited, "half of the bytes are enough: {core:?}");
+        let one = core.schedules[0];
+        assert_eq!((one.id, one.schedule.now()), (7, Triggers { merge: 4, flush_bytes: 50 }));
+        assert_eq!(one.change.map(|change| change.now), Some(one.schedule.now()));
+        let behind = of(2, TreeLoad { runs: 10, pending_bytes: 0 }, 1.0);
+        assert!(behind.behind && !behind.paced, "larger flushes: {behind:?}");
+        assert_eq!(behind.schedules[0].schedule.now(), Triggers { merge: 2, flush_bytes: 200 });
+    }
+
+    #[test]
+    fn the_writer_that_makes_room_seals_before_it_waits_for_what_that_frees() {
+        use StallReason::{FastDevice, Memtables, WriteBufferManager};
+        let all = |stop| {
+            [(false, false), (true, false), (false, true), (true, true)].map(|(a, b)| stop_of_leader(stop, a, b))
+        };
+        assert_eq!(all(None), [None, None, Some(WriteBufferManager), None]);
+        assert_eq!(all(Some(FastDevice)), [Some(FastDevice), None, Some(FastDevice), None]);
+        assert_eq!(all(Some(Memtables)), [Some(Memtables); 4]);
+    }
+
+    #[test]
+    fn little_is_saved_up() {
+        assert_eq!(Allowance { rate: 1e6, room: 1e6 }.saved_max(), 5e3);
+        assert_eq!(Allowance { rate: 1e6, room: 1600.0 }.saved_max(), 100.0);
     }
 
     #[test]

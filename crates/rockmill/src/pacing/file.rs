@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rockmill_io::{Ahead, WritableFile};
 
-use super::flush_priority::{FlushPriority, STEP};
-use super::read_protection::{DeviceShare, PIECE};
+use super::flush_priority::{FlushPriority, STEP_BYTES};
+use super::read_protection::{DeviceShare, PIECE_BYTES};
 use crate::rate_limiter::Limit;
 use crate::sync::atomic::AtomicBool;
 
@@ -24,8 +24,8 @@ impl Gate {
     /// It is asked when so many bytes were written since, once for each append however long.
     fn piece(&self) -> usize {
         match self {
-            Self::DeviceShare(_) => PIECE,
-            Self::FlushPriority(..) => STEP,
+            Self::DeviceShare(_) => PIECE_BYTES,
+            Self::FlushPriority(..) => STEP_BYTES,
         }
     }
 

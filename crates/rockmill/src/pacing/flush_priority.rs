@@ -11,15 +11,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::common::RATE_MIN;
+use super::common::JOB_BYTES_PER_SECOND_MIN;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 /// Bytes that a compaction writes from one look to the next. Derived: one large write
 /// (`writable_file_max_buffer_size`), so that a flush has to wait for one per job.
-pub(super) const STEP: usize = 1 << 20;
-/// The longest wait for each step. Derived: a compaction keeps [`RATE_MIN`], also next to flushes that never end.
-const WAIT_MAX: Duration = Duration::from_millis(1000 * STEP as u64 / RATE_MIN);
+pub(super) const STEP_BYTES: usize = 1 << 20;
+/// The longest wait for each step. Derived: a compaction keeps [`JOB_BYTES_PER_SECOND_MIN`], also next to flushes that
+/// never end.
+const WAIT_MAX: Duration = Duration::from_millis(1000 * STEP_BYTES as u64 / JOB_BYTES_PER_SECOND_MIN);
 
 /// Whether compactions wait; one for each database.
 #[derive(Default)]

@@ -100,7 +100,8 @@ pub struct IndexQueues {
     pub flush_bytes: u64,
     /// The part that is left of the memory of tables, or of the logs, whichever is less.
     pub room: f64,
-    /// Compactions do not keep up with what flushes give them ([`Orders::behind`](super::decide::Orders::behind)).
+    /// Compactions of this column family do not keep up with what flushes give them
+    /// ([`Orders::behind`](super::decide::Orders::behind)): `decide` says so.
     pub behind: bool,
 }
 
@@ -167,7 +168,7 @@ impl ScheduleHistory {
 }
 
 /// See the module's text.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IndexSchedule {
     given: Triggers,
     now: Triggers,

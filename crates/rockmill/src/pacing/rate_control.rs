@@ -28,7 +28,7 @@ const WINDOW: f64 = 3.0;
 const RATE_MIN: BytesPerSecond = 16.0 * 1024.0;
 /// The step by which S grows each time that pressure comes back where the slope has no room. Simulated with a slowdown
 /// trigger next to the compaction trigger: half or twice the step has 6 and 2 % less throughput, none 8 %.
-const STEP: f64 = 1.1;
+const STEP_FACTOR: f64 = 1.1;
 /// The most that S changes by in one look, as a part of it, however long ago the last was. Derived: after a pause of
 /// writers nothing says what compactions took in meanwhile. Simulated: while writers write, no look comes near it.
 const CHANGE_MAX: f64 = 0.1;
@@ -87,7 +87,7 @@ impl RateControl {
             // no room for a pressure below 1, with which the rate grows.
             let most = match (self.begun, self.grew) {
                 (false, _) => f64::INFINITY,
-                (true, false) => self.sustained * STEP,
+                (true, false) => self.sustained * STEP_FACTOR,
                 (true, true) => 0.0,
             };
             self.sustained = self.sustained.max(self.before.min(most));

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use rockmill_io::Clock;
 
-use super::common::{BYTES_OF_A_BYTE, RATE_MIN, SLEEP_MAX};
+use super::common::{BYTES_OF_A_BYTE, JOB_BYTES_PER_SECOND_MIN, SLEEP_MAX};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -64,7 +64,7 @@ const HOLD_OF_READ: u64 = 4;
 /// lets go what it holds every 100 ms), and with 50 ms no rate was ever learned.
 const LATELY_NANOS: u64 = 1_000_000_000;
 /// Bytes that are read or written at once. Derived: 1 ms of a device with 250 MB/s, which a read has to wait for.
-pub(super) const PIECE: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 /// How far jobs may run ahead where writers wait for them, in nanoseconds; over how much time at work their rate is
 /// learned; and over about how much it is averaged how busy readers are.
 const WINDOW_NANOS: u64 = 500_000_000;
@@ -153,7 +153,8 @@ impl Share {
         if let Some((part, ahead)) = part.filter(|_| self.rate > 0.0) {
             self.forget_window();
             let begin = self.free_at.max(now.saturating_sub(ahead));
-            self.free_at = begin + (bytes as f64 / (self.rate * part).max(RATE_MIN as f64 * 1e-9)) as u64;
+            self.free_at =
+                begin + (bytes as f64 / (self.rate * part).max(JOB_BYTES_PER_SECOND_MIN as f64 * 1e-9)) as u64;
             return begin.saturating_sub(now);
         }
         self.free_at = 0;
@@ -363,7 +364,7 @@ impl DeviceShare {
 
     /// Of `len` bytes that would be read at once, as many as may be while users read.
     pub fn piece(&self, len: usize) -> usize {
-        if self.is_free(self.of.clock.monotonic_nanos()) { len } else { len.min(PIECE) }
+        if self.is_free(self.of.clock.monotonic_nanos()) { len } else { len.min(PIECE_BYTES) }
     }
 
     /// Nothing holds it back now.

@@ -228,7 +228,8 @@ impl Bucket {
         let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
         self.at = self.at.max(now);
         // Little is saved up: what writers did not want is not theirs later.
-        self.credit = if rate.is_finite() { (self.credit + rate * seconds).min(rate * CREDIT_SECONDS) } else { 0.0 };
+        let most = Allowance { rate, ..Allowance::FREE }.saved_max();
+        self.credit = if rate.is_finite() { (self.credit + rate * seconds).min(most) } else { 0.0 };
         rate
     }
 }
@@ -271,21 +272,13 @@ const SLEEP_NS: (u64, u64) = (SLEEP_MIN.as_nanos() as u64, SLEEP_MAX.as_nanos() 
 /// Bytes that users write, at most, from one look at the flush in flight to the next. Derived: a writer may overshoot
 /// by it, a sixty-fourth of a small memtable (16 MiB).
 const LOOK_BYTES: f64 = 262_144.0;
-/// Seconds of a rate that may be saved up: what sleeps overshoot is given back as far as this. Derived: more
-/// than a scheduler's tick (4 ms), by which sleeps overshoot, and too short for a burst.
-const CREDIT_SECONDS: Seconds = 0.005;
-/// And this part of the room until writers stop: where there is little time left, a few milliseconds of the rate would
-/// be all of it. Simulated: half or twice of it changes throughput by less than 0.5 %; without it the longest wait is
-/// twice as long (70 to 96 ms instead of 33 to 38).
-const CREDIT_ROOM: f64 = 1.0 / 16.0;
 
 impl WriteController {
     /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         self.set_behind(orders.behind);
         self.set(&orders.tree, delayed_write_rate, written, clock);
-        let for_flush = orders.stop.is_some_and(|(_, why)| why == StallReason::Memtables);
-        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, for_flush);
+        self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, orders.stopped_for_flush());
         self.set_pacing(orders.paced, written, clock);
     }
 
@@ -411,7 +404,8 @@ impl WriteController {
         let began = clock.monotonic_nanos();
         let (mut now, mut first) = (began, false);
         while !closing.load(Ordering::Acquire) {
-            let Allowance { rate, room } = allowance(now as f64 * 1e-9);
+            let allowed = allowance(now as f64 * 1e-9);
+            let rate = allowed.rate;
             let short = {
                 let mut bucket = self.flush_bucket.lock();
                 if bucket.rate.is_infinite() {
@@ -427,8 +421,7 @@ impl WriteController {
                     self.set_next_look(written, LOOK_BYTES);
                     break;
                 }
-                let most = (rate * CREDIT_SECONDS).min(room * CREDIT_ROOM);
-                bucket.credit = (bucket.credit + rate * seconds).min(most) - more as f64;
+                bucket.credit = (bucket.credit + rate * seconds).min(allowed.saved_max()) - more as f64;
                 let short = (-bucket.credit / rate * 1e9).max(0.0) as u64;
                 if short < SLEEP_NS.0 {
                     self.set_next_look(written, bucket.credit + rate * SLEEP_NS.0 as f64 * 1e-9);

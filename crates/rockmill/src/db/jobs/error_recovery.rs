@@ -252,7 +252,7 @@ impl DbInner {
         state.errors_mut().note(new);
         self.note_background_error(reason, error);
         self.writers.leave_leader_work();
-        self.pacing.flush_priority().set(0.0); // no flush begins now
+        self.update_pressure(&state); // no flush begins now: nobody waits for one
         drop(state);
         self.wake_all();
         self.recovery.wake();

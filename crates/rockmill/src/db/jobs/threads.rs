@@ -15,6 +15,7 @@ use crate::db::{CfState, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::info_log::log_warn;
+use crate::pacing::decide::is_flush_bound;
 use crate::pacing::flush_bound::REST_SECONDS;
 use crate::panics::{caught, guarded};
 use crate::sync::atomic::Ordering;
@@ -190,7 +191,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     break picked;
                 }
                 // Deferred merges become due when writers go idle; nothing signals that, so we poll.
-                let rest = (waits.often && waits.lately).then_some(REST_WAIT);
+                let rest = is_flush_bound(waits, false).then_some(REST_WAIT);
                 match next_due(&state, now).into_iter().chain(rest).min() {
                     Some(wait) => drop(db.work_available.wait_for(&mut state, wait)),
                     None => db.work_available.wait(&mut state),

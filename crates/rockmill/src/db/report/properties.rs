@@ -9,6 +9,7 @@ use crate::db::report::approximate_sizes::estimate_live_data_size;
 use crate::db::{AsColumnFamilyRef, CfState, Db, DbInner};
 use crate::error::Result;
 use crate::options::CompactionStyle;
+use crate::pacing::decide::stop_of_leader;
 use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
 use crate::properties as names;
 use crate::sync::atomic::Ordering;
@@ -200,7 +201,8 @@ impl DbInner {
             names::NUM_RUNNING_FLUSHES => state.jobs().running_flushes() as u64,
             names::ACTUAL_DELAYED_WRITE_RATE => self.pacing.writers().rate(),
             names::IS_WRITE_STOPPED => {
-                u64::from(self.stop_reason(state).is_some() || self.front.memory().stalls_writers())
+                let full = self.front.memory().stalls_writers();
+                u64::from(stop_of_leader(self.stop_reason(state), false, full).is_some())
             }
             "rockmill.stall-delayed-micros" => self.pacing.writers().delayed_micros.load(Ordering::Relaxed),
             names::SUSTAINED_WRITE_RATE => self.pacing.writers().sustained(),

@@ -8,7 +8,7 @@ use crate::event_listener::WriteStallCondition;
 use crate::info_log::log_info;
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
-use crate::pacing::decide::{self, Allowance, FamilyNow, LogsNow, Orders, decide};
+use crate::pacing::decide::{self, Allowance, FamilyNow, LogsNow, MemoryNow, OneSchedule, Orders, StoreNow, decide};
 use crate::pacing::index_tables::Triggers;
 use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
@@ -18,51 +18,15 @@ impl DbInner {
     /// the tree and its scores, of the memtables and what is asked of their flush, or of an option that counts.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
-        self.reschedule(state);
-        self.give_orders(state);
-    }
-
-    fn give_orders(&self, state: &State) {
-        self.obey(state, &decide(self.families_now(state), self.logs_now(state), state.errors().worst().is_some()));
+        let store = self.store_now(state);
+        self.obey(state, &decide(self.families_now(state, store.logs), store));
     }
 
     /// Where index tables rest, time alone changes when they are merged and flushed.
     pub fn look_at_schedule(&self) {
-        if self.front.memory().index().is_none() {
-            return;
+        if self.front.memory().index().is_some() {
+            self.update_pressure(&self.state.lock());
         }
-        let state = self.state.lock();
-        // What is due now may be what writers are paced to.
-        if self.reschedule(&state) {
-            self.give_orders(&state);
-        }
-    }
-
-    /// Decides again when index tables are merged and flushed. True after a change: then threads look for work, and
-    /// compaction threads take the room that levels have now (`db/jobs/threads.rs`).
-    fn reschedule(&self, state: &State) -> bool {
-        if self.front.memory().index().is_none() {
-            return false;
-        }
-        let mut changed = false;
-        let (logs, now) = (self.logs_now(state), self.opts.clock.monotonic_nanos() as f64 * 1e-9);
-        for c in state.families() {
-            let behind = decide::is_behind(c.jobs().scores().load(), &c.options());
-            let Some(change) = c.front().reschedule(logs, behind, now) else { continue };
-            let Triggers { merge, flush_bytes } = change.now;
-            log_info!(
-                self.log,
-                "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of \
-                 memory; levels may hold {} times what the options say",
-                c.cf().name,
-                change.short.name(),
-                change.level_factor
-            );
-            count(&self.stats.index_schedule_changes, 1);
-            self.work_available.notify_all();
-            changed = true;
-        }
-        changed
     }
 
     /// What logs hold that is in no table. Others that are there are about to be deleted, or wait for somebody who has
@@ -73,30 +37,49 @@ impl DbInner {
         LogsNow { newest: others.map_or(0, |_| self.front.log_size()), others: others.unwrap_or(0), ..index.logs() }
     }
 
-    /// True when no immutable memtable waits for others to be merged with. RocksDB merges none before an atomic flush.
-    /// And where writers, also of other databases, wait for memory, what holds it must not wait for a writer.
+    /// True when no immutable memtable waits for others to be merged with.
     pub fn flushes_without_merging(&self) -> bool {
         let memory = self.front.memory();
-        // Index tables are always merged, unless their memory is needed.
-        let needed = if memory.index().is_some() { memory.should_flush() } else { self.opts.atomic_flush };
-        needed || memory.may_stall_writers()
+        let now = MemoryNow {
+            index_tables: memory.index().is_some(),
+            short: memory.should_flush(),
+            may_stall: memory.may_stall_writers(),
+        };
+        decide::flushes_without_merging(now, self.opts.atomic_flush)
+    }
+
+    /// What is observed of the store.
+    fn store_now(&self, state: &State) -> StoreNow {
+        StoreNow {
+            at: self.opts.clock.monotonic_nanos() as f64 * 1e-9,
+            logs: self.logs_now(state),
+            failed: state.errors().worst().is_some(),
+            without_merging: self.flushes_without_merging(),
+        }
     }
 
     /// What is observed of each column family.
     fn families_now<'a>(
         &self,
         state: &'a State,
+        logs: LogsNow,
     ) -> impl Iterator<Item = FamilyNow<'a, Arc<CfOptions>>> + Clone + use<'a> {
-        let without_merging = self.flushes_without_merging();
         state.families().map(move |c| {
             let options = c.cf().options.load_full();
-            let flushing = c.front().waits_for_flush(&options, without_merging);
-            let (load, memtables) = (c.jobs().scores().load(), c.front().full_memtables(&options));
-            FamilyNow { id: c.cf().id, options, load, memtables, flushing, flush_pace: c.front().flush_pace() }
+            FamilyNow {
+                id: c.cf().id,
+                load: c.jobs().scores().load(),
+                memtables: c.front().full_memtables(&options),
+                flushes: c.front().flush_queue(),
+                index: c.front().schedule(logs),
+                flush_pace: c.front().flush_pace(),
+                options,
+            }
         })
     }
 
     fn obey(&self, state: &State, orders: &Orders) {
+        orders.schedules.iter().for_each(|one| self.obey_schedule(state, one));
         let written = self.stats.bytes_written.load(Ordering::Relaxed);
         self.pacing.obey(orders, self.live().delayed_write_rate, written);
         if orders.stop.is_some() {
@@ -115,6 +98,25 @@ impl DbInner {
         }
     }
 
+    /// After a change threads look for work, and compaction threads take the room that levels have now
+    /// (`db/jobs/threads.rs`).
+    fn obey_schedule(&self, state: &State, one: &OneSchedule) {
+        let Some(c) = state.family(one.id) else { return };
+        c.front().set_schedule(one.schedule);
+        let Some(change) = one.change else { return };
+        let Triggers { merge, flush_bytes } = change.now;
+        log_info!(
+            self.log,
+            "[{}] {}: index tables are merged when {merge} are full, and flushed with {flush_bytes} bytes of memory; \
+             levels may hold {} times what the options say",
+            c.cf().name,
+            change.short.name(),
+            change.level_factor
+        );
+        count(&self.stats.index_schedule_changes, 1);
+        self.work_available.notify_all();
+    }
+
     /// What writers may write at a moment, after users wrote `written` in all.
     pub fn allowance(&self, now: Seconds, written: u64) -> Allowance {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
@@ -126,12 +128,14 @@ impl DbInner {
 
     /// The column family whose flush writers wait for.
     pub fn paced_by(&self, state: &State) -> Option<u32> {
-        decide::flushing(self.families_now(state))
+        let logs = self.logs_now(state);
+        decide::flushing(self.families_now(state, logs), self.flushes_without_merging())
     }
 
-    /// Why writers must wait now, if they must.
+    /// Why column families make writers wait now, if they do.
     pub fn stop_reason(&self, state: &State) -> Option<StallReason> {
-        decide::stop(self.families_now(state), self.logs_now(state)).map(|(_, why)| why)
+        let logs = self.logs_now(state);
+        decide::stop(self.families_now(state, logs), logs).map(|(_, why)| why)
     }
 }
 

@@ -10,12 +10,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
 use crate::front::WritersNow;
 use crate::options::WriteOptions;
+use crate::pacing::decide::stop_of_leader;
 use crate::pacing::write_control::StallReason;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
 use crate::sync::atomic::Ordering;
 
-/// How long a stopped writer waits before it looks again by itself.
+/// How long a stopped writer waits before it looks again by itself. Not measured: whoever ends the wait tells it.
 const STOP_WAIT: Duration = Duration::from_millis(100);
 
 impl DbInner {
@@ -47,14 +48,10 @@ impl DbInner {
                 let reason = if victim.is_some() { FlushReason::WriteBufferManager } else { reason };
                 (full, self.stop_reason(&state), reason)
             };
-            // What is switched can be flushed, and then logs can go.
-            let stop = stop.filter(|why| full.is_empty() || *why != StallReason::FastDevice);
-            let stalled = full.is_empty() && self.front.memory().stalls_writers();
-            if stalled {
-                self.check_not_closing()?;
-            }
-            let stop = stop.or(stalled.then_some(StallReason::WriteBufferManager));
-            if let Some(reason) = stop {
+            if let Some(reason) = stop_of_leader(stop, !full.is_empty(), self.front.memory().stalls_writers()) {
+                if reason == StallReason::WriteBufferManager {
+                    self.check_not_closing()?;
+                }
                 self.writers.leave_leader_work();
                 if never_waits {
                     return Ok(true);

@@ -25,9 +25,9 @@ use crate::memtable::log_values::LoggedValue;
 use crate::memtable::{HeldMemory, MemTable, SealedTable};
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
-use crate::pacing::decide::{FullMemtables, LogsNow, MemtablesNow};
+use crate::pacing::decide::{FlushQueue, FullMemtables, LogsNow, MemtablesNow, is_flush_due};
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
-use crate::pacing::index_tables::{IndexQueues, IndexSchedule, ScheduleChange};
+use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
@@ -304,18 +304,13 @@ impl FamilyFront {
     /// True when something is sealed and it is time to flush it. `without_merging`: it waits for no
     /// others to be merged with.
     pub fn flush_due(&self, options: &CfOptions, without_merging: bool) -> bool {
-        let n = self.sealed.len();
-        if self.index.is_some() {
-            let enough = || self.filled_memory() >= self.schedule.get().now().flush_bytes;
-            // Long before writers stop for them, whatever they consist of.
-            let many = || {
-                let FullMemtables { full, most } = self.full_memtables(options);
-                full >= most / 2
-            };
-            return n > 0 && (self.flush_requested || without_merging || enough() || many());
-        }
-        let merged = if without_merging { 1 } else { options.min_write_buffer_number_to_merge.max(1) as usize };
-        n > 0 && (n >= merged || n >= options.max_write_buffer_number.max(1) as usize || self.flush_requested)
+        let index = self.index.map(|_| (self.schedule.get().now(), self.filled_memory()));
+        is_flush_due(self.flush_queue(), self.full_memtables(options), index, options, without_merging)
+    }
+
+    /// What is sealed, and whether it is being flushed.
+    pub fn flush_queue(&self) -> FlushQueue {
+        FlushQueue { waiting: self.sealed.len(), in_flight: self.flushing, requested: self.flush_requested }
     }
 
     /// True when something is sealed that is being flushed, or is about to be.
@@ -469,12 +464,9 @@ impl FamilyFront {
         self.merging = failed;
     }
 
-    /// Decides again when index tables are merged and flushed; gives what has changed.
-    pub fn reschedule(&self, logs: LogsNow, behind: bool, now: Seconds) -> Option<ScheduleChange> {
-        let (mut schedule, queues) = self.schedule(logs)?;
-        let change = schedule.decide(IndexQueues { behind, ..queues }, now);
+    /// Index tables are merged and flushed by this from now on.
+    pub fn set_schedule(&self, schedule: IndexSchedule) {
         self.schedule.set(schedule);
-        change
     }
 
     /// When index tables are merged and flushed, and what waits; `None` of memtables with values. `logs`: what all
@@ -492,8 +484,7 @@ impl FamilyFront {
     /// The part that is left of what bounds the memory of full index tables, or of the logs.
     fn room(&self, index: &IndexTables, logs: LogsNow) -> f64 {
         let full = self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() + self.active.memory_usage();
-        let memory = 1.0 - full as f64 / index.memory_max().max(1) as f64;
-        memory.min(logs.room() as f64 / logs.capacity.max(1) as f64)
+        logs.room_part(full as f64, index.memory_max())
     }
 
     /// How many times what the options say levels may hold.
@@ -513,14 +504,13 @@ impl FamilyFront {
         &self.flush_pace
     }
 
-    /// Memtables that are full, and how many there may be with the one that is filled. Of index tables there may be
-    /// many, as long as their memory is bounded: values may be in it, and each holds a file open.
+    /// Memtables that are full, and how many there may be with the one that is filled.
     pub fn full_memtables(&self, options: &CfOptions) -> FullMemtables {
         match &self.index {
-            Some(index) => FullMemtables {
-                full: self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() / index.size.max(1),
-                most: 1 + index.memory_max() / index.size.max(1),
-            },
+            Some(index) => {
+                let bytes = self.sealed.iter().map(|s| s.table.memory_usage()).sum();
+                FullMemtables::of_index_tables(bytes, index.memory_max(), index.size)
+            }
             None => FullMemtables { full: self.sealed.len(), most: options.max_write_buffer_number.max(1) as usize },
         }
     }
@@ -833,6 +823,6 @@ mod tests {
         let (options, memory) = (CfOptions::default(), FrontMemory::default());
         let mut front = FamilyFront::new(&InternalKeyComparator::default(), &options, &memory, 1);
         (1..=9).for_each(|seq| fill(&mut front, &options, &memory, seq));
-        assert!(front.take_merge().is_none() && front.reschedule(LogsNow::UNBOUNDED, false, 0.0).is_none());
+        assert!(front.take_merge().is_none() && front.schedule(LogsNow::UNBOUNDED).is_none());
     }
 }

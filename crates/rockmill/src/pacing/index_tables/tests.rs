@@ -1,7 +1,8 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::pacing::decide::{Allowance, FullMemtables, LogsNow, MemtablesNow, allowance};
+use crate::options::CfOptions;
+use crate::pacing::decide::{Allowance, FlushQueue, FullMemtables, LogsNow, MemtablesNow, allowance, is_flush_due};
 use crate::pacing::flush_pace::{FlushPace, OneFlush};
 
 const GIVEN: Triggers = Triggers { merge: 2, flush_bytes: 32 };
@@ -236,16 +237,21 @@ impl Model {
 
     fn room(&self, logs: f64) -> f64 {
         let memory = self.memory() + self.filled / DATA * TABLE;
-        (1.0 - memory / MEMORY_MAX).min(1.0 - logs / CAPACITY)
+        Self::logs(logs).room_part(memory, MEMORY_MAX as usize)
+    }
+
+    fn logs(others: f64) -> LogsNow {
+        LogsNow { newest: 0, others: others as u64, capacity: CAPACITY as u64 }
+    }
+
+    fn full_tables(&self) -> FullMemtables {
+        FullMemtables::of_index_tables(self.memory() as usize, MEMORY_MAX as usize, TABLE as usize)
     }
 
     fn rate(&self, logs: f64, due: bool) -> Allowance {
         let (room_of_logs, filled) = (CAPACITY - logs, self.filled);
         let now = MemtablesNow {
-            memtables: FullMemtables {
-                full: (self.memory() / TABLE) as usize,
-                most: 1 + (MEMORY_MAX / TABLE) as usize,
-            },
+            memtables: self.full_tables(),
             flushing: self.flush.is_some() || due,
             flush_pace: &self.flush_pace,
             due: OneFlush { since: self.since, bytes: self.waiting() },
@@ -262,10 +268,10 @@ impl Model {
             self.now += dt;
             let logs = self.waiting() + self.filled;
             let memory = self.memory();
-            let half_full =
-                LogsNow { newest: 0, others: logs as u64, capacity: CAPACITY as u64 }.newest_to_flush() == 0;
-            let due = !self.full.is_empty()
-                && (memory >= self.schedule.now().flush_bytes as f64 || memory >= MEMORY_MAX / 2.0 || half_full);
+            let (waiting, requested) = (self.full.len(), Self::logs(logs).is_flush_due());
+            let queue = FlushQueue { waiting, in_flight: self.flush.is_some(), requested };
+            let index = Some((self.schedule.now(), memory as u64));
+            let due = is_flush_due(queue, self.full_tables(), index, &CfOptions::default(), false);
             if memory >= MEMORY_MAX + TABLE || logs >= CAPACITY {
                 seen.stopped += dt;
             } else {

@@ -6,7 +6,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, Wri
 
 use super::*;
 use crate::options::CfOptions;
-use crate::pacing::decide::{FamilyNow, FullMemtables, LogsNow, decide};
+use crate::pacing::decide::{FamilyNow, FlushQueue, FullMemtables, LogsNow, StoreNow, decide};
 use crate::pacing::file::{Gate, PacedFile};
 use crate::pacing::flush_pace::FlushPace;
 use crate::pacing::rate_control::RateControl;
@@ -28,7 +28,7 @@ enum Event {
 /// reader that reads again and again. Of the time that the device has, the reader's part and that of compactions.
 fn beside_a_reader(held: bool) -> (f64, f64) {
     const SECONDS: u64 = 5;
-    let (read, piece) = (40_000, PIECE as u64 * 4); // 250 MB/s
+    let (read, piece) = (40_000, PIECE_BYTES as u64 * 4); // 250 MB/s
     let (begin, end) = (1000 * MS, (1 + SECONDS) * 1000 * MS);
     let (mut share, mut free_at, mut reads, mut pieces) = (Share::default(), 0u64, 0u64, 0u64);
     let mut events = BinaryHeap::from(vec![Reverse((0, Event::Ask)); 16]);
@@ -37,7 +37,7 @@ fn beside_a_reader(held: bool) -> (f64, f64) {
         match event {
             Event::Ask => {
                 let leave = if held && now >= begin { Leave::Least } else { Leave::All };
-                let wait = share.take(now, PIECE as u64, leave);
+                let wait = share.take(now, PIECE_BYTES as u64, leave);
                 events.push(Reverse((now + wait, Event::Submit)));
             }
             Event::Read => {
@@ -131,7 +131,7 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
     assert!(!holds(), "the page cache has it");
     read(&clock, &first, 100);
     assert!(holds());
-    assert_eq!((job.piece(2 << 20), job.piece(4096)), (PIECE, 4096));
+    assert_eq!((job.piece(2 << 20), job.piece(4096)), (PIECE_BYTES, 4096));
     clock.advance(Duration::from_millis(25));
     assert!(!holds(), "users have stopped reading");
     assert_eq!(job.piece(2 << 20), 2 << 20);
@@ -227,7 +227,7 @@ fn a_job_that_a_caller_joins_is_released() {
     let job = first.job(&Arc::default(), &joined, Box::new(|| 0));
     read(&clock, &first, 100);
     job.pass(1 << 20);
-    assert_eq!(job.piece(2 << 20), PIECE);
+    assert_eq!(job.piece(2 << 20), PIECE_BYTES);
     let before = clock.monotonic_nanos();
     job.pass(1 << 20);
     assert!(clock.monotonic_nanos() > before);
@@ -347,7 +347,7 @@ impl Shared {
             if now >= from {
                 before.get_or_insert_with(|| all.written.load(Ordering::Relaxed));
                 got.reads += f64::from(u8::from(matches!(what, Happens::Read(_))));
-                got.jobs += if matches!(what, Happens::Done(_)) { PIECE as f64 } else { 0.0 };
+                got.jobs += if matches!(what, Happens::Done(_)) { PIECE_BYTES as f64 } else { 0.0 };
                 got.stopped += if what == Happens::Write && all.sealed > 1 { 1e-3 } else { 0.0 };
             }
             all.happens(now, what, think, want);
@@ -374,7 +374,7 @@ impl Shared {
                     self.events.push(Reverse((next, Happens::Wait(job, until))));
                     return;
                 }
-                self.free_at = self.free_at.max(now) + PIECE as u64 * 4; // 250 MB/s
+                self.free_at = self.free_at.max(now) + PIECE_BYTES as u64 * 4; // 250 MB/s
                 self.events.push(Reverse((self.free_at, Happens::Done(job))));
             }
             Happens::Done(job) => {
@@ -398,8 +398,8 @@ impl Shared {
         }
         for (i, (job, free, left)) in self.jobs.iter_mut().enumerate() {
             while *free > 0 && *left > 0 {
-                (*free, *left) = (*free - 1, left.saturating_sub(PIECE as u64));
-                let wait = if self.held { job.ask(now, PIECE as u64) } else { 0 };
+                (*free, *left) = (*free - 1, left.saturating_sub(PIECE_BYTES as u64));
+                let wait = if self.held { job.ask(now, PIECE_BYTES as u64) } else { 0 };
                 let first = now + wait.min(SLEEP_MAX.as_nanos() as u64);
                 self.events.push(Reverse((first, Happens::Wait(i, now + wait))));
             }
@@ -414,12 +414,14 @@ impl Shared {
             options: &options,
             load: TreeLoad { runs, pending_bytes: 0 },
             memtables: FullMemtables { full: self.sealed, most: options.max_write_buffer_number as usize },
-            flushing: self.sealed > 0,
+            flushes: FlushQueue { waiting: self.sealed, in_flight: false, requested: true },
+            index: None,
             flush_pace: &flush_pace,
         };
-        let orders = decide(std::iter::once(family), LogsNow::UNBOUNDED, false);
-        self.first.set(orders.behind, orders.awaited);
         let (seconds, written) = (now as f64 * 1e-9, self.written.load(Ordering::Relaxed));
+        let store = StoreNow { at: seconds, logs: LogsNow::UNBOUNDED, failed: false, without_merging: false };
+        let orders = decide(std::iter::once(family), store);
+        self.first.set(orders.behind, orders.awaited);
         self.control.set(seconds, &orders.tree, 16e6, written as f64);
         let rate = if orders.stop.is_some() { 0.0 } else { self.control.rate() };
         if rate < want as f64 {

@@ -63,7 +63,8 @@ fn put(db: &Db, i: usize, len: usize) {
 /// True when writers are paced to a flush, and reads know of it. It must be what a decision now would say.
 fn is_paced(db: &Db, what: &str) -> bool {
     let (db, state) = (&db.inner, db.inner.state.lock());
-    let orders = decide(db.families_now(&state), db.logs_now(&state), state.errors().worst().is_some());
+    let store = db.store_now(&state);
+    let orders = decide(db.families_now(&state, store.logs), store);
     let obeyed = (db.pacing.read_protection().is_awaited(), db.pacing.writers().is_pacing(u64::MAX - 1));
     assert_eq!(obeyed, (orders.awaited, orders.paced), "{what}: what was decided last does not hold");
     assert_eq!(db.pacing.writers().is_behind(), orders.behind, "{what}");
@@ -168,7 +169,14 @@ fn what_levels_may_hold_counts_at_once() {
     }
     // As where logs are full. After a second it may have happened already.
     let full = LogsNow { newest: 100, others: 0, capacity: 100 };
-    let change = db.inner.state.lock().family(0).unwrap().front().reschedule(full, false, 1e9);
+    let change = {
+        let state = db.inner.state.lock();
+        let front = state.family(0).unwrap().front();
+        let (mut schedule, queues) = front.schedule(full).unwrap();
+        let change = schedule.decide(queues, 1e9);
+        front.set_schedule(schedule);
+        change
+    };
     assert!(change.is_none_or(|change| change.level_factor == 4), "{change:?}");
     db.inner.work_available.notify_all();
     until("levels hold more", || factor() == 4);
