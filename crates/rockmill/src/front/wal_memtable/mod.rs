@@ -196,7 +196,8 @@ impl WalMemtable {
 
     /// A log that is synced is made longer ahead of its contents ([`WalWriter::sync`]). Space that is only reserved, as
     /// RocksDB does, saves extents on ext4 (1 instead of 9 for 60 MB next to another file) and an eighth of the sectors
-    /// of synced writes, but no write and no flush of the device: each append makes the file longer, which is journaled.
+    /// of synced writes, but no write and no flush of the device: each append makes the file longer, and that is
+    /// journaled.
     ///
     /// Not so where the next opening, maybe RocksDB's, takes anything but a whole record at a log's end for damage: a
     /// record that a power cut tore is followed by zeros then. And not where values stay in the log, whose length is

@@ -65,8 +65,8 @@ pub(crate) struct WalKind {
 /// How a log that is synced is made longer ahead of its contents, by the bytes that a sync makes durable.
 ///
 /// A sync that makes a file longer, or writes to a block for the first time, waits for the journal, too. On ext4 and a
-/// virtual NVMe disk, 26 November 2026, a synced append of so many bytes took, the median and the 99th percentile in us,
-/// and wrote to the device:
+/// virtual NVMe disk, 26 November 2026, a synced append of so many bytes took, median and 99th percentile in us, and
+/// wrote to the device:
 ///
 /// | bytes | as it is | space allocated, 1 MiB | zeros, 64 KiB |
 /// |---|---|---|---|
