@@ -101,7 +101,7 @@ pub struct StoreNow {
     pub logs: LogsNow,
     /// It takes no writes because of a background error.
     pub failed: bool,
-    /// See [`flushes_without_merging`].
+    /// See `flushes_without_merging`.
     pub without_merging: bool,
 }
 
@@ -256,7 +256,7 @@ const FLUSH_PART: u64 = 2;
 
 /// True when a flush of full memtables is to begin, or is to begin again after that in flight. `index`: when index
 /// tables are flushed, and the bytes of memory of full ones; `None` of memtables with values. `without_merging`: see
-/// [`flushes_without_merging`].
+/// `flushes_without_merging`.
 pub fn is_flush_due(
     queue: FlushQueue,
     memtables: FullMemtables,
