@@ -311,11 +311,18 @@ pub struct LogReader<R> {
     start_in_block: usize,
     /// Where the first zeros were that stood in place of a fragment.
     zeros_at: Option<u64>,
-    /// No fragment came since zeros.
+    /// No fragment came since zeros in a log with long headers.
     in_zeros: bool,
+    /// The file may be longer than what was written to it.
+    space_ahead: bool,
     /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
     damage: (usize, bool),
 }
+
+/// What a disk writes at once at least.
+const SECTOR: usize = 512;
+
+const BEHIND_ZEROS: &str = "zeros, and more of the log behind them";
 
 /// A fragment whose header and checksum are right. The payload is `block[start..end]`.
 struct Fragment {
@@ -352,6 +359,7 @@ impl<R: ReadBlock> LogReader<R> {
             start_in_block: 0,
             zeros_at: None,
             in_zeros: false,
+            space_ahead: true,
             damage: (0, false),
         }
     }
@@ -363,6 +371,13 @@ impl<R: ReadBlock> LogReader<R> {
         let block_start = block_start(offset);
         let start_in_block = (offset - block_start) as usize;
         Self { block_start, start_in_block, recycled, ..Self::new(source, log_number) }
+    }
+
+    /// For a file that is never made longer ahead of what is written to it, a MANIFEST: zeros are passed over with the
+    /// rest of their block, and are damage in a fragmented record.
+    #[must_use]
+    pub fn without_space_ahead(self) -> Self {
+        Self { space_ahead: false, ..self }
     }
 
     /// File offset of the next unread byte: after a record, where it ends.
@@ -385,8 +400,8 @@ impl<R: ReadBlock> LogReader<R> {
         self.recycled
     }
 
-    /// Where zeros first stood in place of a fragment and were passed over, with the rest of their block: space that
-    /// was allocated and never written, or a sector that was lost. If the log goes on behind them, that is damage.
+    /// Where zeros first stood in place of a fragment: space that was allocated and never written, or a sector that was
+    /// lost. If the log goes on behind them, that is damage.
     pub fn zeros_at(&self) -> Option<u64> {
         self.zeros_at
     }
@@ -435,18 +450,11 @@ impl<R: ReadBlock> LogReader<R> {
         loop {
             let physical = self.physical()?;
             let at = self.offset();
-            let goes_on = match &physical {
-                Physical::Fragment(_) => true,
-                Physical::Bad(kind, ..) => *kind != DamageKind::CutTail,
-                Physical::Eof | Physical::Zeros => false,
-            };
-            if self.in_zeros && goes_on {
-                // Nothing of it is lost: the next call reads it.
-                self.in_zeros = false;
-                let what = "zeros, and more of the log behind them";
-                return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
-            }
             let fragment = match physical {
+                // Nothing of it is lost: the next call reads it.
+                Physical::Fragment(_) if std::mem::take(&mut self.in_zeros) => {
+                    return Ok(self.damage(DamageKind::BrokenRecord, BEHIND_ZEROS, at, record.len()));
+                }
                 Physical::Fragment(f) => f,
                 Physical::Eof => {
                     if started.is_some() {
@@ -457,9 +465,32 @@ impl<R: ReadBlock> LogReader<R> {
                 }
                 Physical::Zeros => {
                     self.zeros_at.get_or_insert(at);
-                    self.in_zeros = true;
-                    self.pos = self.len;
+                    if !self.space_ahead {
+                        self.pos = self.len;
+                        if started.is_some() {
+                            let what = "zeros where a fragmented record should go on";
+                            return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
+                        }
+                    } else if self.recycled {
+                        // They may be an earlier log's, and what is behind them, too: only a fragment of this log tells.
+                        self.in_zeros = true;
+                        self.pos = self.len;
+                    } else if self.goes_on_behind_zeros(self.pos)? {
+                        return Ok(self.damage(DamageKind::BrokenRecord, BEHIND_ZEROS, at, record.len()));
+                    }
                     continue;
+                }
+                Physical::Bad(DamageKind::BadFragment { recycled: false }, what, taken) if self.space_ahead => {
+                    let (dropped, torn) = (taken + record.len(), self.torn_before());
+                    match torn {
+                        Some(end) if !self.goes_on_behind_zeros(end)? => {
+                            let what = "the log ends inside a fragment, zeros are behind it";
+                            return Ok(self.damage(DamageKind::CutTail, what, at, dropped));
+                        }
+                        Some(_) => {}
+                        None => self.pos += taken,
+                    }
+                    return Ok(self.damage(DamageKind::BadFragment { recycled: false }, what, at, dropped));
                 }
                 Physical::Bad(kind, what, taken) => {
                     self.damage = (self.pos, started.is_some());
@@ -540,6 +571,30 @@ impl<R: ReadBlock> LogReader<R> {
                 }
             }
         }
+    }
+
+    /// True if anything but zeros stands from `from` in the block on. The next block with such is read then.
+    fn goes_on_behind_zeros(&mut self, from: usize) -> Result<bool, R::Error> {
+        let is_zero = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.iter().all(|&b| b == 0));
+        let here = !is_zero(self.block.get(from..self.len));
+        self.pos = self.len;
+        while !here && !self.eof {
+            self.next_block()?;
+            if !is_zero(self.block.get(self.pos..self.len)) {
+                return Ok(true);
+            }
+            self.pos = self.len;
+        }
+        Ok(here)
+    }
+
+    /// Where zeros begin in the block, if the damaged fragment at the present position can be one of which a write kept
+    /// the beginning alone: from a sector's beginning on it is zeros, as is the rest of the block.
+    fn torn_before(&self) -> Option<usize> {
+        let rest = self.block.get(self.pos..self.len)?;
+        let zeros = self.pos + rest.iter().rposition(|&b| b != 0)? + 1;
+        let length = usize::from(u16::from_le_bytes([*rest.get(4)?, *rest.get(5)?]));
+        (zeros.next_multiple_of(SECTOR) < self.pos + HEADER_LEN + length).then_some(zeros)
     }
 
     fn damage(

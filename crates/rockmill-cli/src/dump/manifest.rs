@@ -13,7 +13,8 @@ use crate::output::{self, JsonList, Out};
 pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     let shown = dump.path.display();
     let io = |e| CliError::io(format_args!("cannot read {shown}"), &e);
-    let mut reader = LogReader::new(LogSource::new(dump.fs.open_sequential(dump.path).map_err(io)?), NO_NUMBER);
+    let mut reader = LogReader::new(LogSource::new(dump.fs.open_sequential(dump.path).map_err(io)?), NO_NUMBER)
+        .without_space_ahead();
     let mut record = Vec::new();
     let mut list = if out.json { Some(JsonList::open(out, &dump.head("manifest"), "edits")?) } else { None };
     let mut edits = 0u64;

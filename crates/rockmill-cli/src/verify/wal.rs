@@ -27,15 +27,26 @@ pub fn check(context: &Context<'_>, numbers: &[u64], report: &mut Report) -> Res
             }
         };
         report.wals += 1;
+        let unreadable = |e| CliError::io(format_args!("cannot read {}", path.display()), &e);
         let mut reader = LogReader::new(source, number);
         let mut record = Vec::new();
+        // Where the last record ends.
+        let mut at = 0;
         loop {
-            let event = reader
-                .next_record(&mut record)
-                .map_err(|e| CliError::io(format_args!("cannot read {}", path.display()), &e))?;
+            let mut event = reader.next_record(&mut record).map_err(unreadable)?;
+            if matches!(event, LogEvent::Damage { .. }) {
+                // A writer may have been writing this record when it was read.
+                let source = LogSource::open(&**context.fs, &path, at).map_err(unreadable)?;
+                let mut again = LogReader::resume(source, number, at, reader.is_recycled());
+                let second = again.next_record(&mut record).map_err(unreadable)?;
+                if matches!(second, LogEvent::Record { .. } | LogEvent::End { .. }) {
+                    (reader, event) = (again, second);
+                }
+            }
             match event {
                 LogEvent::Record { offset } => {
                     report.wal_records += 1;
+                    at = reader.offset();
                     let (first, end) = match decode(&record) {
                         Ok(range) => range,
                         Err(e) => {

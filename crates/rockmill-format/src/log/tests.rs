@@ -241,6 +241,53 @@ fn a_log_that_goes_on_behind_zeros_is_damaged() {
 }
 
 #[test]
+fn a_record_of_which_zeros_take_the_place_is_cut_off_where_a_sector_begins() {
+    let records = [vec![1; 700], vec![2; 2000], vec![3; 700]];
+    let ends = [7 + 700, 14 + 2700, 21 + 3400];
+    let mut whole = encode(&records, false);
+    whole.resize(3 * BLOCK_SIZE, 0);
+    // Torn within the last record: at a sector's beginning, and elsewhere, which is damage.
+    for (from, kind) in [(3072, DamageKind::CutTail), (3000, DamageKind::BadFragment { recycled: false })] {
+        let mut torn = whole.clone();
+        torn[from..].fill(0);
+        let expected = if from == 3072 { vec![kind] } else { kinds(&torn) };
+        assert_eq!(kinds(&torn), expected, "{from}");
+        assert_eq!(recover(&torn, PointInTime), (records[..2].to_vec(), RecoveryAction::Stop { hole: true }));
+    }
+    // A flipped bit there is damage, as is what is torn with more behind it.
+    let mut flipped = whole.clone();
+    flipped[ends[1] + 100] ^= 1;
+    assert_eq!(kinds(&flipped), [DamageKind::BadFragment { recycled: false }]);
+    let mut middle = whole.clone();
+    middle[1024..ends[1]].fill(0);
+    assert_eq!(kinds(&middle), [DamageKind::BadFragment { recycled: false }]);
+    // Zeros at a record's beginning with more in the same block.
+    let mut holed = whole;
+    holed[ends[0]..ends[1]].fill(0);
+    assert_eq!(kinds(&holed), [DamageKind::BrokenRecord]);
+    // Of a MANIFEST nothing of this is read so.
+    let mut reader = LogReader::new(&holed[..], LOG).without_space_ahead();
+    let mut record = Vec::new();
+    assert!(matches!(reader.next_record(&mut record).unwrap(), LogEvent::Record { offset: 0 }));
+    assert_eq!(reader.next_record(&mut record).unwrap(), LogEvent::End { clean: true });
+    assert_eq!(reader.zeros_at(), Some(ends[0] as u64));
+}
+
+#[test]
+fn a_recycled_file_may_end_in_an_earlier_logs_zeros() {
+    // Values of zeros: where the new log ends, the old one has what looks like space ahead, and whole blocks behind it.
+    let mut file = Vec::new();
+    let mut old = LogEncoder::new(LOG - 1, true, 0);
+    for _ in 0..5 {
+        old.add_record(&vec![0; BLOCK_SIZE - 100], &mut file);
+    }
+    let new = encode(&[vec![1; 400], vec![2; 500]], true);
+    file[..new.len()].copy_from_slice(&new);
+    let found = kinds(&file);
+    assert!(found.len() > 1 && found.iter().all(|&k| k == DamageKind::OldRecord { in_record: false }), "{found:?}");
+}
+
+#[test]
 fn the_padding_of_a_block_with_long_headers_is_no_space_ahead() {
     // 7 to 10 bytes are left: as many as a short header has, and not enough for a long one.
     for left in HEADER_LEN..RECYCLABLE_HEADER_LEN {

@@ -91,12 +91,13 @@ impl Handle {
             return false;
         }
         match zeros {
+            // An earlier file's bytes are there.
+            _ if more == 0 => {}
             Some(offset) => {
                 let data = Arc::from(vec![0; (len - offset) as usize]);
                 live.commit(Event::Data(self.id, DataOp::Write { offset, data }));
             }
-            None if more > 0 => live.commit(Event::Data(self.id, DataOp::SetLen(len))),
-            None => {}
+            None => live.commit(Event::Data(self.id, DataOp::SetLen(len))),
         }
         true
     }
@@ -257,7 +258,6 @@ pub(super) struct MemWritableFile {
 
 impl MemWritableFile {
     pub(super) fn new(handle: Handle, options: &WriteOptions, recycled: bool) -> Self {
-        let there = if recycled { handle.len() } else { 0 };
         let wanted = if options.buffer_size == 0 { 1 << 20 } else { options.buffer_size };
         Self {
             handle,
@@ -269,7 +269,7 @@ impl MemWritableFile {
             padded: false,
             has_tail: recycled,
             ahead: Ahead::No,
-            extended_to: there,
+            extended_to: 0,
             unsynced: true,
             closed: false,
             writes: 0,
@@ -293,11 +293,17 @@ impl MemWritableFile {
         data.resize(to, 0);
         self.unsynced = true;
         self.writes += 1;
-        self.extend(self.buffer_offset + to as u64);
+        let file_end = self.buffer_offset + to as u64;
+        if matches!(self.ahead, Ahead::Allocated(_)) {
+            self.extend(file_end);
+        }
         let mut done = 0;
         while done < to {
             // A short write is gone on with, as behind a system call.
             done += self.handle.write(self.buffer_offset + done as u64, Arc::from(&data[done..]), false)?;
+        }
+        if matches!(self.ahead, Ahead::Zeros(_)) {
+            self.extend(file_end);
         }
         let kept = if self.direct { align_down(end as u64) as usize } else { end };
         self.buffer.clear();
@@ -308,7 +314,8 @@ impl MemWritableFile {
         Ok(())
     }
 
-    /// Makes the file longer for a write that ends at `end`, if that was asked for and there is room.
+    /// Makes the file longer for a write that ends at `end`, if that was asked for and there is room: before the write
+    /// where space is allocated, behind it where zeros are written.
     fn extend(&mut self, end: u64) {
         if end <= self.extended_to {
             return;

@@ -77,23 +77,24 @@ impl Output {
         }
     }
 
-    /// Makes the file longer for an append that ends at `end`, as far as was asked for. Failures are left to the append
-    /// itself, which needs less.
+    /// Allocates space for an append that ends at `end`, as far as was asked for. Failures are left to the append itself,
+    /// which needs less.
     fn make_room(&mut self, end: u64) {
-        match self.ahead {
-            Ahead::No => self.try_reserve(end, false),
-            Ahead::Allocated(_) => self.try_reserve(end, true),
-            Ahead::Zeros(more) if end > self.zeros_to => {
-                let zeros = &ZEROS[..ZEROS.len().min(more as usize)];
-                let Some(file) = &self.file else { return };
-                self.has_tail = true;
-                match file.write_at(zeros, end) {
-                    Ok(n) => self.zeros_to = end + n as u64,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => self.ahead = Ahead::No,
-                }
+        self.try_reserve(end, matches!(self.ahead, Ahead::Allocated(_)));
+    }
+
+    /// Writes zeros behind an append that ended at `end`, if that was asked for and there are none. Behind it, so that
+    /// they do not take the room that it needs.
+    fn write_zeros(&mut self, end: u64) {
+        if let (Ahead::Zeros(more), Some(file)) = (self.ahead, &self.file)
+            && end > self.zeros_to
+        {
+            self.has_tail = true;
+            match file.write_at(&ZEROS[..ZEROS.len().min(more as usize)], end) {
+                Ok(n) => self.zeros_to = end + n as u64,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.ahead = Ahead::No,
             }
-            Ahead::Zeros(_) => {}
         }
     }
 
@@ -245,7 +246,8 @@ impl BufferedWriter {
         if total == 0 {
             return Ok(());
         }
-        self.out.make_room(self.written + total as u64);
+        let end = self.written + total as u64;
+        self.out.make_room(end);
         self.unsynced = true;
         let mut file = self.out.file()?;
         let mut done = 0;
@@ -266,8 +268,9 @@ impl BufferedWriter {
             }
         }
         self.buffer.clear();
-        self.written += total as u64;
-        self.out.writeback(self.written)
+        self.written = end;
+        self.out.write_zeros(end);
+        self.out.writeback(end)
     }
 
     fn gather(&mut self, data: &[u8]) -> io::Result<()> {

@@ -194,7 +194,7 @@ pub fn for_each_edit_from(
     f: &mut dyn FnMut(VersionEdit) -> Result<()>,
 ) -> Result<u64> {
     let open = |from| match LogSource::open(fs, path, from) {
-        Ok(source) => Ok(LogReader::resume(source, 0, from, false)),
+        Ok(source) => Ok(LogReader::resume(source, 0, from, false).without_space_ahead()),
         Err(e) => {
             let hint = if e.kind() == io::ErrorKind::NotFound {
                 " (CURRENT names it, but it is missing: restore a backup, or repair the database)"

@@ -40,6 +40,16 @@ struct ReadLog {
     last_sequence: SequenceNumber,
 }
 
+/// Where reading a log has come to.
+enum Progress {
+    /// There is none any more.
+    Gone,
+    /// Where the primary is writing, or an earlier log's records begin.
+    End,
+    /// Damage behind the record that ends here, and more of the log behind it.
+    Damaged(u64, Error),
+}
+
 /// A column family of it.
 ///
 /// A memtable that readers have is only ever appended to, above the sequence number they may see. After a change of
@@ -160,22 +170,41 @@ impl Followed {
         Ok(true)
     }
 
+    /// A log that is longer than its contents shows a record while it is being written, in part: damage with nothing
+    /// behind it. What was read a moment later is behind it, too, so before damage is believed it is read twice.
     fn read_log(&mut self, front: &WalMemtable, number: u64) -> Result<bool> {
+        let mut damaged_at = None;
+        loop {
+            match self.read_log_on(front, number)? {
+                Progress::Gone => return Ok(false),
+                Progress::End => return Ok(true),
+                Progress::Damaged(at, error) if damaged_at == Some(at) => return Err(error),
+                Progress::Damaged(at, _) => damaged_at = Some(at),
+            }
+        }
+    }
+
+    fn read_log_on(&mut self, front: &WalMemtable, number: u64) -> Result<Progress> {
         let path = front.log_path(number);
         let mut log = self.read.get(&number).copied().unwrap_or_default();
         let source = match LogSource::open(&*front.fs, &path, log.end) {
             Ok(source) => source,
             // The MANIFEST need not have grown: for an idle column family it names older logs than are needed.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Progress::Gone),
             Err(e) => return Err(Error::io(format_args!("cannot open WAL {}", path.display()), &e)),
         };
         let mut reader = LogReader::resume(source, number, log.end, log.recycled);
         let mut record = Vec::new();
+        let mut damage = None;
         loop {
             let event = reader
                 .next_record(&mut record)
                 .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
             match event {
+                LogEvent::Record { .. } | LogEvent::Damage { .. } if damage.is_some() => {
+                    let error = damage.unwrap_or_else(Error::closing);
+                    return Ok(Progress::Damaged(log.end, error));
+                }
                 LogEvent::Record { .. } => {
                     let last;
                     (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
@@ -189,8 +218,11 @@ impl Followed {
                     kind:
                         DamageKind::CutTail | DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
                     ..
-                } => return Ok(true),
-                LogEvent::Damage { error, .. } => return Err(Error::format(&path, &error)),
+                } => return Ok(Progress::End),
+                LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => {
+                    return Err(Error::format(&path, &error));
+                }
+                LogEvent::Damage { error, .. } => damage = Some(Error::format(&path, &error)),
             }
         }
     }

@@ -370,9 +370,10 @@ impl WalMemtable {
         self.wal.sync_left()
     }
 
-    /// Closes the log in use, and hands over what gathered. Not durable without a sync before.
+    /// Closes the log in use and those left, and hands over what gathered. Not durable without a sync before.
     pub fn close(&self) -> Result<()> {
-        self.wal.lead().take().map_or(Ok(()), |mut wal| wal.close())
+        let closed = self.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());
+        self.wal.close_left().and(closed)
     }
 
     /// Where the logs are.

@@ -208,8 +208,13 @@ impl WalMemtable {
         let failed = |e| Error::io(format_args!("cannot read WAL {}", path.display()), &e);
         let mut reader = LogReader::new(LogSource::new(self.fs.open_sequential(&path).map_err(failed)?), number);
         let mut record = Vec::new();
-        // Behind damage there is nothing that RocksDB would find, either.
-        while let LogEvent::Record { .. } = reader.next_record(&mut record).map_err(failed)? {
+        loop {
+            match reader.next_record(&mut record).map_err(failed)? {
+                LogEvent::Record { .. } => {}
+                // RocksDB passes over zeros. Behind other damage there is nothing that it would find, either.
+                LogEvent::Damage { kind: DamageKind::BrokenRecord, .. } => continue,
+                LogEvent::Damage { .. } | LogEvent::End { .. } => break,
+            }
             let Ok((_, records)) = batch::decode(&record) else { continue };
             for e in records.filter_map(std::result::Result::err) {
                 if matches!(&e, FormatError::Unsupported { feature } if feature == batch::TWO_PHASE_COMMIT) {

@@ -84,6 +84,9 @@ fn ahead_of(bytes_per_sync: u64) -> Ahead {
     }
 }
 
+/// After so many bytes without a sync a log is not made longer ahead any more, until the next one.
+const UNSYNCED_MAX: u64 = 1 << 20;
+
 /// Above so many bytes for each sync, zeros would be most of what the device writes.
 const ZEROS_MAX: u64 = 16 << 10;
 
@@ -281,6 +284,9 @@ impl WalWriter {
         self.end = Some(batch.sequence() + u64::from(batch.count()));
         self.unsynced = true;
         let n = self.buffer.len() as u64;
+        if self.ahead.is_some_and(|how| how != Ahead::No) && self.last_record - self.synced.0 > UNSYNCED_MAX {
+            self.stop_looking_ahead();
+        }
         let done = if self.gathers { self.file.append(&self.buffer) } else { self.file.append_and_flush(&self.buffer) };
         if self.buffer.capacity() > BUFFER_KEEP_BYTES {
             self.buffer = Vec::new();
@@ -315,6 +321,12 @@ impl WalWriter {
         self.unsynced = false;
         self.look_ahead();
         Ok(())
+    }
+
+    /// So much came since the last sync that there may be none any more.
+    fn stop_looking_ahead(&mut self) {
+        self.file.extend_ahead(Ahead::No);
+        self.ahead = Some(Ahead::No);
     }
 
     /// A log that was synced will most likely be synced again.
@@ -462,6 +474,13 @@ impl Wal {
             }
             self.left.lock().retain(|w| !Arc::ptr_eq(w, &oldest));
         }
+    }
+
+    /// Closes those that were left, as durable as they are.
+    pub fn close_left(&self) -> Result<()> {
+        let left = std::mem::take(&mut *self.left.lock());
+        let closed = left.iter().filter_map(|w| w.file.lock().take()).map(|mut w| w.close());
+        closed.fold(Ok(()), |before, now| before.and(now))
     }
 
     /// Closes WALs whose data is durable in tables: they need no sync any more. When this returns nobody touches their
