@@ -472,7 +472,7 @@ impl<R: ReadBlock> LogReader<R> {
                             return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
                         }
                     } else if self.recycled {
-                        // They may be an earlier log's, and what is behind them, too: only a fragment of this log tells.
+                        // They may be an earlier log's, and what is behind them, too: a fragment of this log tells.
                         self.in_zeros = true;
                         self.pos = self.len;
                     } else if self.goes_on_behind_zeros(self.pos)? {

@@ -77,8 +77,8 @@ impl Output {
         }
     }
 
-    /// Allocates space for an append that ends at `end`, as far as was asked for. Failures are left to the append itself,
-    /// which needs less.
+    /// Allocates space for an append that ends at `end`, as far as was asked for. Failures are left to the append
+    /// itself, which needs less.
     fn make_room(&mut self, end: u64) {
         self.try_reserve(end, matches!(self.ahead, Ahead::Allocated(_)));
     }

@@ -42,8 +42,8 @@ declare_options! {
     max_subcompactions: u32 = 1, mutable, set_max_subcompactions;
     /// Use fsync instead of fdatasync.
     use_fsync: bool = false, fixed, set_use_fsync;
-    /// Reserve space for tables ahead, and make WALs that are synced longer ahead of their contents: a sync is quicker. Off
-    /// where RocksDB follows as a secondary (docs/rocksdb.md).
+    /// Reserve space for tables ahead, and make WALs that are synced longer ahead of their contents: a sync is quicker.
+    /// Off where RocksDB follows as a secondary (docs/rocksdb.md).
     allow_fallocate: bool = true, fixed, set_allow_fallocate;
     /// Bytes of WAL that make the store flush the oldest column family; 0 means four times all memtables.
     max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;

@@ -479,8 +479,11 @@ impl Wal {
     /// Closes those that were left, as durable as they are.
     pub fn close_left(&self) -> Result<()> {
         let left = std::mem::take(&mut *self.left.lock());
-        let closed = left.iter().filter_map(|w| w.file.lock().take()).map(|mut w| w.close());
-        closed.fold(Ok(()), |before, now| before.and(now))
+        let mut done = Ok(());
+        for mut log in left.iter().filter_map(|w| w.file.lock().take()) {
+            done = done.and(log.close());
+        }
+        done
     }
 
     /// Closes WALs whose data is durable in tables: they need no sync any more. When this returns nobody touches their
