@@ -315,6 +315,8 @@ pub struct LogReader<R> {
     in_zeros: bool,
     /// The file may be longer than what was written to it.
     space_ahead: bool,
+    /// The last bad fragment has more than zeros behind it in its block.
+    more_behind_damage: bool,
     /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
     damage: (usize, bool),
 }
@@ -360,6 +362,7 @@ impl<R: ReadBlock> LogReader<R> {
             zeros_at: None,
             in_zeros: false,
             space_ahead: true,
+            more_behind_damage: false,
             damage: (0, false),
         }
     }
@@ -404,6 +407,12 @@ impl<R: ReadBlock> LogReader<R> {
     /// lost. If the log goes on behind them, that is damage.
     pub fn zeros_at(&self) -> Option<u64> {
         self.zeros_at
+    }
+
+    /// After a bad fragment with a short header: true if anything but zeros stands behind it in its block, which was
+    /// passed over with it. A writer may be at one that has nothing behind it.
+    pub fn has_more_behind_damage(&self) -> bool {
+        self.more_behind_damage
     }
 
     /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind
@@ -482,6 +491,7 @@ impl<R: ReadBlock> LogReader<R> {
                 }
                 Physical::Bad(DamageKind::BadFragment { recycled: false }, what, taken) if self.space_ahead => {
                     let (dropped, torn) = (taken + record.len(), self.torn_before());
+                    self.more_behind_damage = self.is_more_behind_fragment();
                     match torn {
                         Some(end) if !self.goes_on_behind_zeros(end)? => {
                             let what = "the log ends inside a fragment, zeros are behind it";
@@ -586,6 +596,13 @@ impl<R: ReadBlock> LogReader<R> {
             self.pos = self.len;
         }
         Ok(here)
+    }
+
+    /// True if anything but zeros stands in the block behind the fragment at the present position, by its header.
+    fn is_more_behind_fragment(&self) -> bool {
+        let rest = self.block.get(self.pos..self.len).unwrap_or(&[]);
+        let length = rest.get(4..6).map_or(0, |at| usize::from(u16::from_le_bytes([at[0], at[1]])));
+        rest.get(HEADER_LEN + length..).is_some_and(|behind| behind.iter().any(|&b| b != 0))
     }
 
     /// Where zeros begin in the block, if the damaged fragment at the present position can be one of which a write kept

@@ -32,10 +32,60 @@ fn follow(primary: &Path, own: &Path) -> Db {
     Db::open_cf_as_secondary(&Options::default(), primary, own, CFS).unwrap()
 }
 
+/// WALs that are synced are longer than their contents.
+fn synced(sync: bool) -> WriteOptions {
+    let mut how = WriteOptions::default();
+    how.set_sync(sync);
+    how
+}
+
 fn contents(db: &Db, cf: &str) -> Map {
     let handle = db.cf_handle(cf).unwrap();
     let all = db.iterator_cf(&handle, IteratorMode::Start).map(|kv| kv.unwrap());
     all.map(|(k, v)| (k.into_vec(), v.into_vec())).collect()
+}
+
+/// A WAL that is longer than its contents shows a record in part while it is being written.
+#[test]
+fn a_record_that_is_half_there_is_read_once_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, own) = (dir.path().join("primary"), dir.path().join("secondary"));
+    let mut o = options();
+    o.set_write_buffer_size(4 << 20);
+    let primary = Db::open_cf(&o, &path, CFS).unwrap();
+    let put = |key: &str| {
+        primary.put_opt(key, vec![b'x'; 3000], &synced(true)).unwrap();
+        let wal = &primary.get_sorted_wal_files().unwrap()[0];
+        (wal.path.clone(), wal.size as usize)
+    };
+    let (wal, before) = put("a");
+    let secondary = follow(&path, &own);
+    let keys =
+        || contents(&secondary, "default").into_keys().map(|k| String::from_utf8(k).unwrap()).collect::<String>();
+    assert_eq!(keys(), "a");
+    let (_, end) = put("b");
+    let whole = std::fs::read(&wal).unwrap();
+    // Of the record that begins at `before` so many bytes.
+    for there in [3, 100, 1500, end - before - 1] {
+        let mut part = whole.clone();
+        part[before + there..end].fill(0);
+        std::fs::write(&wal, &part).unwrap();
+        secondary.try_catch_up_with_primary().unwrap();
+        assert_eq!(keys(), "a", "{there} bytes");
+    }
+    // With more behind it, it is damaged.
+    std::fs::write(&wal, &whole).unwrap();
+    put("c");
+    let whole = std::fs::read(&wal).unwrap();
+    let mut damaged = whole.clone();
+    damaged[before + 100] ^= 1;
+    std::fs::write(&wal, &damaged).unwrap();
+    let error = secondary.try_catch_up_with_primary().unwrap_err();
+    assert!(error.kind() == ErrorKind::Corruption && error.to_string().contains(".log"), "{error}");
+    assert_eq!(keys(), "a");
+    std::fs::write(&wal, &whole).unwrap();
+    secondary.try_catch_up_with_primary().unwrap();
+    assert_eq!(keys(), "abc");
 }
 
 #[test]
@@ -62,7 +112,7 @@ fn a_secondary_follows_whatever_the_primary_does() {
                 want[cf].remove(&key);
             } else {
                 let value = vec![rng.u8(b'a'..=b'z'); rng.usize(0..600)];
-                primary.put_cf(&handle, &key, &value).unwrap();
+                primary.put_cf_opt(&handle, &key, &value, &synced(rng.u8(0..10) == 0)).unwrap();
                 want[cf].insert(key, value);
             }
         }

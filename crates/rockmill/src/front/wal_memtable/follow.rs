@@ -222,7 +222,13 @@ impl Followed {
                 LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => {
                     return Err(Error::format(&path, &error));
                 }
-                LogEvent::Damage { error, .. } => damage = Some(Error::format(&path, &error)),
+                LogEvent::Damage { error, .. } => {
+                    let error = Error::format(&path, &error);
+                    if reader.has_more_behind_damage() {
+                        return Ok(Progress::Damaged(log.end, error));
+                    }
+                    damage = Some(error);
+                }
             }
         }
     }
