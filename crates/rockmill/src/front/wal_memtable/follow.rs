@@ -200,11 +200,12 @@ impl Followed {
             let event = reader
                 .next_record(&mut record)
                 .map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))?;
+            if let Some(error) = damage.take()
+                && !matches!(event, LogEvent::End { .. })
+            {
+                return Ok(Progress::Damaged(log.end, error));
+            }
             match event {
-                LogEvent::Record { .. } | LogEvent::Damage { .. } if damage.is_some() => {
-                    let error = damage.unwrap_or_else(Error::closing);
-                    return Ok(Progress::Damaged(log.end, error));
-                }
                 LogEvent::Record { .. } => {
                     let last;
                     (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
