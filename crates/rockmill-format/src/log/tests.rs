@@ -246,8 +246,7 @@ fn a_record_of_which_zeros_take_the_place_is_cut_off_where_a_sector_begins() {
     let ends = [7 + 700, 14 + 2700, 21 + 3400];
     let mut whole = encode(&records, false);
     whole.resize(3 * BLOCK_SIZE, 0);
-    // Zeros within the last record from a sector's beginning on, whatever is before them; and too few for that, which is
-    // damage.
+    // Zeros within the last record from a sector's beginning on, whatever is before them; and too few, which is damage.
     let damage = DamageKind::BadFragment { recycled: false };
     for (from, kind) in [(3072, DamageKind::CutTail), (3000, DamageKind::CutTail), (3100, damage)] {
         let mut torn = whole.clone();
