@@ -64,6 +64,8 @@ fn what_cannot_be_written_is_said_and_the_page_stays() {
     let Some((ok, said)) = write(dir.path(), &RESULTS.replace("SECTION", "mixed"), &page, &["--table"]) else { return };
     assert!(!ok && said.contains("there is no section 'scones'"), "{said}");
     assert_eq!(std::fs::read_to_string(dir.path().join("page.md")).unwrap(), page);
+    let (ok, said) = write(dir.path(), "{}", PAGE, &["--table", "--page=no-such.md"]).unwrap();
+    assert!(!ok && said.contains("bench_matrix: no-such.md: No such file"), "{said}");
     // Cells of another size are not taken for those that are wanted.
     let other = ["--only=mixed", "--rows=mixgraph", "--rockmill=/bin/true", "--scale=1"];
     let (ok, said) = write(dir.path(), &RESULTS.replace("SECTION", "mixed"), PAGE, &other).unwrap();
