@@ -90,6 +90,34 @@ fn measure() -> BTreeMap<&'static str, f64> {
     out
 }
 
+/// Puts that are synced, and puts without a WAL.
+fn measure_synced() -> BTreeMap<&'static str, f64> {
+    let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let text = "create_if_missing=true;info_log_level=FATAL_LEVEL;disable_auto_compactions=true";
+    let mut options = Options::from_string(&Options::default(), text).expect("good options");
+    options.set_env(&env);
+    let db = Db::open(&options, Path::new("/guard")).expect("a database");
+    let (mut synced, mut without) = (WriteOptions::default(), WriteOptions::default());
+    synced.set_sync(true);
+    without.disable_wal(true);
+    let mut values = ValueGenerator::new(0.5, VALUE_BYTES);
+    let mut puts = |options: &WriteOptions| {
+        let before = settled(&fs);
+        for n in 0..READS {
+            db.put_opt(format!("{n:016}"), values.next_value(VALUE_BYTES), options).expect("a put");
+        }
+        settled(&fs) - before
+    };
+    let (of, none) = (puts(&synced), puts(&without));
+    BTreeMap::from([
+        ("put_synced_wal_bytes", of.write_bytes as f64 / READS as f64),
+        ("put_synced_calls", of.calls() as f64 / READS as f64),
+        ("put_synced_syncs", of.syncs as f64 / READS as f64),
+        ("put_without_wal_calls", none.calls() as f64 / READS as f64),
+    ])
+}
+
 /// The same of TPH tables: a fill, overwrites that leave most of it where it is, lookups of keys that are there and of
 /// keys that are not.
 fn measure_tph() -> BTreeMap<&'static str, f64> {
@@ -195,6 +223,19 @@ fn measure_threads() -> BTreeMap<&'static str, f64> {
     let of = fs.counts() - before;
     out.insert("get_4_threads_reads", of.reads as f64 / (THREADS * READS) as f64);
     out.insert("get_4_threads_bytes", of.read_bytes as f64 / (THREADS * READS) as f64);
+    let before = fs.counts();
+    all(&|thread| {
+        let mut random = Mersenne64::new(thread);
+        for _ in 0..READS {
+            let mut iter = db.raw_iterator();
+            iter.seek(format!("{:016}", random.next_u64() % keys));
+            (0..10).for_each(|_| iter.next());
+            iter.status().expect("a seek");
+        }
+    });
+    let of = fs.counts() - before;
+    out.insert("seek_10_next_4_threads_reads", of.reads as f64 / (THREADS * READS) as f64);
+    out.insert("seek_10_next_4_threads_bytes", of.read_bytes as f64 / (THREADS * READS) as f64);
 
     let active = "rocksdb.num-entries-active-mem-table";
     let entries = || db.property_int_value(active).expect("a property").expect("its value");
@@ -262,6 +303,7 @@ fn known() -> BTreeMap<&'static str, (f64, f64)> {
 #[test]
 fn bytes_and_calls_for_each_operation_are_as_stored() {
     let (mut measured, known) = (measure(), known());
+    measured.extend(measure_synced());
     measured.extend(measure_tph());
     measured.extend(measure_threads());
     let mut wrong = Vec::new();

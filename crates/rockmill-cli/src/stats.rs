@@ -340,6 +340,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             "block_cache": { "capacity_bytes": capacity, "usage_bytes": usage },
             "memory_bytes": {
                 "memtables": memory.memtables,
+                "memtables_unfilled": memory.memtables_unfilled,
                 "flushed_memtables": memory.flushed_memtables,
                 "kept_for_memtables": memory.kept_for_memtables,
                 "table_readers": memory.table_readers,

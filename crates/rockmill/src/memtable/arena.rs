@@ -198,6 +198,19 @@ impl Arena {
         self.allocated.load(Ordering::Relaxed)
     }
 
+    /// Bytes at the ends of the blocks that are being filled.
+    pub(super) fn unfilled(&self) -> usize {
+        let of = |shard: &CachePadded<Shard>| {
+            // Acquire: as in `allocate`.
+            let block = NonNull::new(shard.0.current.load(Ordering::Acquire))?.as_ptr();
+            // SAFETY: as in `bump`.
+            let (position, size) = unsafe { (&(*block).position, (*block).size) };
+            // Relaxed: a count that orders nothing.
+            Some(size.saturating_sub(position.load(Ordering::Relaxed)))
+        };
+        self.shards.iter().filter_map(of).sum()
+    }
+
     /// Where the memory is charged.
     pub(super) fn account(&self) -> Option<&MemoryAccount> {
         self.account.as_ref()

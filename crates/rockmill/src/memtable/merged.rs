@@ -263,6 +263,11 @@ impl MergedMemTable {
         self.own_memory_usage() + self.entries.lists().iter().map(|list| list.memory_usage()).sum::<usize>()
     }
 
+    /// See [`MemTable::unfilled`].
+    fn unfilled(&self) -> usize {
+        self.entries.lists().iter().map(|list| list.unfilled()).sum()
+    }
+
     /// Point entries and range tombstones.
     pub fn num_entries(&self) -> u64 {
         self.figures.entries
@@ -538,6 +543,11 @@ impl SealedTable {
     /// See [`MemTable::memory_usage`].
     pub fn memory_usage(&self) -> usize {
         either!(self, t => t.memory_usage())
+    }
+
+    /// See [`MemTable::unfilled`].
+    pub fn unfilled(&self) -> usize {
+        either!(self, t => t.unfilled())
     }
 
     /// See [`MemTable::num_entries`].

@@ -277,6 +277,11 @@ impl MemTable {
         self.list.memory_usage() + self.memory_beside_list()
     }
 
+    /// Those of them that no entry has yet.
+    pub fn unfilled(&self) -> usize {
+        self.list.unfilled()
+    }
+
     /// Bytes of range tombstones and of the filter: they go with the memtable, while a merged one keeps the list.
     #[inline]
     fn memory_beside_list(&self) -> usize {

@@ -165,6 +165,11 @@ impl SkipList {
         self.arena.memory_usage()
     }
 
+    /// Those of them that no entry has yet.
+    pub(super) fn unfilled(&self) -> usize {
+        self.arena.unfilled()
+    }
+
     #[inline]
     fn target<'a>(&self, ikey: &'a [u8]) -> Target<'a> {
         Target { ikey, prefix: self.prefix_order.of(first_bytes(ikey)), order: self.prefix_order }

@@ -201,6 +201,9 @@ fn the_parts_of_memory_are_named() {
     };
     assert_eq!(parts.memtables, sum("rocksdb.cur-size-all-mem-tables").iter().sum::<u64>());
     assert!(parts.memtables > 200_000 && parts.flushed_memtables > 500_000, "{parts:?}");
+    // Two memtables with 100 entries of a thousand bytes and some, in blocks of which each core fills one.
+    let entries = parts.memtables - parts.memtables_unfilled;
+    assert!((200_000..300_000).contains(&entries) && parts.memtables_unfilled > 0, "{parts:?}");
     assert_eq!(parts.table_readers, sum("rocksdb.estimate-table-readers-mem").iter().sum::<u64>());
     drop(before);
     // The thread that flushed may still hold the memtable when the call returns.

@@ -26,6 +26,8 @@ pub struct MemoryUsageStats {
 pub struct MemoryParts {
     /// Memtables that are not flushed, of all column families: their arenas' blocks.
     pub memtables: u64,
+    /// The part of `memtables` that no entry has yet: ends of the blocks that are being filled, one for each core.
+    pub memtables_unfilled: u64,
     /// Flushed memtables that readers still hold.
     pub flushed_memtables: u64,
     /// Kept for memtables to come.
@@ -41,10 +43,11 @@ pub struct MemoryParts {
 }
 
 impl MemoryParts {
-    /// Each part with its name, in the order of the fields.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    /// Each part with its name, in the order of the fields; none is counted twice.
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
-            ("memtables", self.memtables),
+            ("memtables", self.memtables.saturating_sub(self.memtables_unfilled)),
+            ("blocks of memtables that are not full", self.memtables_unfilled),
             ("flushed memtables that readers hold", self.flushed_memtables),
             ("kept for memtables to come", self.kept_for_memtables),
             ("indexes and filters of open tables", self.table_readers),
@@ -85,7 +88,9 @@ impl DbInner {
             caches.extend(self.readers.tables().cache_of(&cf.data));
         }
         for c in self.state.lock().families() {
-            parts.memtables += c.front().memory_usage();
+            let (all, unfilled) = (c.front().memory_usage(), c.front().unfilled_memory());
+            parts.memtables += all;
+            parts.memtables_unfilled += unfilled.min(all);
             parts.flushed_memtables += c.front().flushed_memory();
         }
         caches.sort_by_key(|c| Arc::as_ptr(c).addr());

@@ -562,6 +562,11 @@ impl FamilyFront {
         self.active_stats().memory + self.sealed_stats().memory
     }
 
+    /// Those of them that no entry has yet.
+    pub fn unfilled_memory(&self) -> u64 {
+        (self.active.unfilled() + self.sealed.iter().map(|s| s.table.unfilled()).sum::<usize>()) as u64
+    }
+
     /// Bytes that tables of all of it may have: those of memtables, or of the values in logs that index tables stand
     /// for.
     pub fn unflushed_bytes(&self) -> u64 {

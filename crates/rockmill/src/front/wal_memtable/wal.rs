@@ -409,6 +409,8 @@ pub(crate) struct Wal {
 #[derive(Debug)]
 struct LeftWal {
     number: u64,
+    /// Length of what is in it, in bytes. The file may be longer while it is open.
+    size: u64,
     /// `None` once closed: from then on the file may be deleted or used for another WAL.
     file: Mutex<Option<WalWriter>>,
 }
@@ -427,6 +429,17 @@ impl Wal {
     /// Bytes in the WAL in use.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Bytes in a WAL whose file may be longer than that, or lack what gathers in memory; `None` of those that are
+    /// closed.
+    pub fn size_of_open(&self, number: u64) -> Option<u64> {
+        // The length first: that of the WAL before is more than a new one's file has.
+        let (written, in_use) = (self.size(), self.number());
+        if number == in_use {
+            return Some(written);
+        }
+        self.left.lock().iter().find(|w| w.number == number).map(|w| w.size)
     }
 
     /// Notes the length that the write leader has brought the WAL to.
@@ -455,7 +468,8 @@ impl Wal {
 
     /// Keeps a WAL that was left until it is durable.
     pub fn leave(&self, old: WalWriter) {
-        self.left.lock().push(Arc::new(LeftWal { number: old.number, file: Mutex::new(Some(old)) }));
+        let (number, size) = (old.number, old.size());
+        self.left.lock().push(Arc::new(LeftWal { number, size, file: Mutex::new(Some(old)) }));
     }
 
     /// Makes the WALs before the one in use durable, oldest first, and closes them.
@@ -548,6 +562,37 @@ mod tests {
         assert!(wal.sync_left().expect_err("a failed close").to_string().contains("cannot close /db/000001.log"));
         wal.sync_left().expect("both are durable");
         assert!(wal.left.lock().is_empty());
+    }
+
+    #[test]
+    fn what_is_in_an_open_log_is_known_where_its_file_is_longer() {
+        let mem = MemFileSystem::new();
+        let fs: Arc<dyn FileSystem> = Arc::new(mem.clone());
+        fs.create_dir(Path::new("/db"), true).expect("a directory");
+        let wal = Wal::default();
+        let kind = WalKind { recyclable: false, gathers: false, extends: true };
+        let begin = |number| {
+            let log = WalWriter::create(&fs, Path::new("/db"), number, WriteOptions::default(), None, kind);
+            if let Some(left) = wal.begin(&mut wal.lead(), log.expect("a log")) {
+                wal.leave(left);
+            }
+        };
+        begin(1);
+        for _ in 0..3 {
+            let mut current = wal.lead();
+            let log = current.as_mut().expect("a log");
+            log.add_batch(&Precedes(9).record(1)).expect("a record");
+            log.sync().expect("a sync");
+            wal.set_size(log.size());
+        }
+        let (size, file) = (wal.size(), || mem.file_size(Path::new("/db/000001.log")).expect("its length"));
+        assert!(file() > size, "{} {size}", file());
+        assert_eq!(wal.size_of_open(1), Some(size));
+        begin(2);
+        assert_eq!((wal.size_of_open(1), wal.size_of_open(2)), (Some(size), Some(0)));
+        assert!(file() > size);
+        wal.sync_left().expect("a sync");
+        assert_eq!((wal.size_of_open(1), file()), (None, size));
     }
 
     #[test]

@@ -245,9 +245,7 @@ impl WalMemtable {
             for path in places {
                 match first_sequence(fs, &path, log_number) {
                     Ok(Some(start_sequence)) => {
-                        // The file in use may be longer than what is in it, or lack what gathers in memory.
-                        let (written, in_use) = (self.wal.size(), self.wal.number());
-                        let most = if log_number == in_use { written } else { u64::MAX };
+                        let most = self.wal.size_of_open(log_number).unwrap_or(u64::MAX);
                         let size = fs.file_size(&path).unwrap_or(0).min(most);
                         files.push(WalFile { path, log_number, file_type, start_sequence, size });
                         break;
