@@ -1,50 +1,28 @@
-//! Flush: what a front has sealed into one L0 table, through the same resolution and output as a compaction.
+//! Flush: what a front has sealed into one L0 table, through the same resolution and output as a compaction. `job.rs`
+//! runs it as it runs any spec.
 //!
 //! Nothing is known of older data, so tombstones of every kind are kept; versions that no snapshot can tell apart
 //! are written once.
 
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits};
 
 use super::engine::{self, Destination, RingUse};
-use super::job::{self, ThreadCpu};
 use super::merge::run::IteratorRun;
 use super::merge::{KeyPrefixes, Merger};
 use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
-use super::spec::{JobFamily, JobSpec};
+use super::spec::JobSpec;
+use super::thread_cpu::ThreadCpu;
 use super::tombstones::Tombstones;
-use super::{JobHost, JobOutput, LocalHost, MergeEngine, page_cache};
-use crate::compaction_filter::TableFileCreationReason;
+use super::{JobHost, JobOutput, MergeEngine, page_cache};
 use crate::error::{Error, Result};
 use crate::front::{LogReads, READS_IN_FLIGHT, SealedRuns, Throttle};
 use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// Writes `sealed` as one L0 table, durable with its name; without one when nothing survives. The epoch number is the
-/// caller's to set.
-pub(crate) fn build_l0(
-    sealed: &SealedRuns,
-    family: &JobFamily,
-    host: &mut LocalHost,
-    reason: TableFileCreationReason,
-) -> Result<JobOutput> {
-    host.sealed = Some(sealed.clone());
-    let done = job::run(&JobSpec::of_flush(sealed, family, reason, host.events.job, &host.means)?, host);
-    host.sealed = None; // a host may do several flushes
-    done
-}
-
-impl JobOutput {
-    /// The table of a flush.
-    pub(crate) fn into_table(self) -> Option<FileEntry> {
-        self.files.into_iter().next()
-    }
-}
 
 /// Runs the spec of a flush. A closing store does not stop it: the data may be nowhere else.
 pub(super) fn flush(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {

@@ -5,7 +5,7 @@ pub mod engine;
 pub mod events;
 pub mod file_ranges;
 mod filter;
-pub mod flush;
+mod flush;
 pub mod host;
 pub mod job;
 pub mod merge;
@@ -26,6 +26,7 @@ pub mod sst_map;
 pub mod strategy;
 mod subtrees;
 pub mod table_format;
+mod thread_cpu;
 pub(crate) mod tombstones;
 mod unique_id;
 #[cfg(feature = "internals")]
