@@ -33,19 +33,12 @@ const LAYERS: &[&[&str]] = &[
     &["db::read"],
     &["db::write"],
     // What users change and ask in an open database.
-    &[
-        "db::catalog::families",
-        "db::catalog::set_options",
-        "db::report::approximate_sizes",
-        "db::report::live_files",
-        "db::report::memory_usage",
-        "db::report::properties",
-        "db::report::stats_text",
-    ],
+    &["db::catalog::families", "db::catalog::set_options", "db::report::approximate_sizes", "db::report::live_files"],
     &["db::jobs"],
     // Whole files that come and go.
     &["db::files::checkpoint", "db::files::delete_files", "db::files::export", "db::files::ingest"],
-    &["db::report::explain"],
+    // What users ask of jobs, too.
+    &["db::report::explain", "db::report::memory_usage", "db::report::properties", "db::report::stats_text"],
     &["db::open"],
     // What is done with databases that are not open.
     &["db::files::repair", "db::report::summary"],
@@ -83,8 +76,26 @@ const DOORS: &[(&str, &str)] = &[
     ("writers", "db::write"),
 ];
 
-/// What a module gets through `Db` and `DbInner` of a room above it: doors and methods. Nothing else, and nothing that
-/// is not used.
+/// The methods of `State` and `CfState` that give what a room has under the database's lock, and whose it is. What else
+/// `db/state.rs` declares is for everybody.
+const DOORS_OF_STATE: &[(&str, &str)] = &[
+    ("errors", "db::jobs"),
+    ("errors_mut", "db::jobs"),
+    ("job_stats", "db::report"),
+    ("job_stats_mut", "db::report"),
+    ("jobs", "db::jobs"),
+    ("jobs_and_family", "db::jobs"),
+    ("jobs_and_version", "db::jobs"),
+    ("jobs_mut", "db::jobs"),
+];
+
+/// The types that put the rooms together, and those that put together what the lock guards. What a room adds to them
+/// with an `impl` of its own is that room's.
+const DB: &[&str] = &["Db", "DbInner"];
+const STATE: &[&str] = &["State", "CfState"];
+
+/// What a module gets of a room above it through `Db` and `DbInner`, `State` and `CfState`: doors and methods. Nothing
+/// else, and nothing that is not used.
 const CALLS_UP: &[(&str, &str)] = &[
     // Who deletes files says so.
     ("db::files::deletion", "table_deleted"),
@@ -97,10 +108,23 @@ const CALLS_UP: &[(&str, &str)] = &[
     // Which merge operator tables were written with, they say themselves.
     ("db::catalog::merge_names", "readers"),
     ("db::catalog::options_file", "readers"),
+    // The MANIFEST has where the next compactions of levels begin, and snapshots have for which oldest one of them
+    // another table at the bottom is due.
+    ("db::catalog::install", "jobs"),
+    // With another version, and with other options, other jobs are due.
+    ("db::catalog::install", "rescore"),
+    ("db::catalog::set_options", "rescore"),
+    // When the oldest snapshot goes, tables at the bottom may be due.
+    ("db::read::snapshot", "raise_oldest_snapshot"),
     // Listeners are told of the oldest snapshot.
     ("db::report::events", "readers"),
-    // A log that fails stops jobs.
+    // A log that fails stops jobs, and jobs that fail stop writers.
+    ("db::write", "errors"),
     ("db::write", "set_background_error"),
+    // How fast writers may go depends on how much compactions have to do.
+    ("db::write::pressure", "jobs"),
+    // What is done now and then is a job; one of these is to put what users may ask into the info log.
+    ("db::jobs::timer", "stats_text"),
     // Options say how many threads there are, and an opening how values are to be read.
     ("db::catalog::families", "create_cf_with_ttl"),
     ("db::catalog::set_options", "start_missing_threads"),
@@ -233,22 +257,26 @@ fn of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// True in the `impl` blocks of `Db` and `DbInner`, for each line.
-fn in_db_impl(lines: &[Line]) -> impl Iterator<Item = bool> {
-    lines.iter().scan(false, |inside, line| {
-        *inside = match line.code.as_str() {
-            "impl Db {" | "impl DbInner {" => true,
-            code => *inside && !code.starts_with('}'),
-        };
+/// For each line, whether it is in an `impl` block of one of these types.
+fn in_impl<'a>(lines: &'a [Line], of: &'a [&'a str]) -> impl Iterator<Item = bool> + 'a {
+    lines.iter().scan(false, move |inside, line| {
+        let begins = line.code.strip_prefix("impl ").and_then(|code| code.strip_suffix(" {"));
+        *inside = begins.map_or(*inside && !line.code.starts_with('}'), |name| of.contains(&name));
         Some(*inside)
     })
 }
 
-/// The methods of `Db` and `DbInner` with the modules that declare them.
-fn methods_of_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<&str, Vec<&str>> {
+/// True for the modules that put the rooms together.
+fn is_in_db_itself(module: &str) -> bool {
+    matches!(module, "db" | "db::state")
+}
+
+/// The methods of these types with the modules that declare them.
+fn methods_of<'a>(modules: &'a [(String, String, Vec<Line>)], of: &[&str]) -> HashMap<&'a str, Vec<&'a str>> {
     let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
-    for (_, module, lines) in modules {
-        for (line, _) in lines.iter().zip(in_db_impl(lines)).filter(|(line, inside)| *inside && !line.test) {
+    // A `State` elsewhere is another.
+    for (_, module, lines) in modules.iter().filter(|(_, module, _)| of != STATE || is_in(module, "db")) {
+        for (line, _) in lines.iter().zip(in_impl(lines, of)).filter(|(line, inside)| *inside && !line.test) {
             let item = line.code.strip_prefix("    ").filter(|item| !item.starts_with(' '));
             let Some((_, rest)) = item.and_then(|item| item.split_once("fn ")) else { continue };
             found.entry(rest.split(|c| !of_name(c)).next().unwrap_or("")).or_default().push(module);
@@ -257,17 +285,20 @@ fn methods_of_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<&str, Vec<&
     found
 }
 
-/// What code outside tests gets through a `Db` or `DbInner`: the fields and methods it names, with their lines.
-fn through_db(lines: &[Line]) -> Vec<(usize, &str)> {
+/// What code outside tests gets behind a dot, with the lines: the fields and methods of a `Db` or `DbInner` (`true`),
+/// and the methods of anything else. Which of these are of a `State` or `CfState` say their names.
+fn behind_dots(lines: &[Line]) -> Vec<(usize, bool, &str)> {
     let mut out = Vec::new();
     let mut before = "";
-    for ((i, line), inside) in lines.iter().enumerate().zip(in_db_impl(lines)).filter(|((_, line), _)| !line.test) {
+    for ((i, line), inside) in lines.iter().enumerate().zip(in_impl(lines, DB)).filter(|((_, line), _)| !line.test) {
         for (at, _) in line.code.match_indices('.') {
             let (left, right) = (line.code[..at].trim(), &line.code[at + 1..]);
             let left = if left.is_empty() { before } else { left };
             let of = left.rsplit(|c| !of_name(c)).next().unwrap_or("");
-            if matches!(of, "db" | "inner") || (of == "self" && inside) {
-                out.push((i + 1, right.split(|c| !of_name(c)).next().unwrap_or("")));
+            let of_db = matches!(of, "db" | "inner") || (of == "self" && inside);
+            let name = right.split(|c| !of_name(c)).next().unwrap_or("");
+            if of_db || (!name.is_empty() && right[name.len()..].starts_with('(')) {
+                out.push((i + 1, of_db, name));
             }
         }
         if !line.code.trim().is_empty() {
@@ -284,15 +315,16 @@ fn is_in(path: &str, name: &str) -> bool {
 #[test]
 fn rooms_call_what_is_below_them() {
     let modules = modules();
-    let methods = methods_of_db(&modules);
+    let (of_db, of_state) = (methods_of(&modules, DB), methods_of(&modules, STATE));
     let mut unused = CALLS_UP.to_vec();
     let mut broken = Vec::new();
     for (file, module, lines) in modules.iter().filter(|(_, module, _)| module.starts_with("db::")) {
         let own = layer(module).map(|(own, _)| own);
-        // What `db/mod.rs` has is everybody's.
-        let is_above = |place: &str| place != "db" && layer(place).map(|(other, _)| other) > own;
-        for (line, name) in through_db(lines) {
-            let door = DOORS.iter().find(|(door, _)| *door == name).map(|(_, place)| std::slice::from_ref(place));
+        // What `db/mod.rs` and `db/state.rs` have is everybody's.
+        let is_above = |place: &str| !is_in_db_itself(place) && layer(place).map(|(other, _)| other) > own;
+        for (line, is_db, name) in behind_dots(lines) {
+            let (doors, methods) = if is_db { (DOORS, &of_db) } else { (DOORS_OF_STATE, &of_state) };
+            let door = doors.iter().find(|(door, _)| *door == name).map(|(_, place)| std::slice::from_ref(place));
             let places = door.or(methods.get(name).map(Vec::as_slice)).unwrap_or(&[]);
             if places.is_empty() || !places.iter().all(|place| is_above(place)) {
                 continue;
@@ -383,9 +415,15 @@ fn paths_are_found() {
     assert_eq!(behind_db("db::DbInner", &in_db), None);
     assert_eq!(behind_db("version::Version", &in_db), Some("version::Version"));
     let file = "impl Db {\n    pub fn a(&self) {\n        self.inner\n            .b().c(db.d::<E>(), of.self_.g);\n    }\n}\n\
-                impl F {\n    fn h(&self) { self.i() }\n}\n";
+                impl F {\n    fn h(&self) { self.i() }\n}\n\
+                impl State {\n    fn k(&self) { self.jobs().l }\n}\n";
     let lines = lexer::lines(file);
-    assert_eq!(through_db(&lines), [(3, "inner"), (4, "b"), (4, "d")]);
+    let (db, other) = (true, false);
+    assert_eq!(
+        behind_dots(&lines),
+        [(3, db, "inner"), (4, db, "b"), (4, other, "c"), (4, db, "d"), (8, other, "i"), (11, other, "jobs")]
+    );
     let modules = [(String::new(), "db::here".to_owned(), lines)];
-    assert_eq!(methods_of_db(&modules), HashMap::from([("a", vec!["db::here"])]));
+    assert_eq!(methods_of(&modules, DB), HashMap::from([("a", vec!["db::here"])]));
+    assert_eq!(methods_of(&modules, STATE), HashMap::from([("k", vec!["db::here"])]));
 }
