@@ -1,4 +1,8 @@
-//! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
+//! Compaction: choose (strategy), describe (spec), run (job, merge engine), resolve, build, commit. See
+//! `docs/compaction.md`.
+//!
+//! Which file may use which is in `tests/style/layers.rs`. What is declared here is for all of them: what a compaction
+//! is, and what becomes of a job.
 
 pub mod commit;
 pub mod engine;

@@ -1,7 +1,7 @@
 //! Which module of the store may use which: a module uses its own layer and those below, never one above. That holds
-//! for the rooms of `db/` too, but for what `db/mod.rs` and `db/state.rs` declare: the structs that put the rooms
-//! together are all rooms' to use. What a room gets through them of a room above it is in a table. Memtables are the
-//! front's alone.
+//! within `compaction/` and for the rooms of `db/`, too, but for what their `mod.rs` and `db/state.rs` declare: what a
+//! compaction is, and the structs that put the rooms together, are for all that is there. What a room gets through
+//! these of a room above it is in a table. Memtables are the front's alone.
 
 use std::collections::HashMap;
 
@@ -25,6 +25,40 @@ const LAYERS: &[&[&str]] = &[
     &["version"],
     &["front"],
     &["iter::level"],
+    // Compactions. Which is next, from what the tree is; and what needs no more than that.
+    &[
+        "compaction::file_ranges",
+        "compaction::model",
+        "compaction::page_cache",
+        "compaction::pieces",
+        "compaction::strategy",
+        "compaction::subtrees",
+        "compaction::table_format",
+        "compaction::thread_cpu",
+        "compaction::unique_id",
+        "compaction::wire",
+    ],
+    &["compaction::commit"],
+    // A job as data, its host, and the plan that is made of both. There is no order among them: a spec is made for the
+    // objects that a host has, and lays out what a plan says.
+    &[
+        "compaction::events",
+        "compaction::filter",
+        "compaction::host",
+        "compaction::objects",
+        "compaction::plan",
+        "compaction::result",
+        "compaction::spec",
+        "compaction::sst_map",
+        "compaction::tombstones",
+    ],
+    &["compaction::merge"],
+    &["compaction::resolve"],
+    &["compaction::output"],
+    &["compaction::engine"],
+    &["compaction::flush", "compaction::rewrite"],
+    &["compaction::job"],
+    // What others know of it is re-exported from here.
     &["compaction"],
     // The rooms of `db/`; why in this order is in its text.
     &["db::files"],
@@ -44,6 +78,16 @@ const LAYERS: &[&[&str]] = &[
     &["db::files::repair", "db::report::summary"],
     // The front of the crate re-exports what is below it.
     &["db", "backup", "sst_file_writer", "internals", "perf"],
+];
+
+/// Folders in which files stand in several layers, and whose `mod.rs` puts them together. What it re-exports is where
+/// that is declared; what it declares itself is for all that is in the folder.
+const FOLDERS: &[&str] = &["compaction", "db"];
+
+/// What a module may name of what is above it. Nothing that is not used.
+const PATHS_UP: &[(&str, &str)] = &[
+    // A host carries what jobs of a machine share, for the engines that use it.
+    ("compaction::host", "compaction::engine::SharedEngines"),
 ];
 
 /// What of memtables a module may use beside the front, which makes, fills, reads and drops them; all others by an
@@ -187,7 +231,9 @@ fn from_root(path: &str, module: &str) -> Option<String> {
         }
         first => {
             let child = format!("{module}::{first}");
-            return LAYERS.iter().any(|names| names.contains(&&*child)).then_some(child);
+            if !LAYERS.iter().any(|names| names.contains(&&*child)) {
+                return None;
+            }
         }
     }
     at.extend(parts);
@@ -218,6 +264,8 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
             }
             continue;
         }
+        // Who may see something does not use it.
+        let code = code.replace("pub(in crate::", "pub(in ");
         let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for word in code.split(|c| !part(c)).filter(|w| w.contains("::") && !w.starts_with(':')) {
             out.push((i + 1, word.trim_end_matches(':').to_owned()));
@@ -237,17 +285,18 @@ fn modules() -> Vec<(String, String, Vec<Line>)> {
     rust().into_iter().filter_map(module).collect()
 }
 
-/// Where what `db/mod.rs` names has been declared, by its name.
-fn named_in_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<String, String> {
-    let (_, module, lines) = modules.iter().find(|(_, module, _)| module == "db").expect("db/mod.rs is there");
+/// Where what the `mod.rs` of a folder names has been declared, by its name.
+fn named_in(folder: &str, modules: &[(String, String, Vec<Line>)]) -> HashMap<String, String> {
+    let (_, module, lines) = modules.iter().find(|(_, module, _)| module == folder).expect("it has a mod.rs");
     let found = paths(lines).into_iter().filter_map(|(_, path)| from_root(&path, module));
     found.filter_map(|path| Some((path.rsplit("::").next()?.to_owned(), path))).collect()
 }
 
-/// The place that `path`, as a room of `db/` names it, stands for; `None` for what `db/mod.rs` declares itself.
-fn behind_db<'a>(path: &'a str, in_db: &'a HashMap<String, String>) -> Option<&'a str> {
-    match path.strip_prefix("db::").filter(|_| layer(path).is_some_and(|(_, name)| name == "db")) {
-        Some(name) => in_db.get(name.split("::").next()?).map(String::as_str),
+/// The place that `path`, as a file of `folder` names it, stands for; `None` for what its `mod.rs` declares itself.
+fn behind<'a>(path: &'a str, folder: &str, named: &'a HashMap<String, String>) -> Option<&'a str> {
+    let of_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix("::"));
+    match of_folder.filter(|_| layer(path).is_some_and(|(_, name)| name == folder)) {
+        Some(name) => named.get(name.split("::").next()?).map(String::as_str),
         None => Some(path),
     }
 }
@@ -364,20 +413,27 @@ fn memtables_are_the_fronts_alone() {
 fn modules_use_what_is_below_them() {
     let mut broken = Vec::new();
     let modules = modules();
-    let in_db = named_in_db(&modules);
+    let named: Vec<_> = FOLDERS.iter().map(|folder| (*folder, named_in(folder, &modules))).collect();
+    let mut unused = PATHS_UP.to_vec();
     for (file, module, lines) in modules {
-        let Some((own, _)) = layer(&module) else {
+        let Some((own, name)) = layer(&module) else {
             broken.push(format!("{file}: stands in no layer"));
             continue;
         };
+        if FOLDERS.contains(&name) && module != name && !is_in_db_itself(&module) {
+            broken.push(format!("{file}: stands in no layer of {name}"));
+        }
+        let folder = named.iter().find(|(folder, _)| module != *folder && is_in(&module, folder));
         for (line, path) in paths(&lines) {
             // Within a module that stands in a file `super` is the file itself, whose names have no layer.
             let inline = path.starts_with("super") && lines[line - 1].code.starts_with(' ');
             let Some(path) = from_root(&path, &module) else { continue };
-            let Some(path) = (if module.starts_with("db::") { behind_db(&path, &in_db) } else { Some(&*path) }) else {
-                continue;
-            };
+            let declared = folder.map_or(Some(&*path), |(folder, named)| behind(&path, folder, named));
+            let Some(path) = declared else { continue };
             match layer(path) {
+                Some((other, _)) if other > own && PATHS_UP.contains(&(&*module, path)) => {
+                    unused.retain(|up| *up != (&*module, path));
+                }
                 Some((other, name)) if other > own => {
                     broken.push(format!("{file}:{line}: uses {path}; {name} is above it"));
                 }
@@ -389,6 +445,7 @@ fn modules_use_what_is_below_them() {
             }
         }
     }
+    broken.extend(unused.iter().map(|(who, what)| format!("{who} does not use {what}, which PATHS_UP allows it to")));
     report("modules use what is below them", &broken);
 }
 
@@ -401,19 +458,24 @@ fn paths_are_found() {
     assert_eq!(from_root("crate::table::Cache", "db").as_deref(), Some("table::Cache"));
     assert_eq!(from_root("std::fmt", "db"), None);
     assert_eq!(from_root("self::level::X", "iter").as_deref(), Some("iter::level::X"));
-    assert_eq!(from_root("level::X", "iter").as_deref(), Some("iter::level"));
+    assert_eq!(from_root("level::X", "iter").as_deref(), Some("iter::level::X"));
     assert_eq!(from_root("merging::X", "iter"), None, "of the same layer");
     assert_eq!(from_root("super::Db", "helpers").as_deref(), Some("Db"));
-    let file = "pub(in crate::a) use crate::{b::C,\n    d};\nfn f() { level::g(crate::e::h) }\n";
+    let file = "pub(in crate::a) use crate::{b::C,\n    d};\npub(in crate::a) fn f() { level::g(crate::e::h) }\n";
     let found: Vec<_> = paths(&lexer::lines(file)).into_iter().map(|(line, path)| format!("{line} {path}")).collect();
     assert_eq!(found, ["1 crate::b::C", "1 crate::d", "3 level::g", "3 crate::e::h"]);
     assert_eq!(layer("iter::level::LevelIterator").map(|(_, name)| name), Some("iter::level"));
     assert_eq!(layer("iterators"), None);
-    let in_db = named_in_db(&modules());
-    assert_eq!(behind_db("db::Snapshot", &in_db), Some("db::read::snapshot::Snapshot"));
-    assert_eq!(behind_db("db::read::snapshot::Snapshot", &in_db), Some("db::read::snapshot::Snapshot"));
-    assert_eq!(behind_db("db::DbInner", &in_db), None);
-    assert_eq!(behind_db("version::Version", &in_db), Some("version::Version"));
+    let modules = modules();
+    let in_db = named_in("db", &modules);
+    assert_eq!(behind("db::Snapshot", "db", &in_db), Some("db::read::snapshot::Snapshot"));
+    assert_eq!(behind("db::read::snapshot::Snapshot", "db", &in_db), Some("db::read::snapshot::Snapshot"));
+    assert_eq!(behind("db::DbInner", "db", &in_db), None);
+    assert_eq!(behind("version::Version", "db", &in_db), Some("version::Version"));
+    let in_compaction = named_in("compaction", &modules);
+    assert_eq!(behind("compaction::JobHost", "compaction", &in_compaction), Some("compaction::host::JobHost"));
+    assert_eq!(behind("compaction::job::run", "compaction", &in_compaction), Some("compaction::job::run"));
+    assert_eq!(behind("compaction::Compaction", "compaction", &in_compaction), None);
     let file = "impl Db {\n    pub fn a(&self) {\n        self.inner\n            .b().c(db.d::<E>(), of.self_.g);\n    }\n}\n\
                 impl F {\n    fn h(&self) { self.i() }\n}\n\
                 impl State {\n    fn k(&self) { self.jobs().l }\n}\n";
