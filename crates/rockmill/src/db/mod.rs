@@ -136,7 +136,7 @@ pub(crate) struct DbInner {
     /// Who recovers from a background error.
     recovery: Recovery,
     /// Makes writes durable and findable until tables hold them.
-    pub front: Front,
+    front: Front,
     /// Who leads the next write group, and what of the last ones can be seen.
     writers: Writers,
     /// Which tables are open, and which snapshots there are.
