@@ -173,7 +173,7 @@ impl Making<'_> {
         });
         if self.engine.options.backup_log_files {
             for &(number, size) in &now.wals {
-                items.push(Item::File { path: db.front.log_path(number), size });
+                items.push(Item::File { path: db.log_path(number), size });
             }
         }
         if let Some(options) = newest_options(db)? {

@@ -12,16 +12,20 @@
 //! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
 //! A flush (`flush.rs`) is one part, whose input the host has in memory.
 
+use rockmill_format::edit::FileEntry;
+
 use super::engine::{self, Destination, PartEnd, PartJob, PartOutput, in_order};
 use super::merge::KeyPrefixes;
 use super::output::{Created, OutputFiles};
 use super::plan::{JobPlan, Part};
-use super::spec::JobSpec;
+use super::spec::{JobFamily, JobSpec};
 use super::sst_map::SstMap;
+use super::thread_cpu::ThreadCpu;
 use super::tombstones::Tombstones;
-use super::{JobHost, JobOutput, flush, user_key_range};
+use super::{JobHost, JobOutput, LocalHost, flush, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::SealedRuns;
 use crate::helpers::Working;
 use crate::panics::guarded;
 use crate::statistics::{Histogram, MaybeStatistics};
@@ -45,6 +49,27 @@ pub(crate) fn run(spec: &JobSpec, host: &dyn JobHost) -> Result<JobOutput> {
     output.stats.output_bytes = output.files.iter().map(|f| f.size).sum();
     output.stats.wall_micros = clock.monotonic_nanos().saturating_sub(started) / 1000;
     Ok(output)
+}
+
+/// Describes and runs a flush: writes `sealed` as one L0 table, durable with its name; without one when nothing
+/// survives. The epoch number is the caller's to set.
+pub(crate) fn build_l0(
+    sealed: &SealedRuns,
+    family: &JobFamily,
+    host: &mut LocalHost,
+    reason: TableFileCreationReason,
+) -> Result<JobOutput> {
+    host.sealed = Some(sealed.clone());
+    let done = run(&JobSpec::of_flush(sealed, family, reason, host.events.job, &host.means)?, host);
+    host.sealed = None; // a host may do several flushes
+    done
+}
+
+impl JobOutput {
+    /// The table of a flush.
+    pub(crate) fn into_table(self) -> Option<FileEntry> {
+        self.files.into_iter().next()
+    }
 }
 
 fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
@@ -77,20 +102,6 @@ fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     stats.input_bytes = spec.input_bytes().saturating_sub(stats.bytes_covered);
     parts.into_iter().for_each(|part| output.add(part));
     Ok(output)
-}
-
-impl JobOutput {
-    /// Adds what the next part made.
-    pub(super) fn add(&mut self, part: PartOutput) {
-        let stats = &mut self.stats;
-        stats.input_records += part.stats.input_records;
-        stats.output_records += part.stats.output_records;
-        stats.dropped.add(part.stats);
-        stats.cpu_micros += part.cpu_micros;
-        stats.subcompactions += 1;
-        self.files.extend(part.tables.0);
-        self.properties.extend(part.tables.1);
-    }
 }
 
 /// Does all parts, so many at a time.
@@ -199,28 +210,6 @@ fn check_record_count(plan: &JobPlan, parts: &[PartOutput], host: &dyn JobHost) 
         )));
     }
     Ok(())
-}
-
-/// CPU time of the current thread, from the kernel's scheduler statistics.
-pub(super) struct ThreadCpu(Option<u64>);
-
-impl ThreadCpu {
-    pub fn now() -> Self {
-        Self(thread_cpu_nanos())
-    }
-
-    /// Microseconds since; 0 where the kernel does not say.
-    pub fn elapsed_micros(&self) -> u64 {
-        match (self.0, thread_cpu_nanos()) {
-            (Some(before), Some(now)) => now.saturating_sub(before) / 1000,
-            _ => 0,
-        }
-    }
-}
-
-fn thread_cpu_nanos() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,11 +1,15 @@
-//! Compaction: choose (strategy), plan, run (merge engine), resolve, build, commit. See `docs/compaction.md`.
+//! Compaction: choose (strategy), describe (spec), run (job, merge engine), resolve, build, commit. See
+//! `docs/compaction.md`.
+//!
+//! Which file may use which is in `tests/style/layers.rs`. What is declared here is for all of them: what a compaction
+//! is, and what becomes of a job.
 
 pub mod commit;
 pub mod engine;
 pub mod events;
 pub mod file_ranges;
 mod filter;
-pub mod flush;
+mod flush;
 pub mod host;
 pub mod job;
 pub mod merge;
@@ -26,6 +30,7 @@ pub mod sst_map;
 pub mod strategy;
 mod subtrees;
 pub mod table_format;
+mod thread_cpu;
 pub(crate) mod tombstones;
 mod unique_id;
 #[cfg(feature = "internals")]

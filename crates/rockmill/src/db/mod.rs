@@ -16,12 +16,15 @@
 //! opening begins all of it.
 //!
 //! Some files stand elsewhere than their rooms. Below all are numbers of files and their deletion. Between writers and
-//! jobs is what users change and ask while the database is open: column families, options, properties and their texts.
-//! Above the opening are `files/repair/` and `report/summary.rs`: they are for databases that are not open, and look
-//! into them as an opening does.
+//! jobs is what users change and ask while the database is open: column families, options, sizes and files. Above jobs
+//! is what is asked of them, too: properties, texts and memory, and which compactions there would be
+//! (`report/explain.rs`). Above the opening are `files/repair/` and `report/summary.rs`: they are for databases that
+//! are not open, and look into them as an opening does.
 //!
-//! The few calls that go up through [`DbInner`] are listed in the test: a version that the catalogue installs changes
-//! what writers may do (`update_pressure`), and a writer's log that fails stops the jobs (`set_background_error`).
+//! The few calls that go up through [`DbInner`], and through `State` and `CfState`, are listed in the test with their
+//! reasons: a version that the catalogue installs changes which jobs are due (`rescore`) and what writers may do
+//! (`update_pressure`); a writer's log that fails stops the jobs (`set_background_error`), and a job that fails stops
+//! writers (`errors`).
 //!
 //! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Files`, `Writers`,
 //! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner` puts
@@ -133,7 +136,7 @@ pub(crate) struct DbInner {
     /// Who recovers from a background error.
     recovery: Recovery,
     /// Makes writes durable and findable until tables hold them.
-    pub front: Front,
+    front: Front,
     /// Who leads the next write group, and what of the last ones can be seen.
     writers: Writers,
     /// Which tables are open, and which snapshots there are.

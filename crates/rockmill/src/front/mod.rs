@@ -1,9 +1,9 @@
 //! The front: what takes writes, before tables do.
 //!
 //! It takes a group of writes, makes it durable and findable, answers reads of what is in no table yet, and hands that
-//! over, sorted, to a flush. The rest of the store calls the methods below and knows no more: what is durable where, in
-//! which files and in which memory is the front's own business. There is one implementation, a write-ahead log and
-//! memtables (`wal_memtable/`).
+//! over, sorted, to a flush. Whoever writes, reads or flushes calls the methods below and knows no more: what is
+//! durable where, and what is in which memory, is the front's own business. There is one implementation, a write-ahead
+//! log and memtables (`wal_memtable/`).
 //!
 //! # What a front promises
 //!
@@ -27,7 +27,7 @@
 //! | [`Logs`] | the store: which logs there are, which may go | `state` |
 //! | [`FamilyFront`] | a column family: what is in no table, and its flush | `state` |
 //! | [`FrontView`] | a column family, as readers and writers hold it | nothing: all that changes are insertions |
-//! | [`SealedRuns`] | a column family: what a flush writes | nothing: it does not change |
+//! | [`SealedRuns`] | a column family: what a flush writes, and reads it with | nothing: it does not change |
 //!
 //! # What it does
 //!
@@ -45,16 +45,25 @@
 //! 5. **Keep and delete logs.** [`Logs`] says which may go, [`Front::retire_logs`] lets them go.
 //! 6. **Account for memory.** [`FrontMemory`]; [`BufferStats`] of a family.
 //!
-//! Repair, checkpoints and `Db::get_updates_since` read a WAL themselves. Each needs something else of it: what is left
-//! between damaged records, the first bytes of files, whole batches in users' hands. What they share is the log's
-//! format, which `rockmill-format` has, so an interface here would be theirs under another name. A front without a WAL
-//! needs its own three, or refuses.
+//! # Who knows that logs are files
+//!
+//! - An opening: whose the directory of the logs is (`db/open/wal_owner.rs`), which logs are there to be recovered, and
+//!   that a new database has none (`db/open/start.rs`); the info log names them (`db/open/log.rs`).
+//! - Repair, checkpoints, backups and `Db::get_updates_since` read or copy logs themselves. Each needs something else:
+//!   what is left between damaged records, the first bytes of files, whole batches in users' hands.
+//!
+//! What they share is the names of logs and their format, which `rockmill-format` has, and where they are, which is in
+//! `wal_files.rs`. An interface here would be theirs under another name. A front without a WAL needs its own of these,
+//! or refuses.
+//!
+//! # Other fronts
 //!
 //! With `fast_capacity` values stay in the log, and memtables hold where they are ([`LoggedBatch`]): the same front
 //! with other memtables. What is full is then bounded by the logs (`LogsNow`), and by the memory of all memtables.
 //!
-//! A second front is a folder beside `wal_memtable/` with the same five types. Which one a database has is known when
-//! it is opened, so the names below then become enums, matched once for a group, a lookup, a seek or a flush.
+//! A second front is a folder beside `wal_memtable/` with the same five types, and what their methods take and give.
+//! Which one a database has is known when it is opened, so the five then become enums, matched once for a group, a
+//! lookup, a seek or a flush. The other names below are values and traits, and those of `wal_files.rs` are about files.
 
 mod wal_memtable;
 
@@ -68,13 +77,14 @@ pub(crate) use wal_memtable::index_merge::{IndexMerge, MergeMeans};
 pub(crate) use wal_memtable::logs::Logs;
 pub(crate) use wal_memtable::memory::FrontMemory;
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
+pub(crate) use wal_memtable::sealed_reads::ReadMeans;
 pub(crate) use wal_memtable::view::{FrontView, SealedRuns};
 pub(crate) use wal_memtable::wal::{Follows, Precedes};
 pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, has_updates, misses_logs, wal_dir_of, wal_numbers};
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 
 use crate::error::Error;
-pub(crate) use crate::memtable::log_read_ahead::{LogReadCounts, LogReads, READS_IN_FLIGHT, Throttle};
+pub(crate) use crate::memtable::log_read_ahead::LogReadCounts;
 pub(crate) use crate::memtable::log_values::LoggedBatch;
 
 /// Entries in memory that are in no table, in numbers.

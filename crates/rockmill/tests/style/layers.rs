@@ -1,7 +1,7 @@
 //! Which module of the store may use which: a module uses its own layer and those below, never one above. That holds
-//! for the rooms of `db/` too, but for what `db/mod.rs` and `db/state.rs` declare: the structs that put the rooms
-//! together are all rooms' to use. What a room gets through them of a room above it is in a table. Memtables are the
-//! front's alone.
+//! within `compaction/` and for the rooms of `db/`, too, but for what their `mod.rs` and `db/state.rs` declare: what a
+//! compaction is, and the structs that put the rooms together, are for all that is there. What a room gets through
+//! these of a room above it is in a table. Memtables are the front's alone.
 
 use std::collections::HashMap;
 
@@ -25,6 +25,40 @@ const LAYERS: &[&[&str]] = &[
     &["version"],
     &["front"],
     &["iter::level"],
+    // Compactions. Which is next, from what the tree is; and what needs no more than that.
+    &[
+        "compaction::file_ranges",
+        "compaction::model",
+        "compaction::page_cache",
+        "compaction::pieces",
+        "compaction::strategy",
+        "compaction::subtrees",
+        "compaction::table_format",
+        "compaction::thread_cpu",
+        "compaction::unique_id",
+        "compaction::wire",
+    ],
+    &["compaction::commit"],
+    // A job as data, its host, and the plan that is made of both. There is no order among them: a spec is made for the
+    // objects that a host has, and lays out what a plan says.
+    &[
+        "compaction::events",
+        "compaction::filter",
+        "compaction::host",
+        "compaction::objects",
+        "compaction::plan",
+        "compaction::result",
+        "compaction::spec",
+        "compaction::sst_map",
+        "compaction::tombstones",
+    ],
+    &["compaction::merge"],
+    &["compaction::resolve"],
+    &["compaction::output"],
+    &["compaction::engine"],
+    &["compaction::flush", "compaction::rewrite"],
+    &["compaction::job"],
+    // What others know of it is re-exported from here.
     &["compaction"],
     // The rooms of `db/`; why in this order is in its text.
     &["db::files"],
@@ -33,24 +67,27 @@ const LAYERS: &[&[&str]] = &[
     &["db::read"],
     &["db::write"],
     // What users change and ask in an open database.
-    &[
-        "db::catalog::families",
-        "db::catalog::set_options",
-        "db::report::approximate_sizes",
-        "db::report::live_files",
-        "db::report::memory_usage",
-        "db::report::properties",
-        "db::report::stats_text",
-    ],
+    &["db::catalog::families", "db::catalog::set_options", "db::report::approximate_sizes", "db::report::live_files"],
     &["db::jobs"],
     // Whole files that come and go.
     &["db::files::checkpoint", "db::files::delete_files", "db::files::export", "db::files::ingest"],
-    &["db::report::explain"],
+    // What users ask of jobs, too.
+    &["db::report::explain", "db::report::memory_usage", "db::report::properties", "db::report::stats_text"],
     &["db::open"],
     // What is done with databases that are not open.
     &["db::files::repair", "db::report::summary"],
     // The front of the crate re-exports what is below it.
     &["db", "backup", "sst_file_writer", "internals", "perf"],
+];
+
+/// Folders in which files stand in several layers, and whose `mod.rs` puts them together. What it re-exports is where
+/// that is declared; what it declares itself is for all that is in the folder.
+const FOLDERS: &[&str] = &["compaction", "db"];
+
+/// What a module may name of what is above it. Nothing that is not used.
+const PATHS_UP: &[(&str, &str)] = &[
+    // A host carries what jobs of a machine share, for the engines that use it.
+    ("compaction::host", "compaction::engine::SharedEngines"),
 ];
 
 /// What of memtables a module may use beside the front, which makes, fills, reads and drops them; all others by an
@@ -83,8 +120,26 @@ const DOORS: &[(&str, &str)] = &[
     ("writers", "db::write"),
 ];
 
-/// What a module gets through `Db` and `DbInner` of a room above it: doors and methods. Nothing else, and nothing that
-/// is not used.
+/// The methods of `State` and `CfState` that give what a room has under the database's lock, and whose it is. What else
+/// `db/state.rs` declares is for everybody.
+const DOORS_OF_STATE: &[(&str, &str)] = &[
+    ("errors", "db::jobs"),
+    ("errors_mut", "db::jobs"),
+    ("job_stats", "db::report"),
+    ("job_stats_mut", "db::report"),
+    ("jobs", "db::jobs"),
+    ("jobs_and_family", "db::jobs"),
+    ("jobs_and_version", "db::jobs"),
+    ("jobs_mut", "db::jobs"),
+];
+
+/// The types that put the rooms together, and those that put together what the lock guards. What a room adds to them
+/// with an `impl` of its own is that room's.
+const DB: &[&str] = &["Db", "DbInner"];
+const STATE: &[&str] = &["State", "CfState"];
+
+/// What a module gets of a room above it through `Db` and `DbInner`, `State` and `CfState`: doors and methods. Nothing
+/// else, and nothing that is not used.
 const CALLS_UP: &[(&str, &str)] = &[
     // Who deletes files says so.
     ("db::files::deletion", "table_deleted"),
@@ -97,10 +152,23 @@ const CALLS_UP: &[(&str, &str)] = &[
     // Which merge operator tables were written with, they say themselves.
     ("db::catalog::merge_names", "readers"),
     ("db::catalog::options_file", "readers"),
+    // The MANIFEST has where the next compactions of levels begin, and snapshots have for which oldest one of them
+    // another table at the bottom is due.
+    ("db::catalog::install", "jobs"),
+    // With another version, and with other options, other jobs are due.
+    ("db::catalog::install", "rescore"),
+    ("db::catalog::set_options", "rescore"),
+    // When the oldest snapshot goes, tables at the bottom may be due.
+    ("db::read::snapshot", "raise_oldest_snapshot"),
     // Listeners are told of the oldest snapshot.
     ("db::report::events", "readers"),
-    // A log that fails stops jobs.
+    // A log that fails stops jobs, and jobs that fail stop writers.
+    ("db::write", "errors"),
     ("db::write", "set_background_error"),
+    // How fast writers may go depends on how much compactions have to do.
+    ("db::write::pressure", "jobs"),
+    // What is done now and then is a job; one of these is to put what users may ask into the info log.
+    ("db::jobs::timer", "stats_text"),
     // Options say how many threads there are, and an opening how values are to be read.
     ("db::catalog::families", "create_cf_with_ttl"),
     ("db::catalog::set_options", "start_missing_threads"),
@@ -163,7 +231,9 @@ fn from_root(path: &str, module: &str) -> Option<String> {
         }
         first => {
             let child = format!("{module}::{first}");
-            return LAYERS.iter().any(|names| names.contains(&&*child)).then_some(child);
+            if !LAYERS.iter().any(|names| names.contains(&&*child)) {
+                return None;
+            }
         }
     }
     at.extend(parts);
@@ -194,6 +264,8 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
             }
             continue;
         }
+        // Who may see something does not use it.
+        let code = code.replace("pub(in crate::", "pub(in ");
         let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for word in code.split(|c| !part(c)).filter(|w| w.contains("::") && !w.starts_with(':')) {
             out.push((i + 1, word.trim_end_matches(':').to_owned()));
@@ -213,17 +285,18 @@ fn modules() -> Vec<(String, String, Vec<Line>)> {
     rust().into_iter().filter_map(module).collect()
 }
 
-/// Where what `db/mod.rs` names has been declared, by its name.
-fn named_in_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<String, String> {
-    let (_, module, lines) = modules.iter().find(|(_, module, _)| module == "db").expect("db/mod.rs is there");
+/// Where what the `mod.rs` of a folder names has been declared, by its name.
+fn named_in(folder: &str, modules: &[(String, String, Vec<Line>)]) -> HashMap<String, String> {
+    let (_, module, lines) = modules.iter().find(|(_, module, _)| module == folder).expect("it has a mod.rs");
     let found = paths(lines).into_iter().filter_map(|(_, path)| from_root(&path, module));
     found.filter_map(|path| Some((path.rsplit("::").next()?.to_owned(), path))).collect()
 }
 
-/// The place that `path`, as a room of `db/` names it, stands for; `None` for what `db/mod.rs` declares itself.
-fn behind_db<'a>(path: &'a str, in_db: &'a HashMap<String, String>) -> Option<&'a str> {
-    match path.strip_prefix("db::").filter(|_| layer(path).is_some_and(|(_, name)| name == "db")) {
-        Some(name) => in_db.get(name.split("::").next()?).map(String::as_str),
+/// The place that `path`, as a file of `folder` names it, stands for; `None` for what its `mod.rs` declares itself.
+fn behind<'a>(path: &'a str, folder: &str, named: &'a HashMap<String, String>) -> Option<&'a str> {
+    let of_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix("::"));
+    match of_folder.filter(|_| layer(path).is_some_and(|(_, name)| name == folder)) {
+        Some(name) => named.get(name.split("::").next()?).map(String::as_str),
         None => Some(path),
     }
 }
@@ -233,22 +306,26 @@ fn of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// True in the `impl` blocks of `Db` and `DbInner`, for each line.
-fn in_db_impl(lines: &[Line]) -> impl Iterator<Item = bool> {
-    lines.iter().scan(false, |inside, line| {
-        *inside = match line.code.as_str() {
-            "impl Db {" | "impl DbInner {" => true,
-            code => *inside && !code.starts_with('}'),
-        };
+/// For each line, whether it is in an `impl` block of one of these types.
+fn in_impl<'a>(lines: &'a [Line], of: &'a [&'a str]) -> impl Iterator<Item = bool> + 'a {
+    lines.iter().scan(false, move |inside, line| {
+        let begins = line.code.strip_prefix("impl ").and_then(|code| code.strip_suffix(" {"));
+        *inside = begins.map_or(*inside && !line.code.starts_with('}'), |name| of.contains(&name));
         Some(*inside)
     })
 }
 
-/// The methods of `Db` and `DbInner` with the modules that declare them.
-fn methods_of_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<&str, Vec<&str>> {
+/// True for the modules that put the rooms together.
+fn is_in_db_itself(module: &str) -> bool {
+    matches!(module, "db" | "db::state")
+}
+
+/// The methods of these types with the modules that declare them.
+fn methods_of<'a>(modules: &'a [(String, String, Vec<Line>)], of: &[&str]) -> HashMap<&'a str, Vec<&'a str>> {
     let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
-    for (_, module, lines) in modules {
-        for (line, _) in lines.iter().zip(in_db_impl(lines)).filter(|(line, inside)| *inside && !line.test) {
+    // A `State` elsewhere is another.
+    for (_, module, lines) in modules.iter().filter(|(_, module, _)| of != STATE || is_in(module, "db")) {
+        for (line, _) in lines.iter().zip(in_impl(lines, of)).filter(|(line, inside)| *inside && !line.test) {
             let item = line.code.strip_prefix("    ").filter(|item| !item.starts_with(' '));
             let Some((_, rest)) = item.and_then(|item| item.split_once("fn ")) else { continue };
             found.entry(rest.split(|c| !of_name(c)).next().unwrap_or("")).or_default().push(module);
@@ -257,17 +334,20 @@ fn methods_of_db(modules: &[(String, String, Vec<Line>)]) -> HashMap<&str, Vec<&
     found
 }
 
-/// What code outside tests gets through a `Db` or `DbInner`: the fields and methods it names, with their lines.
-fn through_db(lines: &[Line]) -> Vec<(usize, &str)> {
+/// What code outside tests gets behind a dot, with the lines: the fields and methods of a `Db` or `DbInner` (`true`),
+/// and the methods of anything else. Which of these are of a `State` or `CfState` say their names.
+fn behind_dots(lines: &[Line]) -> Vec<(usize, bool, &str)> {
     let mut out = Vec::new();
     let mut before = "";
-    for ((i, line), inside) in lines.iter().enumerate().zip(in_db_impl(lines)).filter(|((_, line), _)| !line.test) {
+    for ((i, line), inside) in lines.iter().enumerate().zip(in_impl(lines, DB)).filter(|((_, line), _)| !line.test) {
         for (at, _) in line.code.match_indices('.') {
             let (left, right) = (line.code[..at].trim(), &line.code[at + 1..]);
             let left = if left.is_empty() { before } else { left };
             let of = left.rsplit(|c| !of_name(c)).next().unwrap_or("");
-            if matches!(of, "db" | "inner") || (of == "self" && inside) {
-                out.push((i + 1, right.split(|c| !of_name(c)).next().unwrap_or("")));
+            let of_db = matches!(of, "db" | "inner") || (of == "self" && inside);
+            let name = right.split(|c| !of_name(c)).next().unwrap_or("");
+            if of_db || (!name.is_empty() && right[name.len()..].starts_with('(')) {
+                out.push((i + 1, of_db, name));
             }
         }
         if !line.code.trim().is_empty() {
@@ -284,15 +364,16 @@ fn is_in(path: &str, name: &str) -> bool {
 #[test]
 fn rooms_call_what_is_below_them() {
     let modules = modules();
-    let methods = methods_of_db(&modules);
+    let (of_db, of_state) = (methods_of(&modules, DB), methods_of(&modules, STATE));
     let mut unused = CALLS_UP.to_vec();
     let mut broken = Vec::new();
     for (file, module, lines) in modules.iter().filter(|(_, module, _)| module.starts_with("db::")) {
         let own = layer(module).map(|(own, _)| own);
-        // What `db/mod.rs` has is everybody's.
-        let is_above = |place: &str| place != "db" && layer(place).map(|(other, _)| other) > own;
-        for (line, name) in through_db(lines) {
-            let door = DOORS.iter().find(|(door, _)| *door == name).map(|(_, place)| std::slice::from_ref(place));
+        // What `db/mod.rs` and `db/state.rs` have is everybody's.
+        let is_above = |place: &str| !is_in_db_itself(place) && layer(place).map(|(other, _)| other) > own;
+        for (line, is_db, name) in behind_dots(lines) {
+            let (doors, methods) = if is_db { (DOORS, &of_db) } else { (DOORS_OF_STATE, &of_state) };
+            let door = doors.iter().find(|(door, _)| *door == name).map(|(_, place)| std::slice::from_ref(place));
             let places = door.or(methods.get(name).map(Vec::as_slice)).unwrap_or(&[]);
             if places.is_empty() || !places.iter().all(|place| is_above(place)) {
                 continue;
@@ -332,20 +413,27 @@ fn memtables_are_the_fronts_alone() {
 fn modules_use_what_is_below_them() {
     let mut broken = Vec::new();
     let modules = modules();
-    let in_db = named_in_db(&modules);
+    let named: Vec<_> = FOLDERS.iter().map(|folder| (*folder, named_in(folder, &modules))).collect();
+    let mut unused = PATHS_UP.to_vec();
     for (file, module, lines) in modules {
-        let Some((own, _)) = layer(&module) else {
+        let Some((own, name)) = layer(&module) else {
             broken.push(format!("{file}: stands in no layer"));
             continue;
         };
+        if FOLDERS.contains(&name) && module != name && !is_in_db_itself(&module) {
+            broken.push(format!("{file}: stands in no layer of {name}"));
+        }
+        let folder = named.iter().find(|(folder, _)| module != *folder && is_in(&module, folder));
         for (line, path) in paths(&lines) {
             // Within a module that stands in a file `super` is the file itself, whose names have no layer.
             let inline = path.starts_with("super") && lines[line - 1].code.starts_with(' ');
             let Some(path) = from_root(&path, &module) else { continue };
-            let Some(path) = (if module.starts_with("db::") { behind_db(&path, &in_db) } else { Some(&*path) }) else {
-                continue;
-            };
+            let declared = folder.map_or(Some(&*path), |(folder, named)| behind(&path, folder, named));
+            let Some(path) = declared else { continue };
             match layer(path) {
+                Some((other, _)) if other > own && PATHS_UP.contains(&(&*module, path)) => {
+                    unused.retain(|up| *up != (&*module, path));
+                }
                 Some((other, name)) if other > own => {
                     broken.push(format!("{file}:{line}: uses {path}; {name} is above it"));
                 }
@@ -357,6 +445,7 @@ fn modules_use_what_is_below_them() {
             }
         }
     }
+    broken.extend(unused.iter().map(|(who, what)| format!("{who} does not use {what}, which PATHS_UP allows it to")));
     report("modules use what is below them", &broken);
 }
 
@@ -369,23 +458,34 @@ fn paths_are_found() {
     assert_eq!(from_root("crate::table::Cache", "db").as_deref(), Some("table::Cache"));
     assert_eq!(from_root("std::fmt", "db"), None);
     assert_eq!(from_root("self::level::X", "iter").as_deref(), Some("iter::level::X"));
-    assert_eq!(from_root("level::X", "iter").as_deref(), Some("iter::level"));
+    assert_eq!(from_root("level::X", "iter").as_deref(), Some("iter::level::X"));
     assert_eq!(from_root("merging::X", "iter"), None, "of the same layer");
     assert_eq!(from_root("super::Db", "helpers").as_deref(), Some("Db"));
-    let file = "pub(in crate::a) use crate::{b::C,\n    d};\nfn f() { level::g(crate::e::h) }\n";
+    let file = "pub(in crate::a) use crate::{b::C,\n    d};\npub(in crate::a) fn f() { level::g(crate::e::h) }\n";
     let found: Vec<_> = paths(&lexer::lines(file)).into_iter().map(|(line, path)| format!("{line} {path}")).collect();
     assert_eq!(found, ["1 crate::b::C", "1 crate::d", "3 level::g", "3 crate::e::h"]);
     assert_eq!(layer("iter::level::LevelIterator").map(|(_, name)| name), Some("iter::level"));
     assert_eq!(layer("iterators"), None);
-    let in_db = named_in_db(&modules());
-    assert_eq!(behind_db("db::Snapshot", &in_db), Some("db::read::snapshot::Snapshot"));
-    assert_eq!(behind_db("db::read::snapshot::Snapshot", &in_db), Some("db::read::snapshot::Snapshot"));
-    assert_eq!(behind_db("db::DbInner", &in_db), None);
-    assert_eq!(behind_db("version::Version", &in_db), Some("version::Version"));
+    let modules = modules();
+    let in_db = named_in("db", &modules);
+    assert_eq!(behind("db::Snapshot", "db", &in_db), Some("db::read::snapshot::Snapshot"));
+    assert_eq!(behind("db::read::snapshot::Snapshot", "db", &in_db), Some("db::read::snapshot::Snapshot"));
+    assert_eq!(behind("db::DbInner", "db", &in_db), None);
+    assert_eq!(behind("version::Version", "db", &in_db), Some("version::Version"));
+    let in_compaction = named_in("compaction", &modules);
+    assert_eq!(behind("compaction::JobHost", "compaction", &in_compaction), Some("compaction::host::JobHost"));
+    assert_eq!(behind("compaction::job::run", "compaction", &in_compaction), Some("compaction::job::run"));
+    assert_eq!(behind("compaction::Compaction", "compaction", &in_compaction), None);
     let file = "impl Db {\n    pub fn a(&self) {\n        self.inner\n            .b().c(db.d::<E>(), of.self_.g);\n    }\n}\n\
-                impl F {\n    fn h(&self) { self.i() }\n}\n";
+                impl F {\n    fn h(&self) { self.i() }\n}\n\
+                impl State {\n    fn k(&self) { self.jobs().l }\n}\n";
     let lines = lexer::lines(file);
-    assert_eq!(through_db(&lines), [(3, "inner"), (4, "b"), (4, "d")]);
+    let (db, other) = (true, false);
+    assert_eq!(
+        behind_dots(&lines),
+        [(3, db, "inner"), (4, db, "b"), (4, other, "c"), (4, db, "d"), (8, other, "i"), (11, other, "jobs")]
+    );
     let modules = [(String::new(), "db::here".to_owned(), lines)];
-    assert_eq!(methods_of_db(&modules), HashMap::from([("a", vec!["db::here"])]));
+    assert_eq!(methods_of(&modules, DB), HashMap::from([("a", vec!["db::here"])]));
+    assert_eq!(methods_of(&modules, STATE), HashMap::from([("k", vec!["db::here"])]));
 }

@@ -31,7 +31,7 @@ use super::resolve::pass::may_pass;
 use super::resolve::{ResolveStats, Resolver};
 use super::sst_map::SstMap;
 use super::tombstones::Tombstones;
-use super::{JobHost, MergeEngine, Stop};
+use super::{JobHost, JobOutput, MergeEngine, Stop};
 use crate::error::Result;
 use crate::helpers::{Help, Helpers};
 use crate::info_log::InfoLog;
@@ -153,6 +153,20 @@ pub(super) struct PartOutput {
     pub stats: ResolveStats,
     /// Of helpers; the caller adds its own.
     pub cpu_micros: u64,
+}
+
+impl JobOutput {
+    /// Adds what the next part made.
+    pub(super) fn add(&mut self, part: PartOutput) {
+        let stats = &mut self.stats;
+        stats.input_records += part.stats.input_records;
+        stats.output_records += part.stats.output_records;
+        stats.dropped.add(part.stats);
+        stats.cpu_micros += part.cpu_micros;
+        stats.subcompactions += 1;
+        self.files.extend(part.tables.0);
+        self.properties.extend(part.tables.1);
+    }
 }
 
 impl Destination<'_> {

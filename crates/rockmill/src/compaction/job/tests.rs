@@ -19,7 +19,7 @@ use crate::compaction::spec::{JobFamily, SpecFile};
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, RunningCompactions};
-use crate::compaction::{Compaction, JobEvents, JobMeans, LocalHost, MergeEngine, SharedEngines, flush, sst_map};
+use crate::compaction::{Compaction, JobEvents, JobMeans, LocalHost, MergeEngine, SharedEngines, sst_map};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::front::SealedRuns;
 use crate::memtable::MemTable;
@@ -630,8 +630,7 @@ fn nothing_left_is_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
     let family = Tree::new(host.clone(), small_options()).family();
-    let mut flush =
-        |m: &Model| flush::build_l0(&sealed(m), &family, &mut host, TableFileCreationReason::Flush).unwrap();
+    let mut flush = |m: &Model| build_l0(&sealed(m), &family, &mut host, TableFileCreationReason::Flush).unwrap();
     assert_eq!(flush(&Model::default()).into_table(), None);
     let pair = Model {
         entries: vec![

@@ -173,6 +173,13 @@ pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
     Ok(Moment { edits, versions: state.families().map(|c| Arc::clone(c.version())).collect(), wals })
 }
 
+impl DbInner {
+    /// Where a WAL is that a [`Moment`] has.
+    pub(crate) fn log_path(&self, number: u64) -> PathBuf {
+        self.front.log_path(number)
+    }
+}
+
 /// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
 fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
@@ -183,7 +190,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     link_tables(db, now.versions.iter().flat_map(|v| v.levels.iter().flatten()), dir)?;
     for &(number, size) in &now.wals {
         let name = filename::wal(number);
-        let wal = db.front.log_path(number);
+        let wal = db.log_path(number);
         copy_checked(db, &wal, &dir.join(&name), size, Some(&wal))?;
     }
     if let Some(options) = newest_options(db)? {

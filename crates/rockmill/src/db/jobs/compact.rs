@@ -1,4 +1,4 @@
-//! Compactions: which job is next, and its work. `ordered_commit.rs` says when what it wrote becomes live.
+//! Compactions: which job is next, its run, and its work. `ordered_commit.rs` says when what it wrote becomes live.
 
 use std::sync::Arc;
 
@@ -8,16 +8,18 @@ use crate::compaction::commit::{CommitQueue, MergeTicket, Ticket};
 use crate::compaction::spec::JobSpec;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::intra::{self, IntraDf, PendingRun};
-use crate::compaction::{Compaction, JobOutput, job, strategy};
+use crate::compaction::{Compaction, JobOutput, JobStats, job, strategy};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::jobs::Weighed;
+use crate::db::jobs::ordered_commit::{Done, Outcome, not_wanted};
 use crate::db::{CfState, DbInner, State};
 use crate::error::Result;
 use crate::event_listener::CompactionReason;
 use crate::pacing::decide::is_flush_bound;
 use crate::pacing::flush_bound::FlushWaits;
 use crate::pacing::write_control::write_control;
+use crate::panics::guarded;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{FileMeta, Version};
 
@@ -149,6 +151,63 @@ fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
 }
 
 impl DbInner {
+    /// Runs a compaction that was begun, and waits until it is live or has failed.
+    pub fn run_compaction(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: Arc<Compaction>,
+        ticket: Ticket,
+    ) -> Result<JobStats> {
+        let outcome = Outcome::default();
+        self.run_job(cf, compaction, ticket, Some(Arc::clone(&outcome)));
+        let mut state = self.state.lock();
+        loop {
+            if let Some(done) = outcome.lock().take() {
+                return done;
+            }
+            self.job_finished.wait(&mut state);
+        }
+    }
+
+    /// Runs a compaction and commits what may commit now, of this job and of those that waited for it. A failure is
+    /// the caller's where there is one, else the database's.
+    pub fn run_job(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        compaction: Arc<Compaction>,
+        ticket: Ticket,
+        caller: Option<Outcome>,
+    ) {
+        let job = self.compaction_begins(cf, &compaction);
+        match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.cancelled())) {
+            Ok((edit, output)) => {
+                self.compaction_worked(cf, edit, Done { compaction, job, output, caller }, ticket);
+            }
+            Err(e) => {
+                let number = ticket.number();
+                let unwanted = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
+                let mut state = self.state.lock();
+                if let Some(queue) = state.jobs_mut().commits.get_mut(&cf.id) {
+                    queue.failed(ticket);
+                }
+                self.free_inputs(&mut state, cf, number, [&*compaction]);
+                drop(state);
+                let e = if unwanted { not_wanted() } else { e };
+                self.ended(cf, &compaction, job, caller.as_ref(), Err(e), unwanted);
+            }
+        }
+        self.commit_in_order(cf.id);
+    }
+
+    /// Merges what finished jobs wrote and may not commit yet, and commits what may commit then.
+    pub fn run_intra_df(self: &Arc<Self>, cf: &Arc<CfData>, merge: &IntraDf, ticket: MergeTicket) {
+        let c = &merge.compaction;
+        let job = self.compaction_begins(cf, c);
+        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.cancelled()));
+        self.merge_ended(cf, merge, job, ticket, done);
+        self.commit_in_order(cf.id);
+    }
+
     /// Does a compaction's work: its output is durable when this returns, and not live. With the edit that makes it so.
     /// It ends early when `cancelled` is set.
     pub fn compact(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::properties::TableProperties;
 
-use crate::compaction::{JobStats, flush};
+use crate::compaction::{JobStats, job};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::{Change, add_files};
@@ -243,7 +243,7 @@ impl DbInner {
             host.means.device_share = self.device_share(&pick.awaited);
             let (running, bytes) = (self.reporting.running(), part.runs.data_size());
             let _running = running.flush(&part.cf, event.job, bytes, &host.events.progress);
-            let made = flush::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
+            let made = job::build_l0(&part.runs, &family, &mut host, TableFileCreationReason::Flush);
             let waited = host.means.device_share.as_ref().map_or(0, |job| job.waited_nanos());
             pick.waited_nanos.fetch_add(waited, Ordering::Relaxed);
             for info in host.events.deferred.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {

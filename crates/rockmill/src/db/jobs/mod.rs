@@ -5,7 +5,7 @@
 //! | `threads.rs` | the threads: what they wait for, and when they end |
 //! | `flush.rs` | which memtables become tables together, the tables, their commit |
 //! | `index_merge.rs` | index tables that become one before they are flushed |
-//! | `compact.rs` | which compaction is next, and its work |
+//! | `compact.rs` | which compaction is next, its run, and its work |
 //! | `host.rs` | what a job runs with, and the removal of what does not commit |
 //! | `ordered_commit.rs` | when what a compaction wrote becomes live |
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |

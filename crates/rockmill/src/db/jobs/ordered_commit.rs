@@ -1,5 +1,7 @@
 //! How compactions end: durable first, then live in the order that [`CommitQueue`] keeps.
 //!
+//! `compact.rs` runs them, and comes here when their work is done or has failed.
+//!
 //! A job whose output would come to lie above what an earlier, still running job holds waits for that job's commit. It
 //! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the
 //! later one, too. If the earlier one fails, those that counted on it are dropped: those that run stop at their next
@@ -32,7 +34,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{FileMeta, TableFile};
 
 /// A job's end, for a caller who waits for it.
-type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
+pub(super) type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
 
 /// What one finished job, or several whose output was merged, is to commit.
 pub(crate) struct Pending {
@@ -45,12 +47,12 @@ pub(crate) struct Pending {
 }
 
 /// A job that has done its work.
-struct Done {
-    compaction: Arc<Compaction>,
+pub(super) struct Done {
+    pub compaction: Arc<Compaction>,
     /// Its number in events.
-    job: u64,
-    output: JobOutput,
-    caller: Option<Outcome>,
+    pub job: u64,
+    pub output: JobOutput,
+    pub caller: Option<Outcome>,
 }
 
 impl std::fmt::Debug for Pending {
@@ -125,96 +127,55 @@ fn tables<'e>(db: &DbInner, cf: &CfData, files: impl IntoIterator<Item = &'e Fil
 }
 
 /// Why a job that did nothing wrong ends without a commit.
-fn not_wanted() -> Error {
+pub(super) fn not_wanted() -> Error {
     Error::new(ErrorKind::Aborted, "a compaction that had to commit before this one failed")
 }
 
 impl DbInner {
-    /// Runs a compaction that was begun, and waits until it is live or has failed.
-    pub fn run_compaction(
-        self: &Arc<Self>,
-        cf: &Arc<CfData>,
-        compaction: Arc<Compaction>,
-        ticket: Ticket,
-    ) -> Result<JobStats> {
-        let outcome = Outcome::default();
-        self.run_job(cf, compaction, ticket, Some(Arc::clone(&outcome)));
+    /// Takes a job that has done its work among those that commit in their order; `edit` makes it live.
+    pub(super) fn compaction_worked(self: &Arc<Self>, cf: &Arc<CfData>, edit: VersionEdit, done: Done, ticket: Ticket) {
+        let (number, several_threads) = (ticket.number(), done.compaction.subcompactions_max > 1);
+        let pending = Pending::new(self, cf, edit, done);
         let mut state = self.state.lock();
-        loop {
-            if let Some(done) = outcome.lock().take() {
-                return done;
+        if let Some(c) = state.family_mut(cf.id) {
+            c.jobs_mut().running.worked(number);
+            if several_threads {
+                self.work_available.notify_all(); // its threads are free, whether it commits now or not
             }
-            self.job_finished.wait(&mut state);
         }
-    }
-
-    /// Runs a compaction and commits what may commit now, of this job and of those that waited for it. A failure is
-    /// the caller's where there is one, else the database's.
-    pub fn run_job(
-        self: &Arc<Self>,
-        cf: &Arc<CfData>,
-        compaction: Arc<Compaction>,
-        ticket: Ticket,
-        caller: Option<Outcome>,
-    ) {
-        let (job, number) = (self.compaction_begins(cf, &compaction), ticket.number());
-        let failed = match guarded("a compaction", || self.compact(cf, &compaction, job, ticket.cancelled())) {
-            Ok((edit, output)) => {
-                let done = Done { compaction: Arc::clone(&compaction), job, output, caller: caller.clone() };
-                let pending = Pending::new(self, cf, edit, done);
-                let mut state = self.state.lock();
-                if let Some(c) = state.family_mut(cf.id) {
-                    c.jobs_mut().running.worked(number);
-                    if compaction.subcompactions_max > 1 {
-                        self.work_available.notify_all(); // its threads are free, whether it commits now or not
-                    }
-                }
-                let unknown = match state.jobs_mut().commits.get_mut(&cf.id) {
-                    Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
-                    None => Some(pending),
-                };
-                if unknown.is_some() {
-                    self.free_inputs(&mut state, cf, number, [&*compaction]);
-                }
-                drop(state);
-                unknown.map(|pending| {
-                    self.remove_outputs(cf, &pending.table_files(), None);
-                    let what = "a finished compaction is not among those that may commit; its output was removed";
-                    let e = Error::new(ErrorKind::Corruption, what);
-                    if caller.is_some() {
-                        // What the store believes of its jobs is wrong, whoever asked for this one.
-                        self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
-                    }
-                    (e, false)
-                })
-            }
-            Err(e) => {
-                let unwanted = ticket.cancelled().load(Ordering::Acquire) && self.was_stopped_alone(&e);
-                let mut state = self.state.lock();
-                if let Some(queue) = state.jobs_mut().commits.get_mut(&cf.id) {
-                    queue.failed(ticket);
-                }
-                self.free_inputs(&mut state, cf, number, [&*compaction]);
-                drop(state);
-                Some(if unwanted { (not_wanted(), true) } else { (e, false) })
-            }
+        let unknown = match state.jobs_mut().commits.get_mut(&cf.id) {
+            Some(queue) => queue.finished(ticket, pending).err().map(|u| u.output),
+            None => Some(pending),
         };
-        if let Some((e, dropped)) = failed {
-            self.ended(cf, &compaction, job, caller.as_ref(), Err(e), dropped);
+        let Some(pending) = unknown else { return };
+        self.free_inputs(&mut state, cf, number, pending.compactions());
+        drop(state);
+        self.remove_outputs(cf, &pending.table_files(), None);
+        let what = "a finished compaction is not among those that may commit; its output was removed";
+        let e = Error::new(ErrorKind::Corruption, what);
+        for j in pending.jobs {
+            if j.caller.is_some() {
+                // What the store believes of its jobs is wrong, whoever asked for this one.
+                self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
+            }
+            self.ended(cf, &j.compaction, j.job, j.caller.as_ref(), Err(e.clone()), false);
         }
-        self.commit_in_order(cf.id);
     }
 
     /// True for the end of a job that was told to stop, when the database goes on.
-    fn was_stopped_alone(&self, e: &Error) -> bool {
+    pub(super) fn was_stopped_alone(&self, e: &Error) -> bool {
         e.kind() == ErrorKind::ShutdownInProgress && !self.shutdown.load(Ordering::Acquire)
     }
 
-    /// Merges what finished jobs wrote and may not commit yet, and commits what may commit then.
-    pub fn run_intra_df(self: &Arc<Self>, cf: &Arc<CfData>, merge: &IntraDf, ticket: MergeTicket) {
-        let c = &merge.compaction;
-        let job = self.compaction_begins(cf, c);
-        let done = guarded("a merge of pending output", || self.compact(cf, c, job, ticket.cancelled()));
+    /// Puts what a merge of pending output made in the place of what it read, or leaves that as it was.
+    pub(super) fn merge_ended(
+        self: &Arc<Self>,
+        cf: &Arc<CfData>,
+        merge: &IntraDf,
+        job: u64,
+        ticket: MergeTicket,
+        done: Result<(VersionEdit, JobOutput)>,
+    ) {
         let (mut replaced, mut undone, mut dropped) = (Vec::new(), Vec::new(), false);
         let done = {
             let mut state = self.state.lock();
@@ -258,12 +219,11 @@ impl DbInner {
             table.set_obsolete();
         }
         drop(replaced);
-        self.ended(cf, c, job, None, done, dropped);
-        self.commit_in_order(cf.id);
+        self.ended(cf, &merge.compaction, job, None, done, dropped);
     }
 
     /// Commits and drops jobs of a column family until none can.
-    fn commit_in_order(self: &Arc<Self>, id: u32) {
+    pub(super) fn commit_in_order(self: &Arc<Self>, id: u32) {
         loop {
             let step = {
                 let mut state = self.state.lock();
@@ -336,7 +296,7 @@ impl DbInner {
     }
 
     /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job.
-    fn ended(
+    pub(super) fn ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
         compaction: &Compaction,
@@ -367,7 +327,7 @@ impl DbInner {
     }
 
     /// Undoes what `begin_compaction` marked.
-    fn free_inputs<'c>(
+    pub(super) fn free_inputs<'c>(
         &self,
         state: &mut State,
         cf: &CfData,

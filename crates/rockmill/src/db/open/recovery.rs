@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::BatchRep;
 
-use crate::compaction::flush;
+use crate::compaction::job;
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
@@ -58,7 +58,7 @@ impl DbInner {
         };
         let (reason, family) = (TableFileCreationReason::Recovery, self.job_family(&cf));
         let mut host = self.job_host(&cf, &family, 0, reason);
-        if let Some(mut entry) = flush::build_l0(&runs, &family, &mut host, reason)?.into_table() {
+        if let Some(mut entry) = job::build_l0(&runs, &family, &mut host, reason)?.into_table() {
             entry.epoch_number = epoch;
             let mut builder = VersionBuilder::new(base, Arc::clone(&cf.purge));
             builder.apply(&add_files(0, [entry]))?;

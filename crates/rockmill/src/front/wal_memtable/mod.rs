@@ -7,6 +7,7 @@
 //! | `logs.rs` | which logs are live, which may go, and what has to be flushed first |
 //! | `family.rs` | the memtables of a column family, and what is asked of their flush |
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
+//! | `sealed_reads.rs` | how a flush reads values that are in logs |
 //! | `index_merge.rs` | full index tables that wait become one |
 //! | `memory.rs` | where their memory comes from, and what bounds it |
 //! | `recovery.rs` | what logs hold comes back into memtables |
@@ -20,6 +21,7 @@ mod kept_logs;
 pub(crate) mod logs;
 pub(crate) mod memory;
 pub(crate) mod recovery;
+pub(crate) mod sealed_reads;
 pub(crate) mod view;
 pub(crate) mod wal;
 pub(crate) mod wal_files;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rockmill_format::{SequenceNumber, ValueType};
 
 use super::memory::BufferLimit;
+use super::sealed_reads::SealedReads;
 use crate::front::BufferStats;
 use crate::iter::InternalIterator;
 use crate::iter::get::GetContext;
 use crate::iter::prefix_seek::PrefixSeek;
-use crate::memtable::log_read_ahead::LogReads;
 use crate::memtable::log_values::LoggedValue;
 use crate::memtable::{MemTable, SealedTable};
 use crate::range_del::FragmentedRangeTombstones;
@@ -168,14 +168,9 @@ impl SealedRuns {
         self.tables.iter().map(stats_of_sealed).sum()
     }
 
-    /// How many of them have values in logs.
-    pub fn with_values_in_logs(&self) -> usize {
-        self.tables.iter().filter(|table| table.log_values().is_some()).count()
-    }
-
-    /// The point entries of each in order, newest run first. Values that are in logs are read as `reads` says.
-    pub fn iterators(&self, reads: Option<&LogReads>) -> impl Iterator<Item = Box<dyn InternalIterator>> {
-        self.tables.iter().rev().map(move |table| table.iter_all(reads))
+    /// The point entries of each in order, newest run first. Values that are in logs are read through `reads`.
+    pub fn iterators(&self, reads: &SealedReads) -> impl Iterator<Item = Box<dyn InternalIterator>> {
+        self.tables.iter().rev().map(move |table| table.iter_all(reads.of_logs()))
     }
 
     /// Their range tombstones.

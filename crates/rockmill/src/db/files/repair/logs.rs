@@ -12,7 +12,7 @@ use rockmill_io::FileSystem;
 
 use super::RepairReport;
 use crate::compaction::spec::JobFamily;
-use crate::compaction::{LocalHost, flush};
+use crate::compaction::{LocalHost, job};
 use crate::error::{Error, Result};
 use crate::event_listener::TableFileCreationReason;
 use crate::front::{CHECK_EVERY, LooseBuffer, entry_of};
@@ -71,7 +71,7 @@ impl Target {
     fn flush(&mut self) -> Result<()> {
         let Some(runs) = self.buffer.take() else { return Ok(()) };
         let reason = TableFileCreationReason::Recovery;
-        if let Some(entry) = flush::build_l0(&runs, &self.family, &mut self.host, reason)?.into_table() {
+        if let Some(entry) = job::build_l0(&runs, &self.family, &mut self.host, reason)?.into_table() {
             self.tables.push(entry);
         }
         Ok(())
