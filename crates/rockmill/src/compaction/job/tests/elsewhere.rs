@@ -40,6 +40,7 @@ fn registry() -> JobRegistry {
     options.set_compaction_filter("keep", |_, _, _| crate::compaction_filter::Decision::Keep);
     let mut known = JobRegistry::default();
     known.filters.extend(options.cf.compaction_filter.take());
+    rules::register(&mut known);
     #[cfg(feature = "kernel")]
     in_kernel::register(&mut known);
     known
