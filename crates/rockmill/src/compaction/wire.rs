@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Tags rise; those of lists may repeat. A reader skips an unknown tag with bit 13 and refuses any other. Every length
-//! and count is checked against the bytes that are there before memory is taken for it.
+//! and count is checked against the bytes that are there before memory is taken for it, and what lists take is counted.
 //!
 //! A [`Message`] describes each of its fields once, to a [`Coder`]: that is a [`Writer`], which appends the values that
 //! it is shown, or a [`Reader`], which sets them. What the description checks is checked in both directions, so that
