@@ -163,11 +163,16 @@ impl Message for JobSpec {
             tag::SUBTREES => c.field(o.subtree_bits > 0, |c| c.number32("bits of subtrees", &mut o.subtree_bits)),
             tag::REPLACED => c.field(!o.replaced.before.is_empty(), |c| {
                 let mut last = 0;
-                c.list("tables replaced before", Item::NUMBER, &mut Arc::make_mut(&mut o.replaced).before, |c, number| {
-                    c.beyond("table replaced before", last, number)?;
-                    last = *number;
-                    Ok(())
-                })
+                c.list(
+                    "tables replaced before",
+                    Item::NUMBER,
+                    &mut Arc::make_mut(&mut o.replaced).before,
+                    |c, number| {
+                        c.beyond("table replaced before", last, number)?;
+                        last = *number;
+                        Ok(())
+                    },
+                )
             }),
             tag::PATH => c.field(o.path_id > 0, |c| {
                 c.number32("path id", &mut o.path_id)?;
