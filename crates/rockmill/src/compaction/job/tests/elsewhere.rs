@@ -546,7 +546,7 @@ fn flushes_of_index_tables_write_the_same_elsewhere() {
             let mut rng = fastrand::Rng::with_seed(seed);
             let mut tree = Tree::new(context(Arc::clone(&fs), dir.clone()), small_options());
             tree.cf.merge_operator = rng.bool().then(rules::operator);
-            tree.change_filter(seed as usize);
+            tree.change_filter(1); // flushes ask factories alone
             let (mut last, mut alive, mut models) = (0, [false; 256], Vec::new());
             for _ in 0..3 {
                 let mut model = random_history(&mut rng, &mut last, 100, &mut alive);
@@ -585,7 +585,7 @@ fn flushes_of_index_tables_write_the_same_elsewhere() {
     }
     let (filtered, merged) = (dropped.filtered, dropped.merged);
     println!("{left_out} left out by index merges, {filtered} filtered, {merged} merged");
-    assert!(left_out > 100 && filtered > 10 && merged > 10);
+    assert!(left_out > 100 && filtered > 10 && merged > 100);
 }
 
 /// Parts that the maker of a spec decides on are no threads.
