@@ -151,12 +151,26 @@ struct Tree {
     epoch: u64,
     /// Each job that succeeds is run once more by another process.
     elsewhere: bool,
+    /// Filters of `rules.rs` have decided on entries.
+    filtered: bool,
+    /// What flushes dropped, and what compactions that were committed did.
+    dropped: [ResolveStats; 2],
 }
 
 impl Tree {
     fn new(ctx: LocalHost, cf: CfOptions) -> Self {
         let version = Version::empty(cf.num_levels as usize, ctx.means.objects.cmp.clone());
-        Self { ctx, cf, snapshots: Vec::new(), version, history: Model::default(), epoch: 0, elsewhere: true }
+        Self {
+            ctx,
+            cf,
+            snapshots: Vec::new(),
+            version,
+            history: Model::default(),
+            epoch: 0,
+            elsewhere: true,
+            filtered: false,
+            dropped: [ResolveStats::default(); 2],
+        }
     }
 
     fn family(&self) -> JobFamily {
@@ -208,8 +222,8 @@ impl Tree {
 
     fn flush(&mut self, models: &[Model]) {
         let cmp = &self.ctx.means.objects.cmp;
-        let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m)).collect();
-        let runs = SealedRuns::new(mems.clone());
+        let mems = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m));
+        let runs = SealedRuns::new(mems.collect());
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }
@@ -217,8 +231,9 @@ impl Tree {
         let spec = JobSpec::of_flush(&runs, &self.family(), reason, 0, &host.means).unwrap();
         let flushed = run(&spec, &host).unwrap();
         if self.elsewhere {
-            elsewhere::compare_flush(&spec, &mems, &host, &flushed);
+            elsewhere::compare_flush(&spec, &host, &flushed);
         }
+        self.dropped[0].add(flushed.stats.dropped);
         if let Some(mut entry) = flushed.files.first().cloned() {
             assert_eq!(flushed.stats.input_records, models.iter().map(|m| m.entries.len() as u64).sum::<u64>());
             self.epoch += 1;
@@ -242,6 +257,7 @@ impl Tree {
         }
         let output = self.run(c).unwrap();
         assert_eq!(output.files.iter().map(|f| f.size).sum::<u64>(), output.stats.output_bytes);
+        self.dropped[1].add(output.stats.dropped);
         self.commit(c, output.files);
     }
 
@@ -320,13 +336,14 @@ impl Tree {
                 assert!(cmp.compare(a, b).is_lt(), "{what}: files overlap in L{level}");
             }
         }
-        self.history.assert_same(&self.all(), snapshots, what);
+        self.check_history(snapshots, what);
     }
 }
 
 #[test]
 fn a_tree_under_random_jobs_shows_its_history() {
     let (mut over_extra_runs, mut into_extra_runs) = (0, 0);
+    let mut dropped = [ResolveStats::default(); 2];
     for seed in 0..16 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
@@ -336,10 +353,16 @@ fn a_tree_under_random_jobs_shows_its_history() {
         cf.table.bloom_bits_per_key = if rng.bool() { 10.0 } else { 0.0 };
         let mut ctx = context(Arc::new(PosixFileSystem::default()), dir.path().to_owned());
         ctx.means.db.compaction_readahead_size = if rng.bool() { 0 } else { 1000 };
+        // Neither, one of the two, or both.
+        let (merges, filters) = (seed / 2 % 2 == 1, seed / 4 % 2 == 1);
+        cf.merge_operator = merges.then(rules::operator);
         let mut tree = Tree::new(ctx, cf);
         let (mut last, mut alive) = (0, [false; 256]);
         let mut jobs = 0;
         for round in 0..40 {
+            if filters {
+                tree.change_filter(round / 3);
+            }
             let n = rng.usize(1..3);
             let models: Vec<_> = (0..n)
                 .map(|_| {
@@ -400,9 +423,13 @@ fn a_tree_under_random_jobs_shows_its_history() {
             tree.check(&snapshots, &format!("seed {seed}, round {round}"));
         }
         assert!(jobs > 8, "seed {seed}: only {jobs} jobs");
+        dropped.iter_mut().zip(tree.dropped).for_each(|(sum, of_tree)| sum.add(of_tree));
     }
     println!("{over_extra_runs} compared jobs read several tables of extra runs, {into_extra_runs} wrote one");
     assert!(over_extra_runs > 10 && into_extra_runs > 10);
+    let [flushes, compactions] = dropped.map(|stats| (stats.filtered, stats.merged));
+    println!("filtered and merged: {flushes:?} by flushes, {compactions:?} by compactions");
+    assert!([flushes.0, flushes.1, compactions.0, compactions.1].iter().all(|&n| n > 100));
 }
 
 /// Three overlapping L0 files of `writes` puts each, with tombstones of both kinds, over one L1.
@@ -743,3 +770,4 @@ mod helped;
 #[cfg(feature = "kernel")]
 mod in_kernel;
 mod pass;
+mod rules;
