@@ -13,7 +13,7 @@ use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
 use crate::{database, fixtures, mend};
 
 /// Fails unless the error says in which file, or at least in which folder.
-fn assert_placed(e: &Error, place: &str) {
+pub(crate) fn assert_placed(e: &Error, place: &str) {
     let text = e.to_string();
     assert!(text.contains(place), "an error without a place ({place}): {text}");
     assert!(!text.contains("panic"), "a panic came out as an error: {text}");
@@ -52,7 +52,12 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
         prefix_extractor: None,
     };
     let table = Table::open(file, options)?;
-    let size = bytes.len() as u64;
+    read_open_table(&table, bytes.len() as u64, TABLE);
+    Ok(())
+}
+
+/// Reads an open table, whose files have `size` bytes, in every way; errors must name the place.
+pub(crate) fn read_open_table(table: &Arc<Table>, size: u64, place: &str) {
     let mut keys = vec![b"key0001\x01\xff\xff\xff\xff\xff\xff\xff".to_vec()];
     let mut it = table.iter(TableReadOptions::default());
     it.seek_to_first();
@@ -93,11 +98,12 @@ fn read_table(bytes: &[u8]) -> rockmill::Result<()> {
     }
     results.push(it.status());
     results.push(table.anchors(10).map(drop));
+    results.push(table.boundaries().map(drop));
     results.push(table.verify());
+    let _ = (table.describe(), table.memory_usage());
     for result in results {
-        let _ = result.map_err(|e| assert_placed(&e, TABLE));
+        let _ = result.map_err(|e| assert_placed(&e, place));
     }
-    Ok(())
 }
 
 /// A MANIFEST that CURRENT names; as it is, and with its checksums mended.

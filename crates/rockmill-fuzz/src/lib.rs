@@ -18,13 +18,14 @@ pub mod job_specs;
 pub mod memory;
 pub mod mend;
 pub mod mutate;
+pub mod pieces;
 pub mod seeds;
 
 /// What takes hostile bytes. It panics if a promise is broken.
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 23] = [
+pub const TARGETS: [(&str, Body); 24] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -39,6 +40,7 @@ pub const TARGETS: [(&str, Body); 23] = [
     ("job_result", decoders::job_result),
     ("manifest", files::manifest),
     ("table", files::table),
+    ("tph_table", pieces::tph_table),
     ("options", files::options),
     ("option_string", files::option_string),
     ("backup_meta", files::backup_meta),

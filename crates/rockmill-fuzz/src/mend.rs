@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::checksum::{self, ChecksumType};
 use rockmill_format::coding;
 use rockmill_format::compression::decompress;
@@ -185,9 +185,45 @@ pub fn log(bytes: &mut [u8]) {
 
 /// The contents of a table's properties block, where it can be found.
 pub fn properties_block(bytes: &[u8]) -> Option<Vec<u8>> {
+    meta_block(bytes, b"rocksdb.properties")
+}
+
+/// The contents of a table's meta block of this name, where it can be found.
+pub fn meta_block(bytes: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     let footer = Footer::decode(&bytes, bytes.len() as u64).ok()?;
     let metaindex = block(&mut bytes, &footer, footer.metaindex)?;
-    let entry = handles(&metaindex, BlockKind::Meta).into_iter().find(|(name, _)| name == b"rocksdb.properties")?;
+    let entry = handles(&metaindex, BlockKind::Meta).into_iter().find(|(n, _)| n == name)?;
     block(&mut bytes, &footer, entry.1)
+}
+
+/// The table with other contents in its meta block of this name; `None` where that cannot be found. They stand behind
+/// all that there was, with a metaindex that leads there.
+pub fn with_meta_block(bytes: &[u8], name: &[u8], contents: &[u8]) -> Option<Vec<u8>> {
+    let mut out = bytes.to_vec();
+    let footer = Footer::decode(&out, out.len() as u64).ok()?;
+    let metaindex = block(&mut out, &footer, footer.metaindex)?;
+    let mut entries = handles(&metaindex, BlockKind::Meta);
+    let at = entries.iter().position(|(n, _)| n == name)?;
+    out.truncate(footer.metaindex.offset as usize);
+    entries[at].1 = append(&mut out, &footer, contents);
+    let mut builder = BlockBuilder::new(BlockBuilderOptions { restart_interval: 1, ..BlockBuilderOptions::default() });
+    for (name, handle) in &entries {
+        let mut value = Vec::new();
+        handle.encode(&mut value);
+        builder.add(name, &value, None);
+    }
+    let metaindex = append(&mut out, &footer, builder.finish());
+    let footer = Footer { metaindex, ..footer };
+    out.extend(footer.encode(out.len() as u64));
+    Some(out)
+}
+
+/// Appends a block, not compressed, with its trailer.
+fn append(out: &mut Vec<u8>, footer: &Footer, contents: &[u8]) -> BlockHandle {
+    let handle = BlockHandle { offset: out.len() as u64, size: contents.len() as u64 };
+    out.extend_from_slice(contents);
+    out.push(0);
+    out.extend_from_slice(&footer.block_checksum(contents, 0, handle.offset).to_le_bytes());
+    handle
 }

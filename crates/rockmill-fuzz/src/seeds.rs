@@ -7,7 +7,7 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, FOOTER_LEN_MAX};
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_format::{InternalKey, ValueType};
 
-use crate::{fixtures, job_specs};
+use crate::{fixtures, job_specs, pieces};
 
 /// Records of a log.
 fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
@@ -34,6 +34,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     let mut out = match target {
         "footer" => files(table).into_iter().map(|b| b[b.len().saturating_sub(FOOTER_LEN_MAX)..].to_vec()).collect(),
         "table" => files(table).into_iter().chain(fixtures::externals()).collect(),
+        "tph_table" => pieces::seeds(),
         // Other versions' tables have sequence numbers and are refused; with those damaged, some are not.
         "ingest" => fixtures::externals().into_iter().chain(files(table).into_iter().step_by(31)).collect(),
         "wal" => files(|name| name.ends_with(".log")),

@@ -9,7 +9,8 @@
 //!    is not the only one is what pinned means.
 //! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
 //!    capacity limit the block is refused instead and the read fails.
-//! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]).
+//! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]). A strict cache that has no room
+//!    for one refuses it before anything else has gone.
 //! 5. Where single keys are hot, and not the blocks that they are in, lookups keep *rows* instead of blocks
 //!    (`rows.rs`). A row is itself a small block: all entries of one user key of one block.
 
@@ -423,6 +424,8 @@ pub struct BlockCache {
     capacity: AtomicU64,
     strict: AtomicBool,
     next_reservation: AtomicU64,
+    /// Bytes of all reservations.
+    reserved: AtomicU64,
     stripes: [Stripe; STRIPES],
     rows: RowChoice,
 }
@@ -454,6 +457,7 @@ impl BlockCache {
             capacity: AtomicU64::new(capacity as u64),
             strict: AtomicBool::new(options.strict_capacity_limit),
             next_reservation: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             stripes: Default::default(),
             rows,
         })
@@ -587,15 +591,50 @@ impl BlockCache {
     }
 
     /// Charges `bytes` of memory that is used elsewhere, as long as the result lives: blocks make room for it. `None`
-    /// when the capacity is strict and does not allow it.
+    /// when the capacity is strict and does not allow it; then every block stays.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
+        let charge = block.charge() as u64;
+        let strict = self.strict.load(Ordering::Relaxed);
+        let unused = if strict { self.room_for(charge)? } else { Vec::new() };
         let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
-        self.rows.charge(block.charge() as u64);
+        self.rows.charge(charge);
+        self.reserved.fetch_add(charge, Ordering::Relaxed);
         self.cache.insert((0, number), Arc::clone(&block));
         let reservation = Reservation { cache: Arc::clone(self), number, pin: block };
-        let over = self.usage() > self.capacity.load(Ordering::Relaxed);
-        (!over || !self.strict.load(Ordering::Relaxed)).then_some(reservation)
+        let over = || self.usage() > self.capacity.load(Ordering::Relaxed);
+        // The insertion evicts from one shard alone. A reservation may be larger than a shard.
+        for key in unused {
+            if !over() {
+                break;
+            }
+            if let Some((_, gone)) = self.cache.remove_if(&key, |entry| Arc::strong_count(entry) == 1) {
+                self.pinning.leaves(&gone);
+            }
+        }
+        // Other threads may have taken the room in the meantime.
+        (!strict || !over()).then_some(reservation)
+    }
+
+    /// Entries that nobody uses, enough of them to make room for `charge` bytes; `None` if all of them are not enough.
+    /// Evicts nothing.
+    fn room_for(&self, charge: u64) -> Option<Vec<Key>> {
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        // Reservations are never evicted. This refuses most of what is refused, without a look at every entry.
+        if self.reserved.load(Ordering::Relaxed).saturating_add(charge) > capacity {
+            return None;
+        }
+        let mut missing = self.usage().saturating_add(charge).saturating_sub(capacity);
+        let (mut unused, mut entries) = (Vec::new(), self.cache.iter());
+        while missing > 0 {
+            let (key, entry) = entries.next()?;
+            // The iterator holds it, too.
+            if Arc::strong_count(&entry) == 2 {
+                missing = missing.saturating_sub(entry.charge() as u64);
+                unused.push(key);
+            }
+        }
+        Some(unused)
     }
 
     /// Changes the bytes allowed.
@@ -645,7 +684,9 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.cache.rows.discharge(self.pin.charge() as u64);
+        let charge = self.pin.charge() as u64;
+        self.cache.rows.discharge(charge);
+        self.cache.reserved.fetch_sub(charge, Ordering::Relaxed);
         self.cache.cache.remove(&(0, self.number));
     }
 }

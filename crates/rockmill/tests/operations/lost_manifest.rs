@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
-use rockmill::{BlockBasedOptions, CompressionType, Db, DbIterator, IteratorMode, Options, TphTableOptions};
+use rockmill::{
+    BlockBasedOptions, CompressionType, Db, DbIterator, IteratorMode, Options, TphTableOptions, WriteOptions,
+};
 use tempfile::TempDir;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -251,4 +253,110 @@ fn a_second_repair_changes_nothing() {
         assert!(before == after, "seed {seed}: {first:?}, then {second:?}");
     }
     assert!(damaged > 5, "{damaged} damaged tables");
+}
+
+/// A table, one that was flushed later and has every twentieth key anew, and what a job made of the two.
+struct Job {
+    temp: TempDir,
+    options: Options,
+    /// The tables, as paths in `after`.
+    inputs: [PathBuf; 2],
+    output: PathBuf,
+    /// What the first has, and what both have together.
+    old: Map,
+    new: Map,
+}
+
+impl Job {
+    fn run() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let mut options = options(&mut Rng::with_seed(1), true);
+        options.set_target_file_size_base(1 << 20);
+        let dir = temp.path().join("db");
+        let db = Db::open(&options, &dir).unwrap();
+        // A WAL that is about to be deleted would be read.
+        let mut no_wal = WriteOptions::default();
+        no_wal.disable_wal(true);
+        let put = |value: &str, step: usize| {
+            let keys = (0..800u32).step_by(step).map(|n| format!("key{n:04}").into_bytes());
+            let pairs: Map = keys.map(|key| (key, value.repeat(9).into_bytes())).collect();
+            pairs.iter().for_each(|(key, value)| db.put_opt(key, value, &no_wal).unwrap());
+            pairs
+        };
+        let tables = || db.live_files().unwrap().iter().map(|f| f.number).collect::<Vec<_>>();
+        let old = put("old", 1);
+        db.flush().unwrap();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let first = tables();
+        let mut new = old.clone();
+        new.extend(put("new", 20));
+        db.flush().unwrap();
+        let both = tables();
+        copy(&dir, &temp.path().join("before"));
+        // A reader keeps the inputs until the copy is made.
+        let reader = db.iterator(IteratorMode::Start);
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let files = db.live_files().unwrap();
+        copy(&dir, &temp.path().join("after"));
+        drop(reader);
+        let second = *both.iter().find(|n| **n != first[0]).unwrap();
+        assert!(first.len() == 1 && both.len() == 2 && files.len() == 1, "{first:?}, {both:?}, {files:?}");
+        assert_eq!(files[0].pieces.iter().map(|p| p.number).collect::<Vec<_>>(), first);
+        let path = |number: u64| temp.path().join("after").join(format!("{number:06}.sst"));
+        let (inputs, output) = ([path(first[0]), path(second)], path(files[0].number));
+        drop(db);
+        Self { temp, options, inputs, output, old, new }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.temp.path().join("after")
+    }
+
+    /// Damages the first data block of a table.
+    fn damage(table: &Path) {
+        let mut bytes = std::fs::read(table).unwrap();
+        bytes[20] ^= 0x55;
+        std::fs::write(table, bytes).unwrap();
+    }
+
+    /// Repairs and compares, twice.
+    fn repaired(&self, model: &Map, damaged: u64) {
+        let report = Db::repair(&self.options, self.dir()).unwrap();
+        assert_eq!(report.tables_damaged, damaged, "{report:?}");
+        assert!(all(&Db::open(&self.options, self.dir()).unwrap()) == *model, "{report:?}");
+        repaired(&self.options, &self.dir(), model, "again");
+    }
+}
+
+/// The job has ended, and what it wrote turns out to be damaged only when it is read: what it has as a file is a table
+/// of its own again.
+#[test]
+fn a_damaged_table_hides_none_of_its_files() {
+    let job = Job::run();
+    std::fs::remove_file(manifest(&job.dir())).unwrap();
+    std::fs::remove_file(&job.inputs[1]).unwrap();
+    Job::damage(&job.output);
+    job.repaired(&job.old, 1);
+
+    // The MANIFEST has lost its last record, and knows nothing of the job: it is believed.
+    let job = Job::run();
+    let len = std::fs::metadata(manifest(&job.temp.path().join("before"))).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(manifest(&job.dir())).unwrap().set_len(len).unwrap();
+    std::fs::remove_file(&job.inputs[1]).unwrap();
+    Job::damage(&job.output);
+    job.repaired(&job.old, 0);
+}
+
+/// The process died before the job was in the MANIFEST, which is lost. One of its inputs turns out to be damaged, and
+/// what it wrote has all that there was.
+#[test]
+fn where_an_input_is_damaged_what_the_job_wrote_counts() {
+    let job = Job::run();
+    std::fs::remove_file(manifest(&job.dir())).unwrap();
+    job.repaired(&job.new, 0);
+
+    let job = Job::run();
+    std::fs::remove_file(manifest(&job.dir())).unwrap();
+    Job::damage(&job.inputs[1]);
+    job.repaired(&job.new, 1);
 }

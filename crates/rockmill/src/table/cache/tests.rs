@@ -274,3 +274,62 @@ fn reservations_take_room_from_blocks() {
     assert!(strict.0.reserve(1).is_none());
     assert_eq!((four.len(), strict.get_usage()), (4, 1 << 20));
 }
+
+/// A strict cache that is full of blocks, some of which are in use: numbers of all that are there, and those in use.
+fn full(num_shard_bits: i32, used: u64) -> (Cache, Vec<u64>, Vec<Arc<CachedBlock>>) {
+    let strict_capacity_limit = true;
+    let capacity = 8 << 20;
+    let options = LruCacheOptions { capacity, num_shard_bits, strict_capacity_limit, ..Default::default() };
+    let cache = Cache::new_lru_cache_opts(&options);
+    let mut held = Vec::new();
+    for n in 0..4000 {
+        let block = block(4096);
+        held.extend((n < used).then(|| Arc::clone(&block)));
+        cache.0.insert(1, n, block).unwrap();
+    }
+    let there: Vec<u64> = (0..4000).filter(|n| cache.0.contains(1, *n)).collect();
+    assert!(there.len() > 1700 && there[..used as usize].iter().copied().eq(0..used), "{} blocks", there.len());
+    (cache, there, held)
+}
+
+#[test]
+fn what_a_strict_cache_refuses_to_reserve_evicts_nothing() {
+    for shard_bits in [0, 2] {
+        // Blocks in use take a little over 5 of 8 MiB.
+        let (cache, there, held) = full(shard_bits, 1250);
+        let stay = || there.iter().filter(|n| cache.0.contains(1, **n)).count();
+        let (usage, charged) = (cache.get_usage(), cache.0.rows.charged().load(Ordering::Relaxed));
+        for bytes in [3 << 20, 4 << 20, 8 << 20, 1 << 30] {
+            assert!(cache.0.reserve(bytes).is_none(), "{bytes}");
+            assert_eq!(stay(), there.len(), "{bytes}");
+        }
+        assert_eq!((cache.get_usage(), cache.0.rows.charged().load(Ordering::Relaxed)), (usage, charged));
+        // Those that nobody uses make room for less, and for as much again when it is given back.
+        for _ in 0..3 {
+            let reservation = cache.0.reserve(5 << 19);
+            assert!(reservation.is_some() && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+            assert!((0..1250).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
+            assert!(cache.0.reserve(1 << 20).is_none(), "{} bytes", cache.get_usage());
+        }
+        drop(held);
+        assert!(cache.0.reserve(8 << 20).is_some());
+        assert_eq!((cache.get_usage(), cache.0.reserved.load(Ordering::Relaxed)), (0, 0));
+    }
+}
+
+/// Its own shard cannot make room for it, so all of them do.
+#[test]
+fn a_reservation_larger_than_a_shard_finds_room_in_a_full_strict_cache() {
+    let (cache, _, _held) = full(2, 100);
+    let meta = || Arc::new(CachedBlock::of_meta(TableMeta::default()));
+    for n in 0..50 {
+        cache.0.insert_meta(100 + n * 4, meta(), Priority::Low).unwrap();
+    }
+    let reservation = cache.0.reserve(5 << 20);
+    assert!(reservation.is_some() && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+    assert!(cache.get_usage() > 6 << 20, "more was evicted than it took: {} bytes", cache.get_usage());
+    let metas = cache.0.cache.iter().filter(|(_, entry)| entry.meta().is_some()).count() as u64;
+    let charged = cache.0.rows.charged().load(Ordering::Relaxed);
+    assert_eq!(charged, (5 << 20) + metas * meta().charge() as u64);
+    assert!((0..100).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
+}

@@ -223,6 +223,8 @@ struct Repair<'a> {
     listed: BTreeSet<u64>,
     /// Column families with damaged tables; `None` one of which nothing says which it is.
     damaged_in: BTreeSet<Option<u32>>,
+    /// Tables whose ends could be read, and not all of the rest.
+    unsound: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     places: Places,
     /// Rings for the tables that are written, one after another.
@@ -283,6 +285,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
         damaged_in: BTreeSet::new(),
+        unsound: BTreeSet::new(),
         hints,
         fs,
     };
@@ -399,15 +402,10 @@ impl Repair<'_> {
                     }
                 }
                 Err(_) if pieces.contains(number) => {} // whoever has it as a piece cannot be opened
-                Err(e) => self.damaged_table(*number, path, e)?,
+                Err(e) => self.damaged_table(*number, path, e, None)?,
             }
         }
-        self.leave_out_superseded(&mut found, &sizes, &dir);
-        let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
-        let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
-        self.orders = stated.chain(hinted).collect();
-        let mut families = self.families(&found, &dir.wals)?;
-        let mut tables = self.scan_all(&found, &families)?;
+        let (mut families, mut tables) = self.choose(&mut found, &sizes, &dir)?;
         self.believe(&mut families, &tables, &dir);
 
         // New tables from WALs.
@@ -468,8 +466,9 @@ impl Repair<'_> {
     }
 
     /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair. What a sound MANIFEST
-    /// does not name is left over, as every job that is cut short leaves it.
-    fn damaged_table(&mut self, number: u64, path: &Path, e: Error) -> Result<()> {
+    /// does not name is left over, as every job that is cut short leaves it. `family`: its column family, where no
+    /// MANIFEST names it.
+    fn damaged_table(&mut self, number: u64, path: &Path, e: Error, family: Option<u32>) -> Result<()> {
         if self.hints.whole && self.hints.file(number).is_none() {
             self.report.tables_left_over += 1;
             return Ok(());
@@ -479,8 +478,15 @@ impl Repair<'_> {
         }
         self.report.damaged.push((name_of(path), e.message().to_owned()));
         self.report.tables_damaged += 1;
-        self.damaged_in.insert(self.hints.file(number).map(|(id, _)| id));
+        self.damaged_in.insert(self.hints.file(number).map(|(id, _)| id).or(family));
         Ok(())
+    }
+
+    /// The same of one whose end could be read.
+    fn unsound_table(&mut self, f: &Found, e: Error) -> Result<()> {
+        self.unsound.insert(f.number);
+        let family = self.owner(f);
+        self.damaged_table(f.number, &f.path, e, family)
     }
 
     /// Whose a table is. One that nothing says it of (ingested, and no longer named) is the default column family's,
@@ -599,17 +605,26 @@ impl Repair<'_> {
         self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size)
     }
 
-    /// Reads all tables, by column family. Tables of column families that are no more come too.
-    fn scan_all(&mut self, found: &[Found], families: &BTreeMap<u32, Family>) -> Result<BTreeMap<u32, Vec<Scanned>>> {
+    /// Reads all tables but those of which `read` has it already, by column family. Tables of column families that are
+    /// no more come too.
+    fn scan_all(
+        &mut self,
+        found: &[Found],
+        families: &BTreeMap<u32, Family>,
+        read: &mut BTreeMap<u64, (u32, Scanned)>,
+    ) -> Result<BTreeMap<u32, Vec<Scanned>>> {
         let total: u64 = found.iter().map(|f| self.hint_of(f).map_or(f.size, FileEntry::table_size)).sum();
         let mut done = 0;
         let bytewise = InternalKeyComparator::default();
         let mut out: BTreeMap<u32, Vec<Scanned>> = BTreeMap::new();
         for f in found {
+            if self.unsound.contains(&f.number) {
+                continue;
+            }
             let id = self.family_of(f);
             if id == NOBODY && !self.hints.whole {
                 let what = format!("{}: nothing says which column family it belongs to", f.path.display());
-                self.damaged_table(f.number, &f.path, Error::corruption(what))?;
+                self.unsound_table(f, Error::corruption(what))?;
                 continue;
             }
             let family = families.get(&id);
@@ -621,7 +636,7 @@ impl Repair<'_> {
             {
                 let what =
                     format!("{}: a table of column family {:?}", f.path.display(), f.properties.column_family_name);
-                self.damaged_table(f.number, &f.path, Error::corruption(what))?;
+                self.unsound_table(f, Error::corruption(what))?;
                 continue;
             }
             let Some(family) = family else {
@@ -630,6 +645,11 @@ impl Repair<'_> {
                     .push(Scanned { entry: FileEntry { number: f.number, ..FileEntry::default() }, entries: 0 });
                 continue;
             };
+            if let Some((_, scanned)) = read.get(&f.number).filter(|(of, _)| *of == id) {
+                done += scanned.entry.table_size();
+                out.entry(id).or_default().push(scanned.clone());
+                continue;
+            }
             let callback = self.how.callback.clone();
             let progress = |bytes: u64| {
                 done += bytes;
@@ -639,8 +659,11 @@ impl Repair<'_> {
             };
             let cmp = if f.comparator().is_some() { &family.cmp } else { &bytewise };
             match scan::scan(&*self.fs, f, cmp, hint, (&self.places, &self.dirs_of(family)), progress) {
-                Ok(scanned) => out.entry(id).or_default().push(scanned),
-                Err(e) => self.damaged_table(f.number, &f.path, e)?,
+                Ok(scanned) => {
+                    read.insert(f.number, (id, scanned.clone()));
+                    out.entry(id).or_default().push(scanned);
+                }
+                Err(e) => self.unsound_table(f, e)?,
             }
         }
         Ok(out)

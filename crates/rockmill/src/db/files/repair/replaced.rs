@@ -17,13 +17,17 @@
 //! - Where all are there and one is damaged, both count. Where other tables of the column family are damaged, inputs
 //!   count as well: they may have something of what those had. So they do in all column families where nothing says of
 //!   which one a damaged table is.
+//!
+//! Most damage shows only when a table is read. What is damaged says nothing of other tables: these are then chosen
+//! again without it ([`Repair::choose`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rockmill_format::edit::TablePiece;
 
-use super::scan::Found;
-use super::{Directory, Repair};
+use super::scan::{Found, Scanned};
+use super::{Directory, Family, Repair};
+use crate::error::Result;
 
 /// What a table says of the job that wrote it.
 pub(super) struct Output<'a> {
@@ -96,37 +100,77 @@ fn keep_of_whole_families(
 }
 
 impl Repair<'_> {
+    /// Chooses the tables that count, which stay in `found`, and reads them; with the column families that there are.
+    pub(super) fn choose(
+        &mut self,
+        found: &mut Vec<Found>,
+        sizes: &BTreeMap<u64, u64>,
+        dir: &Directory,
+    ) -> Result<(BTreeMap<u32, Family>, BTreeMap<u32, Vec<Scanned>>)> {
+        let mut read = BTreeMap::new();
+        loop {
+            let left_out = self.leave_out_superseded(found, sizes, dir);
+            let hinted = self.hints.families.iter().filter_map(|(id, h)| Some((*id, h.comparator.clone()?)));
+            let stated = found.iter().filter_map(|f| Some((f.column_family()?, f.comparator()?.to_owned())));
+            self.orders = stated.chain(hinted).collect();
+            let families = self.families(found, &dir.wals)?;
+            let known = self.unsound.len();
+            let tables = self.scan_all(found, &families, &mut read)?;
+            let none_hides = left_out.is_empty() && self.replaced.is_empty() && self.listed.is_empty();
+            if self.unsound.len() == known || none_hides {
+                let told = |f: &&Found| self.listed.contains(&f.number) || self.unsound.contains(&f.number);
+                let left_over = left_out.iter().filter(|f| !told(f)).count();
+                self.report.tables_left_over += left_over as u64;
+                return Ok((families, tables));
+            }
+            found.extend(left_out);
+            found.sort_by_key(|f| f.number);
+        }
+    }
+
+    /// The column family of a table, where that is sure.
+    pub(super) fn owner(&self, f: &Found) -> Option<u32> {
+        let named = self.hints.file(f.number).map(|(id, _)| id);
+        named.or_else(|| f.column_family().filter(|_| self.is_own(f)))
+    }
+
+    /// False for a table that came from another database, by ingestion or import: it means that one's numbers.
+    fn is_own(&self, f: &Found) -> bool {
+        f.properties.db_id == self.db_id && f.properties.orig_file_number == f.number
+    }
+
     /// Leaves out what newer tables show not to count, as far as no MANIFEST names it: files that they go on using, and
-    /// what [`superseded`] says.
-    pub(super) fn leave_out_superseded(&mut self, found: &mut Vec<Found>, sizes: &BTreeMap<u64, u64>, dir: &Directory) {
+    /// what [`superseded`] says. Gives what it left out.
+    fn leave_out_superseded(
+        &mut self,
+        found: &mut Vec<Found>,
+        sizes: &BTreeMap<u64, u64>,
+        dir: &Directory,
+    ) -> Vec<Found> {
         let there = |p: &TablePiece| sizes.get(&p.number) == Some(&p.size);
-        let whole = || found.iter().filter(|f| f.pieces.iter().all(there));
+        let unsound = |number: u64| self.unsound.contains(&number);
+        let whole = || found.iter().filter(|f| !unsound(f.number) && f.pieces.iter().all(there));
         let named = |number: u64| self.hints.file(number).is_some();
         let pieces = |f: &Found| f.pieces.iter().map(|p| p.number).collect();
         let outputs = whole().map(|f| Output { number: f.number, replaced: &f.replaced.by_job, pieces: pieces(f) });
         let exists = |number: u64| dir.tables.binary_search_by_key(&number, |(n, _)| *n).is_ok();
-        // A table that came from another database, by ingestion or import, means that one's numbers.
-        let own = |f: &&Found| f.properties.db_id == self.db_id && f.properties.orig_file_number == f.number;
         let past_of = |f: &Found| {
             let in_manifest = named(f.number);
             let listed = f.replaced.before.iter().copied();
             listed.filter(|n| exists(*n) && !(in_manifest && named(*n))).collect::<Vec<_>>()
         };
-        let past = found.iter().filter(own).flat_map(past_of);
+        let past = found.iter().filter(|f| self.is_own(f) && !unsound(f.number)).flat_map(past_of);
+        let sound = |number: u64| sizes.contains_key(&number) && !unsound(number);
         let Superseded { unfinished, unclear, mut replaced } =
-            superseded(outputs, past.collect(), exists, |n| sizes.contains_key(&n), named);
+            superseded(outputs, past.collect(), exists, sound, named);
         let ended = whole().filter(|f| !unfinished.contains(&f.number) && !unclear.contains(&f.number));
         let listed: BTreeSet<u64> = ended.flat_map(|f| f.pieces.iter().map(|p| p.number)).collect();
         // A table that was replaced may have lost further files, while its own is one of another.
         let lacks = |f: &Found| !f.pieces.iter().all(there) && !replaced.contains(&f.number);
-        let family_of = |f: &Found| {
-            let named = self.hints.file(f.number).map(|(id, _)| id);
-            named.or_else(|| f.column_family().filter(|_| own(&f)))
-        };
         let mut damaged_in = self.damaged_in.clone();
-        damaged_in.extend(found.iter().filter(|f| lacks(f)).map(family_of));
+        damaged_in.extend(found.iter().filter(|f| lacks(f)).map(|f| self.owner(f)));
         if !damaged_in.is_empty() {
-            let found: BTreeMap<u64, Option<u32>> = found.iter().map(|f| (f.number, family_of(f))).collect();
+            let found: BTreeMap<u64, Option<u32>> = found.iter().map(|f| (f.number, self.owner(f))).collect();
             let hinted = |n: u64| self.hints.file(n).map(|(id, _)| id);
             keep_of_whole_families(&mut replaced, &damaged_in, |n| found.get(&n).map_or_else(|| hinted(n), |id| *id));
         }
@@ -134,10 +178,10 @@ impl Repair<'_> {
             named(f.number)
                 || !(unfinished.contains(&f.number) || replaced.contains(&f.number) || listed.contains(&f.number))
         };
-        self.report.tables_left_over +=
-            found.iter().filter(|f| !counts(f) && !listed.contains(&f.number)).count() as u64;
-        found.retain(counts);
+        let (counting, left_out) = std::mem::take(found).into_iter().partition(counts);
+        *found = counting;
         (self.replaced, self.listed) = (replaced, listed);
+        left_out
     }
 }
 
