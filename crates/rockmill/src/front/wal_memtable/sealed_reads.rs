@@ -48,7 +48,7 @@ impl SealedReads {
 
 impl SealedRuns {
     /// How many of them have values in logs.
-    fn with_values_in_logs(&self) -> usize {
+    pub fn with_values_in_logs(&self) -> usize {
         self.tables().iter().filter(|table| table.log_values().is_some()).count()
     }
 

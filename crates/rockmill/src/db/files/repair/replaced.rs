@@ -29,6 +29,11 @@ use super::scan::{Found, Scanned};
 use super::{Directory, Family, Repair};
 use crate::error::Result;
 
+/// Column families by id.
+type Families = BTreeMap<u32, Family>;
+/// Tables that were read, by the id of their column family.
+type TablesByFamily = BTreeMap<u32, Vec<Scanned>>;
+
 /// What a table says of the job that wrote it.
 pub(super) struct Output<'a> {
     pub number: u64,
@@ -106,7 +111,7 @@ impl Repair<'_> {
         found: &mut Vec<Found>,
         sizes: &BTreeMap<u64, u64>,
         dir: &Directory,
-    ) -> Result<(BTreeMap<u32, Family>, BTreeMap<u32, Vec<Scanned>>)> {
+    ) -> Result<(Families, TablesByFamily)> {
         let mut read = BTreeMap::new();
         loop {
             let left_out = self.leave_out_superseded(found, sizes, dir);
