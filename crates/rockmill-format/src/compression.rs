@@ -38,6 +38,7 @@ const ZSTD_NOT_FINAL: u8 = 0x40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum CompressionType {
     None = 0,
     Snappy = 1,
