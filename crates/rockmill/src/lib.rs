@@ -61,7 +61,7 @@
 // Dead code is reported where everything is: with the features `internals` and `kernel`, as in the workspace's build.
 #![cfg_attr(
     not(feature = "internals"),
-    expect(dead_code, reason = "some of it only tools use; with the features `internals` and `kernel`, what nothing uses is reported")
+    expect(dead_code, reason = "some of it only tools use; with both features, what nothing uses is reported")
 )]
 #![cfg_attr(
     all(feature = "internals", not(feature = "kernel")),
