@@ -74,6 +74,20 @@ impl CompressionType {
         }
     }
 
+    /// RocksDB's name in options, for example `kZSTD`.
+    pub fn option_name(self) -> &'static str {
+        match self {
+            Self::None => "kNoCompression",
+            Self::Snappy => "kSnappyCompression",
+            Self::Zlib => "kZlibCompression",
+            Self::Bzip2 => "kBZip2Compression",
+            Self::Lz4 => "kLZ4Compression",
+            Self::Lz4hc => "kLZ4HCCompression",
+            Self::Xpress => "kXpressCompression",
+            Self::Zstd => "kZSTD",
+        }
+    }
+
     /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         if name == "ZSTDNotFinal" { Some(Self::Zstd) } else { Self::ALL.into_iter().find(|t| t.name() == name) }
