@@ -15,7 +15,11 @@ pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, Spec
 pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
-pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
+pub use crate::db::jobs::extra_runs::merge_into_extra_run;
+pub use crate::db::jobs::manual::compact_range_since_open;
+pub use crate::db::report::explain::{
+    CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep, explain_compact_range_cf_opt,
+};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::{LeftOut, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable};
@@ -35,6 +39,7 @@ use crate::options::Options;
 /// given, in the files of a database that is opened with `options`.
 pub fn carry_options(options: &mut Options, stored: Options) {
     options.db.carried = stored.db.carried;
+    options.db.load_warnings = stored.db.load_warnings;
     options.cf.carried = stored.cf.carried;
     options.cf.table.carried = stored.cf.table.carried;
 }

@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::{DBPath, Options, RecoveryMode, paths};
+use super::{DBPath, OptionWarning, Options, RecoveryMode, paths};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -24,6 +24,8 @@ declare_options! {
     beside {
         /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
         carried: Carried,
+        /// What of the OPTIONS file has no effect. It goes to the info log at open.
+        load_warnings: Vec<OptionWarning>,
     }
 
     /// Create the database when the directory holds none.
@@ -125,7 +127,7 @@ declare_options! {
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// How the engine `kernel` runs its program.
-    kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
+    kernel_driver: KernelDriver = KernelDriver::Run, own;
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
@@ -241,6 +243,12 @@ impl Options {
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;
+    }
+
+    /// How the engine `kernel` runs its program. Needs the Cargo feature `kernel`.
+    #[cfg(feature = "kernel")]
+    pub fn set_kernel_driver(&mut self, value: KernelDriver) {
+        self.db.kernel_driver = value;
     }
 
     /// Has the engine `kernel` merge with a program of one's own (docs/kernel-engine.md, "Programs of your own"): the
