@@ -461,3 +461,270 @@ fn a_log_whose_name_was_written_in_a_call_that_failed_is_there() {
     }
     fs.clear_fault();
 }
+
+// Devices that are not mounted.
+
+/// A way to have the logs in `/fast`.
+type Way = (&'static str, fn(&mut Options));
+
+const WAYS: [Way; 2] = [
+    ("fast_path", |o| o.set_fast_path("/fast", 1 << 30)),
+    ("wal_dir", |o| {
+        o.set_fast_path("", 0);
+        o.set_wal_dir("/fast");
+    }),
+];
+
+/// Options for `way`, and those without it.
+fn with_and_without(fs: &MemFileSystem, way: Way) -> (Options, Options) {
+    let mut with = options(fs);
+    with.set_max_open_files(-1);
+    let mut without = with.clone();
+    without.set_fast_path("", 0);
+    way.1(&mut with);
+    (with, without)
+}
+
+/// A way to open, and its name.
+type Opening = (&'static str, fn(&Options) -> rockmill::Result<Db>);
+
+/// The last one writes.
+const OPENINGS: [Opening; 3] = [
+    ("a secondary", |o| Db::open_as_secondary(o, "/db", "/second")),
+    ("for reading", |o| Db::open_for_read_only(o, "/db", false)),
+    ("for writing", |o| Db::open(o, "/db")),
+];
+
+/// The files of a directory, by name.
+fn files(fs: &MemFileSystem, dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let names = fs.list_dir(Path::new(dir)).unwrap_or_default().into_iter();
+    let contents = |name: &String| fs.read_to_vec(&Path::new(dir).join(name)).expect("a file");
+    names.filter(|name| !name.starts_with("LOG")).map(|name| (name.clone(), contents(&name))).collect()
+}
+
+fn put_back(fs: &MemFileSystem, dir: &str, files: &BTreeMap<String, Vec<u8>>) {
+    fs.create_dir(Path::new(dir), true).expect("a directory");
+    for (name, contents) in files {
+        fs.write_all(&Path::new(dir).join(name), contents).expect("a write");
+    }
+}
+
+/// Nothing is there of the device but its directory, or not even that.
+fn take_away(fs: &MemFileSystem, directory_too: bool) -> BTreeMap<String, Vec<u8>> {
+    let all = files(fs, "/fast");
+    all.keys().for_each(|name| fs.remove(&Path::new("/fast").join(name)).expect("a removal"));
+    fs.sync_dir(Path::new("/fast")).expect("a sync");
+    if directory_too {
+        fs.remove_dir(Path::new("/fast")).expect("a removal");
+        fs.sync_dir(Path::new("/")).expect("a sync");
+    }
+    all
+}
+
+/// The directory and the file that says whose it is are there, and the logs are not: deleted, or an old copy of the
+/// device.
+#[test]
+fn a_directory_that_lost_its_logs_is_noticed_by_whoever_opens_it() {
+    for (way, small_manifest) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        for old_copy in [false, true] {
+            let what = format!("{}, MANIFEST begun anew: {small_manifest}, old copy: {old_copy}", way.0);
+            let fs = MemFileSystem::new();
+            let (mut with, _) = with_and_without(&fs, way);
+            if small_manifest {
+                // Each edit begins another one, so that the opening's is not there any more.
+                with.set_max_manifest_file_size(1);
+            }
+            let db = Db::open(&with, "/db").expect("open");
+            write(&db, 0..100);
+            let then = files(&fs, "/fast");
+            db.flush().expect("a flush");
+            write(&db, 100..300);
+            drop(db);
+            let all = files(&fs, "/fast");
+            let lost: Vec<&String> = all.keys().filter(|name| name.ends_with(".log")).collect();
+            lost.iter().for_each(|name| fs.remove(&Path::new("/fast").join(name)).expect("a removal"));
+            if old_copy {
+                put_back(&fs, "/fast", &then);
+            }
+            let before = (files(&fs, "/db"), files(&fs, "/fast"));
+            for (opening, open) in OPENINGS {
+                let e = open(&with).err().unwrap_or_else(|| panic!("{what}, {opening}: opened")).to_string();
+                assert!(e.contains("missing") && e.contains("mounted"), "{what}, {opening}: {e}");
+                assert!(lost.iter().any(|name| e.contains(&format!("/fast/{name}"))), "{what}, {opening}: {e}");
+            }
+            assert!((files(&fs, "/db"), files(&fs, "/fast")) == before, "{what}");
+            // What is left can be had.
+            let mut takes_all = with.clone();
+            takes_all.set_wal_recovery_mode(RecoveryMode::SkipAnyCorruptedRecords);
+            for (opening, open) in &OPENINGS[..2] {
+                let db = open(&takes_all).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
+                assert_eq!(prefix(&db, &what), 100, "{opening}");
+            }
+            takes_all.set_file_system(Arc::new(fs.next_process()));
+            assert_eq!(prefix(&Db::open(&takes_all, "/db").expect("open"), &what), 100);
+            put_back(&fs, "/fast", &all);
+            for (opening, open) in OPENINGS {
+                let db = open(&with).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
+                assert_eq!(prefix(&db, &what), 300, "{opening}");
+            }
+        }
+    }
+}
+
+/// Who opens a database without its fast path, whose device is not there, would not see what only its logs have.
+#[test]
+fn a_database_is_not_opened_without_its_logs_because_their_device_is_away() {
+    for way in WAYS {
+        for (state, flushed, closed) in [("closed", false, true), ("died", false, false), ("flushed", true, false)] {
+            for directory_too in [false, true] {
+                let what = format!("{}, {state}, {directory_too}", way.0);
+                let fs = MemFileSystem::new();
+                let (with, _) = with_and_without(&fs, way);
+                let db = Db::open(&with, "/db").expect("open");
+                write(&db, 0..300);
+                if flushed {
+                    // It died then: there may have been more.
+                    db.flush().expect("a flush");
+                }
+                let fs = if closed {
+                    drop(db);
+                    fs
+                } else {
+                    fs.next_process()
+                };
+                let (_, without) = with_and_without(&fs, way);
+                let all = take_away(&fs, directory_too);
+                let before = files(&fs, "/db");
+                for (opening, open) in OPENINGS {
+                    let e = open(&without).err().unwrap_or_else(|| panic!("{what}, {opening}: opened")).to_string();
+                    let told = ["/fast", "mounted", "/db/WAL_OWNER"].iter().all(|part| e.contains(part));
+                    assert!(told, "{what}, {opening}: {e}");
+                }
+                assert!(files(&fs, "/db") == before, "{what}");
+                put_back(&fs, "/fast", &all);
+                let back = fs.next_process();
+                let (with, _) = with_and_without(&back, way);
+                assert_eq!(prefix(&Db::open(&with, "/db").expect("open"), &what), 300);
+                // They are given up.
+                take_away(&fs, directory_too);
+                fs.remove(Path::new("/db/WAL_OWNER")).expect("a removal");
+                for (opening, open) in OPENINGS {
+                    let db = open(&without).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
+                    assert_eq!(prefix(&db, &what), if flushed { 300 } else { 0 }, "{opening}");
+                }
+            }
+        }
+    }
+}
+
+/// After a flush of everything and a close the device is not needed, whatever becomes of it.
+#[test]
+fn a_database_that_was_flushed_and_closed_opens_without_its_device() {
+    for way in WAYS {
+        for directory_too in [false, true] {
+            let what = format!("{}, {directory_too}", way.0);
+            let fs = MemFileSystem::new();
+            let (with, without) = with_and_without(&fs, way);
+            let db = Db::open(&with, "/db").expect("open");
+            write(&db, 0..300);
+            db.flush().expect("a flush");
+            Checkpoint::new(&db).and_then(|c| c.create_checkpoint("/copy")).expect("a checkpoint");
+            drop(db);
+            // The logs alone are gone: there, and in a directory that takes its place.
+            for fast in ["/fast", "/fast2"] {
+                let fs = fs.next_process();
+                let mut names: Vec<String> = files(&fs, "/fast").into_keys().collect();
+                names.retain(|name| name.ends_with(".log"));
+                assert!(!names.is_empty(), "{what}");
+                names.iter().for_each(|name| fs.remove(&Path::new("/fast").join(name)).expect("a removal"));
+                let (mut with, _) = with_and_without(&fs, way);
+                if fast == "/fast2" {
+                    with.set_fast_path("", 0);
+                    with.set_wal_dir(fast);
+                }
+                for _ in 0..2 {
+                    assert_eq!(prefix(&Db::open(&with, "/db").unwrap_or_else(|e| panic!("{what}: {e}")), &what), 300);
+                }
+            }
+            take_away(&fs, directory_too);
+            assert_eq!(prefix(&Db::open(&without, "/copy").expect("open"), "a checkpoint"), 300);
+            let whole = fs.next_process();
+            for (opening, open) in OPENINGS {
+                let db = open(&without).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
+                assert_eq!(prefix(&db, &what), 300, "{opening}");
+            }
+            // Whenever the power goes while it is turned off.
+            let (_, without) = with_and_without(&whole, way);
+            whole.start_recording();
+            let db = Db::open(&without, "/db").expect("open");
+            db.put_opt(key(300), value(300), &synced()).expect("a write");
+            let mut disk = whole.replay().expect("a recording");
+            for point in 0..disk.points() {
+                disk.advance_to(point);
+                for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll, CrashMode::Random(point as u64)] {
+                    let after = disk.crash_image(mode);
+                    let (_, without) = with_and_without(&after, way);
+                    let db = Db::open(&without, "/db").unwrap_or_else(|e| panic!("{what}, {point}, {mode:?}: {e}"));
+                    assert!((300..=301).contains(&prefix(&db, &what)), "{point}, {mode:?}");
+                }
+            }
+            drop(db);
+            // On again, in the same place.
+            let (with, without) = with_and_without(&whole, way);
+            let db = Db::open(&without, "/db").expect("open");
+            assert_eq!(prefix(&db, &what), 301);
+            db.flush().expect("a flush");
+            drop(db);
+            let db = Db::open(&with, "/db").expect("open");
+            write(&db, 301..310);
+            drop(db);
+            let db = Db::open(&with, "/db").expect("open");
+            assert_eq!(prefix(&db, &what), 310);
+            write(&db, 310..320);
+            drop(db);
+            take_away(&whole, directory_too);
+            assert!(Db::open(&without, "/db").is_err(), "{what}: its logs are needed again");
+        }
+    }
+}
+
+/// A repair that had the logs leaves nothing there that is needed; one that had not leaves them needed.
+#[test]
+fn a_repaired_database_needs_the_logs_that_the_repair_did_not_have() {
+    for way in WAYS {
+        let fs = MemFileSystem::new();
+        let (with, without) = with_and_without(&fs, way);
+        let db = Db::open(&with, "/db").expect("open");
+        write(&db, 0..100);
+        db.flush().expect("a flush");
+        write(&db, 100..300);
+        drop(db);
+        for had_them in [true, false] {
+            let what = format!("{}, {had_them}", way.0);
+            let fs = fs.next_process();
+            let on = |o: &Options| {
+                let mut o = o.clone();
+                o.set_file_system(Arc::new(fs.clone()));
+                o
+            };
+            if had_them {
+                Db::repair(&on(&with), "/db").expect("a repair");
+            }
+            fs.rename(Path::new("/fast"), Path::new("/away")).expect("a rename");
+            if !had_them {
+                Db::repair(&on(&without), "/db").expect("a repair");
+            }
+            let opened = Db::open(&on(&without), "/db");
+            match had_them {
+                true => assert_eq!(prefix(&opened.unwrap_or_else(|e| panic!("{what}: {e}")), &what), 300),
+                false => {
+                    let e = opened.err().unwrap_or_else(|| panic!("{what}: opened")).to_string();
+                    assert!(e.contains("/fast") && e.contains("mounted"), "{what}: {e}");
+                    fs.rename(Path::new("/away"), Path::new("/fast")).expect("a rename");
+                    let db = Db::open(&on(&with), "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
+                    assert_eq!(prefix(&db, &what), 300);
+                }
+            }
+        }
+    }
+}

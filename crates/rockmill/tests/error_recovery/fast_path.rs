@@ -77,3 +77,61 @@ fn a_full_slow_device_is_waited_for_until_the_values_fit() {
     drop(db);
     all.check("reopened", &open(&options, path()));
 }
+
+/// Writes values that are compressed, to a tenth and less, or such that cannot be.
+fn fill(all: &mut Acknowledged, db: &Db, keys: std::ops::Range<usize>, random: Option<u64>) {
+    let mut rng = random.map(fastrand::Rng::with_seed);
+    for n in keys {
+        let value: Vec<u8> = (0..1000).map(|i| rng.as_mut().map_or((i % 10) as u8, |rng| rng.u8(..))).collect();
+        let mut batch = WriteBatch::new();
+        for family in FAMILIES {
+            batch.put_cf(&db.cf_handle(family).expect("opened"), format!("{n:05}"), &value);
+        }
+        db.write(&batch).expect("a write");
+        all.0.insert(format!("{n:05}"), value);
+    }
+}
+
+/// Tables of compressed values need less than the values. How much less is not known before the first flush, nor after
+/// one of other values: then some tries are in vain, and not many.
+#[test]
+fn a_full_slow_device_is_waited_for_until_the_compressed_values_fit() {
+    let (fs, options, db, mut all) = opened(|o| {
+        fast(o);
+        o.set_compression_type(CompressionType::Lz4);
+    });
+    let tries = || options.get_ticker_count(Ticker::ErrorHandlerAutoresumeRetryTotalCount);
+    let fail = |db: &Db| {
+        fs.set_free_space_in(path(), Some(0)).expect("a directory");
+        let e = db.flush().expect_err("there is no space");
+        assert!(e.is_no_space(), "{e}");
+        wait_until("the error is known", || db.background_error_severity() == Some(ErrorSeverity::Hard));
+    };
+    // Two column families with 2 MB each.
+    fill(&mut all, &db, 0..2000, None);
+    fail(&db);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(tries(), 0);
+    fs.set_free_space_in(path(), Some(1_300_000)).expect("a directory");
+    wait_until("it resumes", || db.background_error().is_none());
+    all.check("there was space for the tables, and not for the values", &db);
+    fs.set_free_space_in(path(), None).expect("a directory");
+    // As much again, of values that become no smaller, which nothing says.
+    fill(&mut all, &db, 2000..4000, Some(1));
+    let before = tries();
+    fail(&db);
+    fs.set_free_space_in(path(), Some(1_300_000)).expect("a directory");
+    let mut seen = before;
+    wait_until("it waits", || {
+        std::thread::sleep(Duration::from_millis(200));
+        std::mem::replace(&mut seen, tries()) == tries()
+    });
+    let in_vain = tries() - before;
+    assert!((1..=6).contains(&in_vain), "{in_vain} tries in vain");
+    all.check("while it is full", &db);
+    fs.set_free_space_in(path(), None).expect("a directory");
+    wait_until("it resumes", || db.background_error().is_none());
+    all.check("after it", &db);
+    drop(db);
+    all.check("reopened", &open(&options, path()));
+}

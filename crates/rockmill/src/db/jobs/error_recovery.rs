@@ -98,6 +98,8 @@ pub(crate) struct Errors {
     manifest_failure: Option<Error>,
     /// How many there were.
     count: u64,
+    /// Recoveries since the store last worked that found too little space.
+    in_vain: u32,
 }
 
 impl Errors {
@@ -172,10 +174,14 @@ impl State {
         errors.recovering = false;
         let meanwhile = errors.failed_meanwhile.take();
         let Err(e) = done else {
+            errors.in_vain = 0;
             // What failed meanwhile may have failed after the step that would have mended it.
             errors.worst = meanwhile;
             return errors.check();
         };
+        if e.is_no_space() {
+            errors.in_vain = errors.in_vain.saturating_add(1);
+        }
         if e.kind() != ErrorKind::ShutdownInProgress {
             let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, Space::default());
             // Of equally bad ones the newest says how much space the next try needs.
@@ -189,7 +195,8 @@ impl State {
 
     /// What a flush of everything needs.
     fn space_for_flush(&self) -> Space {
-        let tables = self.families().map(|c| c.front().unflushed_bytes()).sum();
+        let tries = self.errors().in_vain;
+        let tables = self.families().map(|c| c.front().space_for_flush(&c.options(), tries)).sum();
         // Of a write there was too little, of whatever length it was.
         Space { tables, logs: if self.oldest_log().is_some() { 0 } else { tables.max(1) } }
     }

@@ -278,6 +278,7 @@ impl DbInner {
             changes.push(Change::new(&part.cf, edit, move |state| {
                 b.committed = true;
                 if let Some(c) = state.family_mut(part.cf.id) {
+                    c.front_mut().table_has(&part.runs, b.entry.as_ref().map_or(0, |entry| entry.size));
                     c.front_mut().flushed(&part.runs, log_number.unwrap_or(0));
                 }
             }));

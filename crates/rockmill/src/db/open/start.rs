@@ -36,7 +36,7 @@ use crate::db::write::Writers;
 use crate::db::{CfState, Db, DbInner, FamilyContext, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
+use crate::front::{ExpectedLogs, Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
@@ -306,9 +306,13 @@ fn open_files(
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, false)?;
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
-        Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
+        Some(state) if !read_only && wal_dir != path => expected_logs(&db, state.manifest_number)?,
         _ => None,
     };
+    let left = if read_only { None } else { wal_owner::left_behind(&**fs, path, wal_dir) };
+    if wal_dir == path && !read_only {
+        wal_owner::leave_flushed(&**fs, path)?;
+    }
     if wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, wal_dir)?;
@@ -326,6 +330,7 @@ fn open_files(
     if read_only {
         wal_owner::check(&**fs, path, wal_dir)?;
         wal_owner::check_unclaimed(&**fs, path, wal_dir)?;
+        wal_owner::refuse_if_lost(&**fs, path, wal_dir, db_options)?;
     }
     let logs = wal_numbers(&names);
     if recovered.is_none() {
@@ -357,7 +362,7 @@ fn open_files(
             log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
         }
     }
-    finish_open(&db, &wanted, recovered.is_none(), kept)?;
+    finish_open(&db, &wanted, recovered.is_none(), kept, left.as_deref())?;
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
     db.log_opened();
@@ -372,14 +377,14 @@ fn open_files(
 
 /// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
 /// that were there. `None` where it did not, as with copies, and after RocksDB.
-fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
-    let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
-        return Ok(None);
-    };
+fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<ExpectedLogs>> {
+    let began = wal_owner::read_began(&*db.opts.fs, &db.path, misses_logs(&db.opts, &db.path))?;
+    let Some(began) = began.filter(|began| began.manifest == manifest) else { return Ok(None) };
     let state = db.state.lock();
     let families = state.families().map(|c| c.front().log_number());
     // That of a column family without data stays behind.
-    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect()))
+    let numbers = families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect();
+    Ok(Some(ExpectedLogs { numbers, of_fast_path: began.fast }))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -393,12 +398,14 @@ fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     )))
 }
 
-/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables; `left` is a directory
+/// that had WALs before, and has them no more.
 fn finish_open(
     db: &Arc<DbInner>,
     wanted: &BTreeMap<String, CfOptions>,
     new: bool,
     kept: Option<KeptLogs>,
+    left: Option<&Path>,
 ) -> Result<()> {
     if kept.is_none() {
         let ids: Vec<u32> = db.state.lock().families().map(|c| c.cf().id).collect();
@@ -436,7 +443,7 @@ fn finish_open(
     }
     let manifest_number = db.new_file_number();
     let wal_number = db.new_file_number();
-    let snapshot = {
+    let (snapshot, bound) = {
         let mut state = db.state.lock();
         for c in state.families_mut() {
             c.front_mut().recovered(wal_number);
@@ -447,17 +454,22 @@ fn finish_open(
         db.catalog.publish(&state);
         let bound = state.least_log_number().unwrap_or(wal_number);
         state.logs_mut().raise_bound(bound);
-        db.snapshot_edits(&state)
+        (db.snapshot_edits(&state), bound)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    if misses_logs(&db.opts, &db.path) {
+    if db.front.dir() != db.path {
         // All are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
         let last = kept.as_ref().map(|k| k.follows.wal);
         let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
-        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
+        let fast = misses_logs(&db.opts, &db.path);
+        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept, fast };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
+    }
+    if let Some(left) = left {
+        // The MANIFEST that says so is durable, and the note of the directory still there.
+        wal_owner::delete_left(&*db.opts.fs, left, bound);
     }
     if db.front.dir() == db.path {
         wal_owner::leave_elsewhere(&*db.opts.fs, &db.path)?;

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rockmill_format::compression::CompressionType;
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
 use super::index_merge::{IndexMerge, MergedIndex};
@@ -28,6 +29,13 @@ use crate::pacing::common::Seconds;
 use crate::pacing::decide::{FlushQueue, FullMemtables, LogsNow, MemtablesNow, is_flush_due};
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
 use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
+
+/// Bytes of a table for each byte of the index tables that it is made of, where nothing is known and values are
+/// compressed. Flushes that find too little space raise it (see [`FamilyFront::space_for_flush`]): two at most.
+const TABLE_SHARE: f64 = 0.25;
+/// Other values may be compressed less well than those of the last flush, of which little may have been left, too.
+const TABLE_MARGIN: f64 = 1.25;
+const TABLE_SHARE_MIN: f64 = 1.0 / 64.0;
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
@@ -59,6 +67,8 @@ pub(crate) struct FamilyFront {
     merging: bool,
     /// The newest memtable of whose flush listeners have been told.
     flush_reported_up_to: u64,
+    /// Bytes of the table for each byte that was flushed, as the last flush found.
+    table_share: Option<f64>,
     /// How fast writers may fill `active` while a flush is in flight.
     flush_pace: FlushPace,
     fill: MemtableFill,
@@ -113,6 +123,7 @@ impl FamilyFront {
             taken: 0,
             merging: false,
             flush_reported_up_to: 0,
+            table_share: None,
             flush_pace: FlushPace::default(),
             fill: MemtableFill::new(memtable_size(memory.index(), options)),
         }
@@ -381,6 +392,13 @@ impl FamilyFront {
         self.raise_log_number(log_number);
     }
 
+    /// The table of these runs has so many bytes.
+    pub fn table_has(&mut self, runs: &SealedRuns, bytes: u64) {
+        if runs.data_size() > 0 {
+            self.table_share = Some(bytes as f64 / runs.data_size() as f64);
+        }
+    }
+
     /// The flush of these runs ended, with a commit or not, after so much CPU time.
     pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
         (self.flushing, self.taken) = (false, 0);
@@ -567,10 +585,20 @@ impl FamilyFront {
         (self.active.unfilled() + self.sealed.iter().map(|s| s.table.unfilled()).sum::<usize>()) as u64
     }
 
-    /// Bytes that tables of all of it may have: those of memtables, or of the values in logs that index tables stand
-    /// for.
-    pub fn unflushed_bytes(&self) -> u64 {
-        [self.active_stats(), self.sealed_stats()].iter().map(|stats| stats.memory.max(stats.data_size)).sum()
+    /// Bytes that tables of all of it need, about: those of memtables, or of the values in logs that index tables stand
+    /// for. These may be many times the memory, and become small tables where they are compressed. So of index tables
+    /// that share counts which the last flush found, or [`TABLE_SHARE`] before the first, and twice as much after each
+    /// of `tries` flushes that found too little space. It is never more than the values have.
+    pub fn space_for_flush(&self, options: &CfOptions, tries: u32) -> u64 {
+        let all: u64 =
+            [self.active_stats(), self.sealed_stats()].iter().map(|stats| stats.memory.max(stats.data_size)).sum();
+        let compression = options.compression_per_level.first().copied().unwrap_or(options.compression);
+        if self.index.is_none() || compression == CompressionType::None {
+            return all;
+        }
+        let share = self.table_share.map_or(TABLE_SHARE, |share| (share * TABLE_MARGIN).max(TABLE_SHARE_MIN));
+        // The cast saturates.
+        all.min((all as f64 * share * f64::from(tries).exp2()) as u64)
     }
 
     /// Bytes of memtables that are in tables, or superseded by a merged one, and that readers still hold.
@@ -619,6 +647,32 @@ mod tests {
         assert!(front.flushed_memory() > 0, "a reader has it");
         drop(reader);
         assert_eq!(front.flushed_memory(), 0);
+    }
+
+    /// Values are compressed, and nothing says how well: what is asked for may be too little, but only so often.
+    #[test]
+    fn a_flush_needs_what_the_last_one_needed_and_more_where_that_was_too_little() {
+        let (options, memory, mut front) = index_tables();
+        let compressed = CfOptions { compression: CompressionType::Lz4, ..options.clone() };
+        let plain = CfOptions { compression: CompressionType::None, ..options.clone() };
+        assert_eq!(front.space_for_flush(&plain, 0), front.memory_usage(), "it is empty");
+        fill(&mut front, &options, &memory, 1);
+        let all = front.space_for_flush(&plain, 0);
+        assert!(all >= front.memory_usage());
+        assert_eq!(front.space_for_flush(&plain, 9), all);
+        let asked = |front: &FamilyFront| [0, 1, 2, 3, u32::MAX].map(|tries| front.space_for_flush(&compressed, tries));
+        assert_eq!(asked(&front), [all / 4, all / 2, all, all, all]);
+        let (runs, _) = front.take_sealed();
+        front.table_has(&runs, runs.data_size() / 2);
+        let [first, second, ..] = asked(&front);
+        assert!(first > all / 2 && first < all * 7 / 10 && second == all, "{first}, then {second} of {all}");
+        front.table_has(&runs, runs.data_size() * 2);
+        assert_eq!(asked(&front), [all; 5], "never more than the values have");
+        // Next to nothing was left of the last ones.
+        front.table_has(&runs, 0);
+        assert!(asked(&front)[0] > 0 && (0..9).any(|tries| front.space_for_flush(&compressed, tries) == all));
+        let first_level = CfOptions { compression_per_level: vec![CompressionType::None], ..compressed.clone() };
+        assert_eq!(front.space_for_flush(&first_level, 0), all);
     }
 
     /// Index tables without logs: all values are inline.
