@@ -101,6 +101,7 @@ fn large() -> JobSpec {
     spec.merge_operator = "{id=StringAppendOperator;delimiter=,;}".into();
     spec.filter = Some(FilterSpec {
         name: "rockmill.Expire".into(),
+        options: String::new(),
         from_factory: true,
         is_full_compaction: false,
         is_manual_compaction: true,
@@ -158,9 +159,24 @@ fn hash_range() -> JobSpec {
     spec
 }
 
+/// A compaction in a database whose values live for a time.
+fn time_to_live() -> JobSpec {
+    let mut spec = small();
+    spec.filter = Some(FilterSpec {
+        name: "TtlCompactionFilterFactory".into(),
+        options: "seconds=100;filter=\"keep\"".into(),
+        from_factory: true,
+        input_start_level: Some(0),
+        now_micros: 1_700_000_000_000_000,
+        ..FilterSpec::default()
+    });
+    spec
+}
+
 /// The specs, encoded.
 pub fn all() -> Vec<Vec<u8>> {
-    [small(), large(), flush(), tph(), hash_range()].iter().map(|spec| spec.encode().expect("a sound spec")).collect()
+    let all = [small(), large(), flush(), tph(), hash_range(), time_to_live()];
+    all.iter().map(|spec| spec.encode().expect("a sound spec")).collect()
 }
 
 /// Results, encoded.

@@ -60,6 +60,9 @@ pub struct CompactionFilterContext {
     /// this decides alike for all entries of the job, and as a merge program does
     /// (`Options::set_kernel_merge_program`).
     pub now_micros: u64,
+    /// What the factory said of its settings when the job was made ([`CompactionFilterFactory::option_text`]). A
+    /// factory whose settings change goes by this: then all parts of the job decide alike, wherever they run.
+    pub options: String,
 }
 
 /// Decides on entries (`rocksdb::compaction_filter::CompactionFilter`). It must not wait for the database's
@@ -76,6 +79,13 @@ pub trait CompactionFilter: Send {
 
     /// Its name, for messages.
     fn name(&self) -> &str;
+
+    /// What it decides by besides its name, as text of at most 64 KiB: limits, lists, the filter that it is wrapped
+    /// around. Nothing by default. A job goes to another process or machine only where a filter of this name says the
+    /// same. It is asked once, when the filter is set.
+    fn option_text(&self) -> String {
+        String::new()
+    }
 }
 
 impl<F: CompactionFilter + ?Sized> CompactionFilter for Box<F> {
@@ -89,6 +99,10 @@ impl<F: CompactionFilter + ?Sized> CompactionFilter for Box<F> {
 
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn option_text(&self) -> String {
+        (**self).option_text()
     }
 }
 
@@ -112,12 +126,19 @@ pub trait CompactionFilterFactory: Send {
 
     /// Its name, for messages.
     fn name(&self) -> &str;
+
+    /// What its filters decide by besides its name, as [`CompactionFilter::option_text`]. It is asked for each job, and
+    /// [`create`](Self::create) is told what it said.
+    fn option_text(&self) -> String {
+        String::new()
+    }
 }
 
 /// A factory of any kind of filter.
 trait AnyFactory: Send {
     fn make(&mut self, context: CompactionFilterContext) -> Box<dyn CompactionFilter>;
     fn wanted(&self, reason: TableFileCreationReason) -> bool;
+    fn options(&self) -> String;
 }
 
 impl<F: CompactionFilterFactory> AnyFactory for F {
@@ -128,24 +149,35 @@ impl<F: CompactionFilterFactory> AnyFactory for F {
     fn wanted(&self, reason: TableFileCreationReason) -> bool {
         self.should_filter_table_file_creation(reason)
     }
+
+    fn options(&self) -> String {
+        self.option_text()
+    }
 }
 
 /// A filter that all jobs share. It is asked by one thread at a time: where that is too slow, use a factory.
 #[derive(Clone)]
 pub struct SharedFilter {
     name: Arc<str>,
+    options: Arc<str>,
     filter: Arc<Mutex<dyn CompactionFilter>>,
 }
 
 impl SharedFilter {
     /// Shares `filter`.
     pub fn new(filter: impl CompactionFilter + 'static) -> Self {
-        Self { name: filter.name().into(), filter: Arc::new(Mutex::new(filter)) }
+        let (name, options) = (filter.name().into(), filter.option_text().into());
+        Self { name, options, filter: Arc::new(Mutex::new(filter)) }
     }
 
     /// The filter's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it decides by besides its name.
+    pub(crate) fn options(&self) -> &str {
+        &self.options
     }
 }
 
@@ -166,6 +198,10 @@ impl CompactionFilter for SharedFilter {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn option_text(&self) -> String {
+        self.options.to_string()
     }
 }
 
@@ -204,6 +240,10 @@ impl CompactionFilterFactory for SharedFactory {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn option_text(&self) -> String {
+        self.factory.lock().options()
     }
 }
 

@@ -3,14 +3,13 @@
 use std::fmt;
 
 use super::Compaction;
-use super::objects::JobObjects;
+use super::objects::{JobFactory, JobObjects};
 use super::spec::JobSpec;
 use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
     TableFileCreationReason,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::CfOptions;
 use crate::panics::{caught, in_words};
 
 /// A job's filter by name, and what it is told of the job: part of the spec.
@@ -18,6 +17,8 @@ use crate::panics::{caught, in_words};
 pub struct FilterSpec {
     /// The filter's or factory's name.
     pub name: String,
+    /// What it decides by besides, in its own words (`option_text`).
+    pub options: String,
     /// A factory makes one for each part of the job; else all jobs of the host share one.
     pub from_factory: bool,
     /// The job reads every table of the column family.
@@ -32,41 +33,42 @@ pub struct FilterSpec {
 
 impl FilterSpec {
     /// That of a compaction; `None` where it has no filter.
-    pub(super) fn of_compaction(compaction: &Compaction, cf: &CfOptions, now_micros: u64) -> Result<Option<Self>> {
+    pub(super) fn of_compaction(
+        compaction: &Compaction,
+        objects: &JobObjects,
+        now_micros: u64,
+    ) -> Result<Option<Self>> {
         let mut spec = Self {
-            name: String::new(),
-            from_factory: false,
             is_full_compaction: !compaction.is_intra_df()
                 && compaction.input_files().count() == compaction.version.num_files(),
             is_manual_compaction: compaction.reason == super::CompactionReason::ManualCompaction,
             input_start_level: Some(compaction.start_level() as u32),
             now_micros,
+            ..Self::default()
         };
-        if let Some(shared) = &cf.compaction_filter {
-            spec.name = shared.name().to_owned();
+        if let Some(shared) = &objects.filter {
+            (spec.name, spec.options) = (shared.name().to_owned(), shared.options().to_owned());
             return Ok(Some(spec));
         }
-        spec.of_factory(cf, TableFileCreationReason::Compaction)
+        spec.of_factory(objects, TableFileCreationReason::Compaction)
     }
 
     /// That of a flush, which a factory must have asked for.
-    pub(super) fn of_flush(cf: &CfOptions, reason: TableFileCreationReason, now_micros: u64) -> Result<Option<Self>> {
-        let spec = Self {
-            name: String::new(),
-            from_factory: true,
-            is_full_compaction: false,
-            is_manual_compaction: false,
-            input_start_level: None,
-            now_micros,
-        };
-        spec.of_factory(cf, reason)
+    pub(super) fn of_flush(
+        objects: &JobObjects,
+        reason: TableFileCreationReason,
+        now_micros: u64,
+    ) -> Result<Option<Self>> {
+        Self { now_micros, ..Self::default() }.of_factory(objects, reason)
     }
 
-    fn of_factory(mut self, cf: &CfOptions, reason: TableFileCreationReason) -> Result<Option<Self>> {
-        let Some(factory) = &cf.compaction_filter_factory else { return Ok(None) };
-        (self.name, self.from_factory) = (factory.name().to_owned(), true);
-        let wanted = caught(named(factory.name()), || factory.should_filter_table_file_creation(reason))?;
-        Ok(wanted.then_some(self))
+    fn of_factory(mut self, objects: &JobObjects, reason: TableFileCreationReason) -> Result<Option<Self>> {
+        let Some(JobFactory { factory, options }) = &objects.filter_factory else { return Ok(None) };
+        if !caught(named(factory.name()), || factory.should_filter_table_file_creation(reason))? {
+            return Ok(None);
+        }
+        (self.name, self.options, self.from_factory) = (factory.name().to_owned(), options.clone()?, true);
+        Ok(Some(self))
     }
 }
 
@@ -98,9 +100,10 @@ impl FilterPlan {
             column_family_id: spec.output.owner.cf_id,
             reason: spec.reason,
             now_micros: filter.now_micros,
+            options: filter.options.clone(),
         };
         let source = match filter.from_factory {
-            true => Source::Factory(objects.filter_factory.clone()?, context),
+            true => Source::Factory(objects.filter_factory.as_ref()?.factory.clone(), context),
             false => Source::Shared(objects.filter.clone()?),
         };
         Some(Self { source, level: filter.input_start_level.unwrap_or(0), now_micros: filter.now_micros })

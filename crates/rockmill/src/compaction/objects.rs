@@ -12,6 +12,7 @@ use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, Shar
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, merge_operator_named};
+use crate::panics::caught;
 
 /// The objects of one job, or of a column family.
 #[derive(Clone, Default)]
@@ -23,9 +24,27 @@ pub struct JobObjects {
     /// Asked about entries, before the factory where both are set.
     pub filter: Option<SharedFilter>,
     /// Makes filters.
-    pub filter_factory: Option<SharedFactory>,
+    pub filter_factory: Option<JobFactory>,
     /// Makes the prefixes that tables' filters hold.
     pub prefix_extractor: Option<SliceTransform>,
+}
+
+/// A factory of filters, and its settings as they were when a job's objects were gathered. The job goes by these from
+/// its spec to its last part, whatever the factory says meanwhile.
+#[derive(Debug, Clone)]
+pub struct JobFactory {
+    /// The factory.
+    pub factory: SharedFactory,
+    /// What it said of its settings; an error if it panicked.
+    pub options: Result<String>,
+}
+
+impl JobFactory {
+    /// Asks the factory for its settings.
+    pub fn new(factory: &SharedFactory) -> Self {
+        let asked = caught(format_args!("compaction filter {:?}", factory.name()), || factory.option_text());
+        Self { factory: factory.clone(), options: asked }
+    }
 }
 
 impl JobObjects {
@@ -35,24 +54,30 @@ impl JobObjects {
             cmp: cmp.clone(),
             merge_operator: cf.merge_operator.clone(),
             filter: cf.compaction_filter.clone(),
-            filter_factory: cf.compaction_filter_factory.clone(),
+            filter_factory: cf.compaction_filter_factory.as_ref().map(JobFactory::new),
             prefix_extractor: cf.prefix_extractor.clone(),
         }
     }
 
     /// Refuses a spec that names other objects: its tables would not be those that its maker expects.
     pub(super) fn check(&self, spec: &JobSpec) -> Result<()> {
-        let filter = match &spec.filter {
-            Some(f) if f.from_factory => (f.name.as_str(), self.filter_factory.as_ref().map(|f| f.name())),
-            Some(f) => (f.name.as_str(), self.filter.as_ref().map(SharedFilter::name)),
-            None => ("", None),
+        let (wanted, wanted_options) = spec.filter.as_ref().map_or(("", ""), |f| (f.name.as_str(), f.options.as_str()));
+        let (filter, filter_options) = match (&spec.filter, &self.filter, &self.filter_factory) {
+            (Some(f), _, Some(here)) if f.from_factory => {
+                (Some(here.factory.name()), Some(here.options.as_deref().map_err(Error::clone)?))
+            }
+            (Some(f), Some(here), _) if !f.from_factory => (Some(here.name()), Some(here.options())),
+            _ => (None, None),
         };
         let operator = self.merge_operator.as_ref().map(|m| m.name());
+        let operator_text = self.merge_operator.as_ref().map(|m| m.option_text());
         let extractor = self.prefix_extractor.as_ref().map(SliceTransform::name);
         let all = [
             ("comparator", (spec.comparator.as_str(), Some(self.cmp.user_comparator().name()))),
             ("merge operator", (spec.output.owner.merge_operator.as_str(), operator)),
-            ("compaction filter", filter),
+            ("merge operator", (spec.merge_operator.as_str(), operator_text.as_deref())),
+            ("compaction filter", (wanted, filter)),
+            ("compaction filter with options", (wanted_options, filter_options)),
             ("prefix extractor", (spec.output.format.prefix_extractor.as_str(), extractor)),
         ];
         for (what, (wanted, here)) in all {
@@ -73,23 +98,23 @@ impl fmt::Debug for JobObjects {
             .field("comparator", &self.cmp.user_comparator().name())
             .field("merge_operator", &self.merge_operator.as_ref().map(|m| m.name()))
             .field("filter", &self.filter.as_ref().map(SharedFilter::name))
-            .field("filter_factory", &self.filter_factory.as_ref().map(|f| f.name()))
+            .field("filter_factory", &self.filter_factory.as_ref().map(|f| f.factory.name()))
             .field("prefix_extractor", &self.prefix_extractor)
             .finish()
     }
 }
 
 /// What a host that runs others' jobs knows by name, besides RocksDB's own comparators, merge operators and prefix
-/// extractors. Two objects of one name and kind: the first counts.
+/// extractors. Two objects of one name and kind, and of the same options: the first counts.
 #[derive(Clone, Default)]
 pub struct JobRegistry {
     /// Orders of keys.
     pub comparators: Vec<Arc<dyn Comparator>>,
     /// Merge operators; each is known by its [`option_text`](MergeOperator::option_text), properties included.
     pub merge_operators: Vec<Arc<dyn MergeOperator>>,
-    /// Filters.
+    /// Filters; each is known by its name and its [`option_text`](crate::CompactionFilter::option_text).
     pub filters: Vec<SharedFilter>,
-    /// Factories of filters.
+    /// Factories of filters; each is known by its name and by what its `option_text` is when a job comes.
     pub filter_factories: Vec<SharedFactory>,
     /// Prefix extractors.
     pub prefix_extractors: Vec<SliceTransform>,
@@ -122,12 +147,21 @@ impl JobRegistry {
                 .ok_or_else(|| unknown("merge operator", text))?,
         };
         if let Some(filter) = &spec.filter {
-            let missing = || unknown("compaction filter", &filter.name);
+            let missing = || {
+                let known = self.filters.iter().map(SharedFilter::name);
+                let mut known = known.chain(self.filter_factories.iter().map(|f| f.name()));
+                match known.any(|name| name == filter.name) {
+                    true => unknown("compaction filter with options", &filter.options),
+                    false => unknown("compaction filter", &filter.name),
+                }
+            };
             if filter.from_factory {
-                let found = self.filter_factories.iter().find(|f| f.name() == filter.name);
-                out.filter_factory = Some(found.ok_or_else(missing)?.clone());
+                let named = self.filter_factories.iter().filter(|f| f.name() == filter.name);
+                let mut here = named.map(JobFactory::new);
+                let found = here.find(|f| f.options.as_ref().is_ok_and(|options| *options == filter.options));
+                out.filter_factory = Some(found.ok_or_else(missing)?);
             } else {
-                let found = self.filters.iter().find(|f| SharedFilter::name(f) == filter.name);
+                let found = self.filters.iter().find(|f| f.name() == filter.name && f.options() == filter.options);
                 out.filter = Some(found.ok_or_else(missing)?.clone());
             }
         }

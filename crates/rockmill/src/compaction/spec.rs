@@ -280,7 +280,7 @@ impl JobSpec {
             },
             ..family.spec(TableFileCreationReason::Compaction, output, job, means)
         };
-        let filter = FilterSpec::of_compaction(compaction, cf, means.clock.now_micros());
+        let filter = FilterSpec::of_compaction(compaction, &means.objects, means.clock.now_micros());
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 
@@ -303,7 +303,7 @@ impl JobSpec {
             ..OutputPlan::of_new_entries(family.owner(), cf, 0, means.db.reproducible)
         };
         let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, job, means) };
-        let filter = FilterSpec::of_flush(cf, reason, means.clock.now_micros());
+        let filter = FilterSpec::of_flush(&means.objects, reason, means.clock.now_micros());
         Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
     }
 

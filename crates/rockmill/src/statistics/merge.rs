@@ -34,6 +34,10 @@ impl MergeOperator for CountedOperator {
         self.operator.name()
     }
 
+    fn option_text(&self) -> String {
+        self.operator.option_text()
+    }
+
     fn wraps(&self) -> Option<&str> {
         self.operator.wraps()
     }

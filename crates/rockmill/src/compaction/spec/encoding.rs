@@ -57,6 +57,7 @@ pub(super) mod tag {
     pub const SUBTREES: u32 = 23;
     pub const REPLACED: u32 = 24;
     pub const PATH: u32 = 25;
+    pub const FILTER_OPTIONS: u32 = 26;
 }
 
 impl JobSpec {
@@ -81,7 +82,7 @@ impl Message for JobSpec {
     const NAME: &'static str = "job spec";
     const MAGIC: &'static [u8; 8] = b"RMILLJOB";
     const VERSION: u32 = 1;
-    const TAG_MAX: u32 = tag::PATH;
+    const TAG_MAX: u32 = tag::FILTER_OPTIONS;
     const REQUIRED: &'static [u32] = &[
         tag::JOB,
         tag::REASON,
@@ -173,6 +174,12 @@ impl Message for JobSpec {
                 let most = u32::from(MAX_PATH_ID);
                 c.check((1..=most).contains(&o.path_id), || format!("path id {}, of {most} at most", o.path_id))
             }),
+            tag::FILTER_OPTIONS => match &mut self.filter {
+                Some(filter) => {
+                    c.field(!filter.options.is_empty(), |c| c.text("filter's options", &mut filter.options))
+                }
+                None => c.check(!C::READS, || "options of a filter, and no filter".to_owned()),
+            },
             _ => Ok(()),
         }
     }

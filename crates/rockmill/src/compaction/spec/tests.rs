@@ -146,6 +146,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
         merge_operator: text(rng),
         filter: some(rng, |rng| FilterSpec {
             name: text(rng),
+            options: String::new(),
             from_factory: rng.bool(),
             is_full_compaction: rng.bool(),
             is_manual_compaction: rng.bool(),
@@ -318,6 +319,25 @@ fn only_jobs_with_subtrees_say_so() {
     assert!(e.message().contains("subtrees by 33 bits"), "{e}");
     spec.comparator = "another".to_owned();
     assert!(spec.encode().unwrap_err().message().contains("in the order of another"));
+}
+
+/// A filter without options is written as ever, and one with them is refused by readers that would pass over them.
+#[test]
+fn only_filters_with_options_say_so() {
+    let mut spec = random_spec(&mut Rng::with_seed(1));
+    spec.filter = Some(FilterSpec { name: "f".into(), ..FilterSpec::default() });
+    let plain = fields(&spec.encode().unwrap());
+    assert!(plain.contains(&(tag::FILTER, vec![0, 1, b'f', 0])) && plain.iter().all(|f| f.0 != tag::FILTER_OPTIONS));
+    spec.filter.as_mut().unwrap().options = "x=1".into();
+    let encoded = spec.encode().unwrap();
+    assert_eq!(fields(&encoded), [plain.as_slice(), &[(tag::FILTER_OPTIONS, b"\x03x=1".to_vec())]].concat());
+    assert_eq!(tag::FILTER_OPTIONS & SAFE_TO_IGNORE, 0);
+    assert_eq!(JobSpec::decode(&encoded), Ok(spec.clone()));
+    let without: Vec<_> = fields(&encoded).into_iter().filter(|(tag, _)| *tag != tag::FILTER).collect();
+    let e = JobSpec::decode(&of_fields::<JobSpec>(1, &without)).unwrap_err();
+    assert!(e.kind() == ErrorKind::Corruption && e.message().contains("no filter"), "{e}");
+    spec.filter.as_mut().unwrap().options = "x".repeat(TEXT_BYTES_MAX + 1);
+    assert!(spec.encode().unwrap_err().message().contains("filter's options"));
 }
 
 /// In an output, what is older would hide what is newer.

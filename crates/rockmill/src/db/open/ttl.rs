@@ -192,6 +192,26 @@ enum User {
     Factory(SharedFactory),
 }
 
+impl User {
+    /// Its name, in the text of the options.
+    fn text(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Filter(filter) => format!(";filter={:?}", filter.name()),
+            Self::Factory(factory) => format!(";factory={:?}", factory.name()),
+        }
+    }
+
+    /// Its own options.
+    fn options(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Filter(filter) => filter.option_text(),
+            Self::Factory(factory) => factory.option_text(),
+        }
+    }
+}
+
 struct TtlFactory {
     /// 0: for ever.
     seconds: Arc<AtomicU64>,
@@ -199,10 +219,27 @@ struct TtlFactory {
     user: User,
 }
 
+impl TtlFactory {
+    /// The seconds and the user's options that a text of this factory says, as `option_text` writes it.
+    fn read<'t>(&self, text: &'t str) -> Option<(u64, &'t str)> {
+        let text = text.strip_prefix("seconds=")?;
+        let (seconds, rest) = text.split_at(text.find(';').unwrap_or(text.len()));
+        let rest = rest.strip_prefix(self.user.text().as_str())?;
+        let options = if rest.is_empty() { rest } else { rest.strip_prefix(";options=")? };
+        Some((seconds.parse().ok()?, options))
+    }
+}
+
 impl CompactionFilterFactory for TtlFactory {
     type Filter = TtlFilter;
 
-    fn create(&mut self, context: CompactionFilterContext) -> TtlFilter {
+    fn create(&mut self, mut context: CompactionFilterContext) -> TtlFilter {
+        // As they were when the job was made, for all of its parts.
+        let (seconds, own) = match self.read(&context.options) {
+            Some((seconds, own)) => (seconds, own.to_owned()),
+            None => (self.seconds.load(Ordering::Acquire), self.user.options()),
+        };
+        context.options = own;
         let user: Option<Box<dyn CompactionFilter>> = match &mut self.user {
             User::None => None,
             User::Filter(filter) => Some(Box::new(filter.clone())),
@@ -211,7 +248,7 @@ impl CompactionFilterFactory for TtlFactory {
             }
         };
         // One moment for all of a part: its output depends on nothing else.
-        let oldest = match self.seconds.load(Ordering::Acquire) {
+        let oldest = match seconds {
             0 => 0,
             seconds => now(&*self.clock).saturating_sub(seconds),
         };
@@ -225,6 +262,12 @@ impl CompactionFilterFactory for TtlFactory {
 
     fn name(&self) -> &str {
         "TtlCompactionFilterFactory"
+    }
+
+    fn option_text(&self) -> String {
+        let (seconds, user, own) = (self.seconds.load(Ordering::Acquire), self.user.text(), self.user.options());
+        let own = if own.is_empty() { own } else { format!(";options={own}") };
+        format!("seconds={seconds}{user}{own}")
     }
 }
 
@@ -332,8 +375,9 @@ mod tests {
             column_family_id: 0,
             reason: TableFileCreationReason::Compaction,
             now_micros: 2_000_000_000 * 1_000_000,
+            options: String::new(),
         };
-        let mut filter = factory.create(context);
+        let mut filter = factory.create(context.clone());
         let mut ask = |value: &[u8]| filter.filter(0, b"k", value);
         assert_eq!(ask(&with(b"v", 1_999_999_899)), Decision::Remove);
         assert_eq!(ask(&with(b"v", 1_999_999_900)), Decision::Keep, "exactly as old as it may be");
@@ -341,6 +385,16 @@ mod tests {
         let changed = with(b"changed", 1_999_999_950);
         assert_eq!(ask(&with(b"change", 1_999_999_950)), Decision::Change(changed), "a change keeps the age");
         assert_eq!(ask(b"abc"), Decision::Keep, "no time, nothing to decide by");
+        // A job keeps to the time to live that it began with.
+        let options = factory.option_text();
+        assert_eq!(options, "seconds=100;filter=\"user\"");
+        factory.time_to_live.as_ref().unwrap().store(10, Ordering::Release);
+        assert_eq!(factory.option_text(), "seconds=10;filter=\"user\"");
+        let mut of = |options: &str| {
+            let mut filter = factory.create(CompactionFilterContext { options: options.into(), ..context.clone() });
+            filter.filter(0, b"k", &with(b"v", 1_999_999_950))
+        };
+        assert_eq!((of(&options), of("")), (Decision::Keep, Decision::Remove));
         assert!(!factory.should_filter_table_file_creation(TableFileCreationReason::Flush));
     }
 }

@@ -25,6 +25,7 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::spec::{Extent, NumberRange};
 use crate::compaction::{JobProgress, JobStats};
+use crate::db::open::ttl::wrap;
 use crate::options::TphTableOptions;
 use crate::table::TphSettings;
 use crate::version::table_of_files;
@@ -537,14 +538,71 @@ fn many_parts_wait_for_few_threads() {
 }
 
 fn filter_named(name: &str, from_factory: bool) -> crate::compaction::spec::FilterSpec {
-    crate::compaction::spec::FilterSpec {
-        name: name.into(),
-        from_factory,
-        is_full_compaction: false,
-        is_manual_compaction: false,
-        input_start_level: Some(0),
-        now_micros: 0,
+    let name = name.into();
+    crate::compaction::spec::FilterSpec { name, from_factory, input_start_level: Some(0), ..Default::default() }
+}
+
+/// Two hosts with filters of one name that decide by other limits would write other tables.
+#[test]
+fn a_host_refuses_a_filter_with_other_options() {
+    let fs = Arc::new(MemFileSystem::new());
+    let dir = PathBuf::from("/db");
+    fs.create_dir(&dir, true).unwrap();
+    let (mut tree, c) = tree_with_l0(fs, dir, small_options(), 50);
+    let lives_for = |seconds: u64| {
+        let mut options = crate::Options { cf: small_options(), ..crate::Options::default() };
+        options.set_compaction_filter("keep", |_, _, _| crate::compaction_filter::Decision::Keep);
+        wrap(&mut options.cf, &options.db, seconds);
+        options.cf
+    };
+    // With a limit in place of the name's rest.
+    let limited = |limit: u32| CfOptions { compaction_filter: Some(rules::limited(limit)), ..small_options() };
+    let pairs = [
+        ("seconds=100;filter=\"keep\"", [lives_for(100), lives_for(50)]),
+        ("limit 3", [limited(3), limited(4)]),
+        ("", [limited(0), limited(4)]),
+    ];
+    for (said, [mine, others]) in pairs {
+        let registry = |of: &[&CfOptions]| JobRegistry {
+            filters: of.iter().filter_map(|cf| cf.compaction_filter.clone()).collect(),
+            filter_factories: of.iter().filter_map(|cf| cf.compaction_filter_factory.clone()).collect(),
+            ..JobRegistry::default()
+        };
+        tree.cf = mine.clone();
+        let spec = tree.spec(&c);
+        assert_eq!(spec.filter.as_ref().map(|f| f.options.as_str()), Some(said));
+        assert_eq!(JobSpec::decode(&spec.encode().unwrap()).as_ref(), Ok(&spec));
+        // Of several filters of one name, the one that says the same.
+        let objects = registry(&[&others, &mine]).objects(&spec).unwrap();
+        let mut host = tree.host();
+        host.means.objects = objects;
+        let output = run(&spec, &host).unwrap();
+        output.files.iter().for_each(|f| host.remove_output(f.number));
+        let e = registry(&[&others]).objects(&spec).unwrap_err();
+        let named = format!("compaction filter with options {said:?}");
+        assert!(e.kind() == ErrorKind::NotSupported && e.message().contains(&named), "{e}");
+        tree.cf = others;
+        let e = run(&spec, &tree.host()).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains(&named), "{e}");
     }
+}
+
+/// A time to live that changes holds for jobs that begin later, and disturbs none that has begun.
+#[test]
+fn a_job_goes_by_the_options_that_its_filter_had_when_it_was_made() {
+    let fs = Arc::new(MemFileSystem::new());
+    let dir = PathBuf::from("/db");
+    fs.create_dir(&dir, true).unwrap();
+    let (mut tree, c) = tree_with_l0(fs, dir, small_options(), 50);
+    wrap(&mut tree.cf, &DbOptions::default(), 100);
+    let host = tree.host();
+    let spec = JobSpec::of_compaction(&c, &tree.family(), 0, &host.means).unwrap();
+    let factory = tree.cf.compaction_filter_factory.as_ref().unwrap();
+    factory.time_to_live.as_ref().unwrap().store(50, Ordering::Release);
+    run(&spec, &host).unwrap();
+    assert_eq!(tree.spec(&c).filter.unwrap().options, "seconds=50");
+    let e = run(&spec, &tree.host()).unwrap_err();
+    assert!(e.message().contains("seconds=100") && e.message().contains("seconds=50"), "{e}");
 }
 
 /// Changes something in a spec that a runner relies on.

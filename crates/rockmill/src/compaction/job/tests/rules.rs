@@ -85,6 +85,27 @@ fn filter() -> SharedFilter {
     SharedFilter::new(Decides { name: "test.Decides", job: 0 })
 }
 
+/// Removes values of fewer bytes than a limit.
+struct Limited(u32);
+
+impl CompactionFilter for Limited {
+    fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> Decision {
+        if value.len() < self.0 as usize { Decision::Remove } else { Decision::Keep }
+    }
+
+    fn name(&self) -> &str {
+        "test.Limited"
+    }
+
+    fn option_text(&self) -> String {
+        if self.0 == 0 { String::new() } else { format!("limit {}", self.0) }
+    }
+}
+
+pub(super) fn limited(limit: u32) -> SharedFilter {
+    SharedFilter::new(Limited(limit))
+}
+
 /// What these tests call by name, for another process.
 pub(super) fn register(known: &mut JobRegistry) {
     known.merge_operators.push(operator());
