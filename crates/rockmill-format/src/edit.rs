@@ -337,12 +337,21 @@ impl VersionEdit {
     /// Decodes a record. Unknown tags that carry RocksDB's safe-to-ignore bit are skipped; others are an error that
     /// names the tag.
     pub fn decode(record: &[u8]) -> Result<Self> {
+        Ok(Self::decode_while(record, |_| true)?.unwrap_or_default())
+    }
+
+    /// The same; `goes_on` looks at what is there after each field. `None` where it ends the reading: what a record
+    /// names takes more memory than its bytes.
+    pub fn decode_while(record: &[u8], mut goes_on: impl FnMut(&Self) -> bool) -> Result<Option<Self>> {
         let mut edit = Self::default();
         let mut d = Decoder::new(record);
         while !d.is_empty() {
             edit.decode_field(&mut d)?;
+            if !goes_on(&edit) {
+                return Ok(None);
+            }
         }
-        Ok(edit)
+        Ok(Some(edit))
     }
 
     fn decode_field(&mut self, d: &mut Decoder<'_>) -> Result<()> {

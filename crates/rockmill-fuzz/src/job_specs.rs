@@ -11,12 +11,15 @@ use rockmill::internals::{
 use rockmill::{
     CfOptions, CompressionOptions, Error, ErrorKind, IoPriority, Options, TableFileCreationReason, TphTableOptions,
 };
+use rockmill_format::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64};
 use rockmill_format::comparator::HASH_RANGE_NAME;
 use rockmill_format::compression::CompressionType;
-use rockmill_format::edit::FileEntry;
+use rockmill_format::edit::{FileEntry, TablePiece, VersionEdit};
 use rockmill_format::footer::BlockHandle;
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKey, ValueType};
+
+use crate::mend;
 
 fn ranges(files: &[(&str, &str, u64)]) -> FileRanges {
     let mut out = FileRanges::default();
@@ -177,6 +180,81 @@ fn time_to_live() -> JobSpec {
 pub fn all() -> Vec<Vec<u8>> {
     let all = [small(), large(), flush(), tph(), hash_range(), time_to_live()];
     all.iter().map(|spec| spec.encode().expect("a sound spec")).collect()
+}
+
+/// Hands out specs whose lists are as long as they may be, then as long as a message of 16 MiB can have them, with what
+/// they are of. Some are not sound otherwise, which is found when all of the list was read.
+pub fn each_long_list(mut take: impl FnMut(&str, &[u8])) {
+    const SIZE: usize = 16 << 20;
+    // Bytes of memory that all lists of a message may count for, of which the field has a share (docs/job-spec.md).
+    const MEMORY: usize = (16 << 20) - 256;
+    // Tag, what the field begins with, an item, and bytes of memory that it counts for.
+    let lists: [(&str, u32, &[u8], &[u8], usize); 8] = [
+        ("snapshots", 8, &[], &[0], 8),
+        ("memtables", 15, &[], &[0], 8),
+        ("file numbers", 16, &[], &[1, 1], 16),
+        ("extents", 17, &[], &[0, 0], 16),
+        ("key ranges", 20, &[], &[0, 0, 0], 32),
+        ("blocks of a part", 21, &[4, 1, 1], &[0, 0], 16),
+        ("files to keep", 22, &[1, 1], &[0, 0], 16),
+        ("tables replaced before", 24, &[], &[0], 8),
+    ];
+    for (what, tag, begin, item, memory) in lists {
+        for count in [MEMORY / memory, SIZE / item.len() - 100] {
+            let mut body = begin.to_vec();
+            put_varint64(&mut body, count as u64);
+            body.extend(item.repeat(count));
+            take(what, &with_fields(&[(tag, body)]));
+        }
+    }
+    for count in [MEMORY / 128, SIZE / 5] {
+        let mut body = vec![4];
+        put_varint64(&mut body, count as u64);
+        for number in 0..count as u64 {
+            put_varint64(&mut body, number);
+            body.push(0); // blocks
+        }
+        take("files of a part", &with_fields(&[(21, body)]));
+    }
+    // As LevelDB wrote them, which is shortest.
+    let table: [u8; 22] = [7, 0, 1, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0];
+    let pieces = (2..1002).map(|number| TablePiece { number, size: 1, live: 1, path_id: 0 });
+    let key = |user_key: &[u8]| InternalKey::new(user_key, 1, ValueType::Value);
+    let (smallest, largest, pieces) = (key(b"a"), key(b"b"), pieces.collect());
+    let of_many = FileEntry { number: 1, smallest, largest, pieces, ..FileEntry::default() };
+    let of_many = VersionEdit { new_files: vec![(0, of_many)], ..VersionEdit::default() }.encode();
+    let tables: [(&str, &[u8], usize); 2] =
+        [("input files", &table, 512), ("further files", &of_many, 512 + 1000 * 64)];
+    for (what, table, memory) in tables {
+        for count in [MEMORY / memory, SIZE / table.len() - 100] {
+            let mut body = vec![0]; // level
+            put_length_prefixed(&mut body, &table.repeat(count));
+            body.resize(body.len() + count, 0); // no extents
+            take(what, &with_fields(&[(18, body)]));
+        }
+    }
+    take("parts", &with_fields(&vec![(21, vec![0]); 1 << 16]));
+}
+
+/// The small spec with these fields, whatever they say.
+fn with_fields(more: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    const HEAD: usize = 8 + 1;
+    let spec = small().encode().expect("a sound spec");
+    let mut fields = more.to_vec();
+    let mut d = Decoder::new(&spec[HEAD..spec.len() - 4]);
+    while !d.is_empty() {
+        let tag = d.varint32("tag").expect("a sound spec");
+        fields.push((tag, d.length_prefixed("field").expect("a sound spec").to_vec()));
+    }
+    fields.sort_by_key(|(tag, _)| *tag);
+    let mut out = spec[..HEAD].to_vec();
+    for (tag, body) in &fields {
+        put_varint32(&mut out, *tag);
+        put_length_prefixed(&mut out, body);
+    }
+    out.extend_from_slice(&[0; 4]);
+    mend::job_message(&mut out);
+    out
 }
 
 /// Results, encoded.

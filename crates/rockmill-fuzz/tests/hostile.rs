@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rockmill::internals::{JobResult, JobSpec};
 use rockmill_fuzz::memory::{self, Counted};
 use rockmill_fuzz::mutate::{self, Dice};
-use rockmill_fuzz::{Body, TARGETS, fixtures, job_specs, room_of, seeds};
+use rockmill_fuzz::{Body, TARGETS, decoders, fixtures, job_specs, room_of, seeds};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -217,6 +217,29 @@ fn job_specs_and_results_are_written_as_before() {
         assert!(committed.contains(&encoded), "a result of {} bytes is not in the corpus", encoded.len());
         assert_eq!(JobResult::decode(&encoded).and_then(|result| result.encode()), Ok(encoded));
     }
+}
+
+/// An item of a list takes more memory than its bytes in a message: what lists take is bounded beside these.
+#[test]
+fn long_lists_of_jobs_take_no_more_memory_than_they_may() {
+    let _alone = alone();
+    let (mut read, mut refused) = (0, 0);
+    job_specs::each_long_list(|what, message| {
+        let start = memory::start();
+        let spec = JobSpec::decode(message);
+        let decoding = memory::since(start);
+        let is_over = spec.is_err_and(|e| e.message().contains("bytes of memory"));
+        let start = memory::start();
+        decoders::job_spec(message);
+        let all = memory::since(start);
+        println!("{what}: {} bytes, refused {is_over}: {} and {} bytes", message.len(), decoding.peak, all.peak);
+        (read, refused) = (read + usize::from(!is_over), refused + usize::from(is_over));
+        for used in [decoding, all] {
+            let broken = memory::beyond(message.len(), used, Duration::ZERO);
+            assert!(broken.is_empty(), "{what}: {broken:?}");
+        }
+    });
+    assert_eq!((read, refused), (12, 11));
 }
 
 /// The fixtures themselves are sound: otherwise nothing above says anything.

@@ -103,6 +103,20 @@ fn random_edits_round_trip() {
 }
 
 #[test]
+fn reading_ends_where_the_caller_wants() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let new_files = (0..5).map(|level| (level, random_file(&mut rng))).collect();
+    let bytes = VersionEdit { new_files, ..VersionEdit::default() }.encode();
+    let mut seen = 0;
+    let read = VersionEdit::decode_while(&bytes, |edit| {
+        seen = edit.new_files.len();
+        seen < 3
+    });
+    assert_eq!((read, seen), (Ok(None), 3));
+    assert_eq!(VersionEdit::decode_while(&bytes, |_| true), VersionEdit::decode(&bytes).map(Some));
+}
+
+#[test]
 fn truncations_and_changed_bytes_never_panic() {
     for seed in 0..300 {
         let mut rng = fastrand::Rng::with_seed(seed);

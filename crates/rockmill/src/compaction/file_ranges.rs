@@ -45,6 +45,12 @@ impl FileRanges {
         out
     }
 
+    /// Empty, with room for so many tables.
+    #[cfg(feature = "internals")]
+    pub(super) fn with_capacity(tables: usize) -> Self {
+        Self { keys: Vec::new(), files: Vec::with_capacity(tables) }
+    }
+
     /// Adds a table behind the others.
     pub fn push(&mut self, file: FileRange<'_>) {
         let smallest = self.keys.len();

@@ -6,7 +6,7 @@
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
 
-use super::wire::{self, Coded, Coder, Message, TEXT_BYTES_MAX};
+use super::wire::{self, Coded, Coder, Item, Message, TEXT_BYTES_MAX};
 use super::{JobOutput, JobStats};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -146,6 +146,7 @@ fn table<C: Coder>(c: &mut C, (file, properties): &mut (FileEntry, TableProperti
     c.files("the table", 0, &mut files)?;
     c.check(!C::READS || files.len() == 1, || format!("{} files where one table is", files.len()))?;
     *file = files.pop().unwrap_or_default();
+    c.take_room("the table's properties", Item::PROPERTIES, 1)?;
     let mut block = if C::READS { Vec::new() } else { properties.encode_block() };
     c.bytes("the table's properties", &mut block)?;
     if C::READS {

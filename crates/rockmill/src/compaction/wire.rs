@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Tags rise; those of lists may repeat. A reader skips an unknown tag with bit 13 and refuses any other. Every length
-//! and count is checked against the bytes that are there before memory is taken for it.
+//! and count is checked against the bytes that are there before memory is taken for it, and what lists take is counted.
 //!
 //! A [`Message`] describes each of its fields once, to a [`Coder`]: that is a [`Writer`], which appends the values that
 //! it is shown, or a [`Reader`], which sets them. What the description checks is checked in both directions, so that
@@ -30,10 +30,37 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Fields of lists in one message, at most.
 pub(super) const LISTED_MAX: usize = 1 << 16;
+/// Bytes of memory that the items of all lists of a message count for, at most.
+pub(super) const LISTS_MEMORY_MAX: usize = 16 << 20;
 /// Last four bytes.
 pub(super) const CHECKSUM_LEN: usize = 4;
 /// A tag with this bit may be skipped.
 pub(super) const SAFE_TO_IGNORE: u32 = 1 << 13;
+
+/// What an item of a list has. A byte or two of a message may stand for one, so that the bytes alone bound no memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Item {
+    /// Bytes of the message, at least.
+    pub bytes: usize,
+    /// Bytes of memory that it counts for: about what it takes while a message is read.
+    pub memory: usize,
+}
+
+impl Item {
+    pub const NUMBER: Self = Self { bytes: 1, memory: 8 };
+    pub const TWO_NUMBERS: Self = Self { bytes: 2, memory: 16 };
+    pub const KEY_RANGE: Self = Self { bytes: 3, memory: 32 };
+    /// A further file of a table.
+    pub const PIECE: Self = Self { bytes: 3, memory: 64 };
+    /// A field that may repeat.
+    pub const FIELD: Self = Self { bytes: 2, memory: 128 };
+    /// A file that a part reads, without its blocks.
+    pub const PART_FILE: Self = Self { bytes: 2, memory: 128 };
+    /// A table, as the MANIFEST describes it.
+    pub const FILE: Self = Self { bytes: 20, memory: 512 };
+    /// Of a table.
+    pub const PROPERTIES: Self = Self { bytes: 1, memory: 512 };
+}
 
 /// What a coder says of a value.
 pub(super) type Coded<T = ()> = rockmill_format::Result<T>;
@@ -82,10 +109,27 @@ pub(super) trait Coder: Sized {
     fn bytes(&mut self, what: &'static str, bytes: &mut Vec<u8>) -> Coded;
     /// The bytes up to the end of the field.
     fn rest(&mut self, bytes: &mut Vec<u8>);
-    /// How many things of at least `least` bytes each follow: never more than there is room for.
-    fn count(&mut self, what: &'static str, least: usize, n: usize) -> Coded<usize>;
+    /// How many items follow: never more than there are bytes and memory for.
+    fn count(&mut self, what: &'static str, item: Item, n: usize) -> Coded<usize>;
+    /// Bytes of memory that further items may count for.
+    fn room(&mut self) -> &mut usize;
     /// Where the next value stands in the field.
     fn offset(&self) -> u64;
+
+    /// Counts `n` items.
+    fn take_room(&mut self, what: &'static str, item: Item, n: usize) -> Coded {
+        let left = n.checked_mul(item.memory).and_then(|bytes| self.room().checked_sub(bytes));
+        let too_many = || format!("{what}: lists that take more than {LISTS_MEMORY_MAX} bytes of memory");
+        self.check(left.is_some(), too_many)?;
+        *self.room() = left.unwrap_or(0);
+        Ok(())
+    }
+
+    /// Counts a file with its further ones.
+    fn take_file(&mut self, what: &'static str, file: &FileEntry) -> Coded {
+        self.take_room(what, Item::FILE, 1)?;
+        self.take_room(what, Item::PIECE, file.pieces.len())
+    }
 
     /// An error where `sound` is false.
     fn check(&self, sound: bool, what: impl FnOnce() -> String) -> Coded {
@@ -187,14 +231,15 @@ pub(super) trait Coder: Sized {
     fn list<T: Default>(
         &mut self,
         what: &'static str,
-        least: usize,
+        item: Item,
         items: &mut Vec<T>,
         mut body: impl FnMut(&mut Self, &mut T) -> Coded,
     ) -> Coded {
-        let n = self.count(what, least, items.len())?;
+        let n = self.count(what, item, items.len())?;
+        debug_assert!(size_of::<T>() <= item.memory, "{what} take more memory than they count for");
         if Self::READS {
             items.clear();
-            items.reserve(n.min(1024)); // the number is anybody's
+            items.reserve_exact(n); // there is room for so many
         }
         for i in 0..n {
             if Self::READS {
@@ -209,6 +254,7 @@ pub(super) trait Coder: Sized {
     fn files(&mut self, what: &'static str, level: usize, files: &mut Vec<FileEntry>) -> Coded {
         let mut bytes = Vec::new();
         if !Self::READS {
+            files.iter().try_for_each(|f| self.take_file(what, f))?;
             let new_files = std::mem::take(files).into_iter().map(|f| (level as u32, f)).collect();
             bytes = VersionEdit { new_files, ..VersionEdit::default() }.encode();
         }
@@ -217,10 +263,21 @@ pub(super) trait Coder: Sized {
             return Ok(());
         }
         let start = self.offset() - bytes.len() as u64;
-        let mut edit = VersionEdit::decode(&bytes).map_err(|e| e.at(start))?;
+        let others = || format!("{what} have something other than files of their level");
+        let (mut known, mut sound) = (0, Ok(()));
+        let edit = VersionEdit::decode_while(&bytes, |edit| {
+            let many = edit.deleted_files.len() + edit.compact_cursors.len() + edit.wal_additions.len();
+            sound = self.check(many == 0, others);
+            if let Some((_, file)) = edit.new_files.get(known).filter(|_| sound.is_ok()) {
+                known += 1;
+                sound = self.take_file(what, file);
+            }
+            sound.is_ok()
+        });
+        let Some(mut edit) = edit.map_err(|e| e.at(start))? else { return sound };
         let new_files = std::mem::take(&mut edit.new_files);
         let alone = edit == VersionEdit::default() && new_files.iter().all(|(l, _)| *l as usize == level);
-        self.check(alone, || format!("{what} have something other than files of their level"))?;
+        self.check(alone, others)?;
         *files = new_files.into_iter().map(|(_, f)| f).collect();
         Ok(())
     }
@@ -240,7 +297,7 @@ pub(super) fn encode<M: Message>(message: &M) -> Result<Vec<u8>> {
 fn write<M: Message>(message: &M) -> Coded<Vec<u8>> {
     message.check().map_err(|what| FormatError::corruption(what, 0))?;
     let mut message = message.clone();
-    let mut out = Writer { bytes: M::MAGIC.to_vec(), tag: 0, listed: 0 };
+    let mut out = Writer { bytes: M::MAGIC.to_vec(), tag: 0, listed: 0, room: LISTS_MEMORY_MAX };
     put_varint32(&mut out.bytes, M::VERSION);
     for tag in 1..=M::TAG_MAX {
         out.tag = tag;
@@ -291,6 +348,7 @@ fn read<M: Message>(bytes: &[u8]) -> Coded<M> {
     let mut d = Decoder::new(fields);
     d.bytes(begin, "version")?;
     let (mut message, mut seen, mut last, mut listed) = (M::blank(), 0u32, 0, 0);
+    let mut room = LISTS_MEMORY_MAX;
     while !d.is_empty() {
         let at = d.offset();
         let tag = d.varint32("tag")?;
@@ -312,12 +370,13 @@ fn read<M: Message>(bytes: &[u8]) -> Coded<M> {
             let what = format!("field {tag}, which may not be skipped (a newer version may have written it),");
             return Err(FormatError::unsupported(what));
         }
-        let mut body = Reader(Decoder::new(body));
+        let mut body = Reader { body: Decoder::new(body), room };
         message.field(tag, &mut body).map_err(|e| e.at(start))?;
         seen |= 1 << tag;
-        if !body.0.is_empty() {
-            return Err(body.0.error(format!("field {tag} has bytes left over")).at(start));
+        if !body.body.is_empty() {
+            return Err(body.body.error(format!("field {tag} has bytes left over")).at(start));
         }
+        room = body.room;
     }
     if let Some(missing) = M::REQUIRED.iter().find(|tag| seen & (1 << **tag) == 0) {
         return Err(d.error(format!("field {missing} is missing")));
@@ -338,6 +397,7 @@ struct Writer {
     bytes: Vec<u8>,
     tag: u32,
     listed: usize,
+    room: usize,
 }
 
 impl Coder for Writer {
@@ -347,8 +407,9 @@ impl Coder for Writer {
         if !there {
             return Ok(());
         }
-        let mut inner = Self { bytes: Vec::new(), tag: self.tag, listed: 0 };
+        let mut inner = Self { bytes: Vec::new(), tag: self.tag, listed: 0, room: self.room };
         body(&mut inner)?;
+        self.room = inner.room;
         put_varint32(&mut self.bytes, self.tag);
         put_length_prefixed(&mut self.bytes, &inner.bytes);
         Ok(())
@@ -357,6 +418,7 @@ impl Coder for Writer {
     fn each<T: Default>(&mut self, items: &mut Vec<T>, body: impl Fn(&mut Self, &mut T) -> Coded) -> Coded {
         self.listed += items.len();
         self.check(self.listed <= LISTED_MAX, too_many_listed)?;
+        self.take_room("fields in lists", Item::FIELD, items.len())?;
         items.iter_mut().try_for_each(|item| self.field(true, |c| body(c, item)))
     }
 
@@ -389,9 +451,14 @@ impl Coder for Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    fn count(&mut self, _: &'static str, _: usize, n: usize) -> Coded<usize> {
+    fn count(&mut self, what: &'static str, item: Item, n: usize) -> Coded<usize> {
+        self.take_room(what, item, n)?;
         put_varint64(&mut self.bytes, n as u64);
         Ok(n)
+    }
+
+    fn room(&mut self) -> &mut usize {
+        &mut self.room
     }
 
     fn offset(&self) -> u64 {
@@ -400,7 +467,10 @@ impl Coder for Writer {
 }
 
 /// Sets values.
-struct Reader<'a>(Decoder<'a>);
+struct Reader<'a> {
+    body: Decoder<'a>,
+    room: usize,
+}
 
 impl Coder for Reader<'_> {
     const READS: bool = true;
@@ -410,6 +480,7 @@ impl Coder for Reader<'_> {
     }
 
     fn each<T: Default>(&mut self, items: &mut Vec<T>, body: impl Fn(&mut Self, &mut T) -> Coded) -> Coded {
+        self.take_room("fields in lists", Item::FIELD, 1)?;
         let mut item = T::default();
         body(self, &mut item)?;
         items.push(item);
@@ -417,38 +488,44 @@ impl Coder for Reader<'_> {
     }
 
     fn number(&mut self, what: &'static str, n: &mut u64) -> Coded {
-        self.0.varint64(what).map(|read| *n = read)
+        self.body.varint64(what).map(|read| *n = read)
     }
 
     fn signed(&mut self, what: &'static str, n: &mut i64) -> Coded {
-        self.0.varsigned64(what).map(|read| *n = read)
+        self.body.varsigned64(what).map(|read| *n = read)
     }
 
     fn byte(&mut self, what: &'static str, n: &mut u8) -> Coded {
-        self.0.u8(what).map(|read| *n = read)
+        self.body.u8(what).map(|read| *n = read)
     }
 
     fn fixed64(&mut self, what: &'static str, n: &mut u64) -> Coded {
-        self.0.fixed64(what).map(|read| *n = read)
+        self.body.fixed64(what).map(|read| *n = read)
     }
 
     fn bytes(&mut self, what: &'static str, bytes: &mut Vec<u8>) -> Coded {
-        self.0.length_prefixed(what).map(|read| *bytes = read.to_vec())
+        self.body.length_prefixed(what).map(|read| *bytes = read.to_vec())
     }
 
     fn rest(&mut self, bytes: &mut Vec<u8>) {
-        *bytes = self.0.bytes(self.0.remaining().len(), "the rest").unwrap_or_default().to_vec();
+        *bytes = self.body.bytes(self.body.remaining().len(), "the rest").unwrap_or_default().to_vec();
     }
 
-    fn count(&mut self, what: &'static str, least: usize, _: usize) -> Coded<usize> {
+    fn count(&mut self, what: &'static str, item: Item, _: usize) -> Coded<usize> {
         let mut n = 0;
         self.number(what, &mut n)?;
-        let room = self.0.remaining().len() / least;
-        let too_many = || self.0.error(format!("{what}: {n} where there is room for {room}"));
-        usize::try_from(n).ok().filter(|&n| n <= room).ok_or_else(too_many)
+        let most = self.body.remaining().len() / item.bytes;
+        let too_many = || self.body.error(format!("{what}: {n} where there is room for {most}"));
+        let n = usize::try_from(n).ok().filter(|&n| n <= most).ok_or_else(too_many)?;
+        self.take_room(what, item, n)?;
+        Ok(n)
+    }
+
+    fn room(&mut self) -> &mut usize {
+        &mut self.room
     }
 
     fn offset(&self) -> u64 {
-        self.0.offset()
+        self.body.offset()
     }
 }

@@ -15,7 +15,7 @@ use crate::compaction::file_ranges::{FileRange, FileRanges};
 use crate::compaction::plan::{OutputPlan, Part};
 use crate::compaction::subtrees::SUBTREE_BITS_MAX;
 use crate::compaction::table_format::{TableFormat, TableOwner};
-use crate::compaction::wire::{self, Coded, Coder, Message};
+use crate::compaction::wire::{self, Coded, Coder, Item, Message};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::Result;
 use crate::options::{CfOptions, CompressionOptions};
@@ -121,7 +121,7 @@ impl Message for JobSpec {
             tag::FILTER => c.field(self.filter.is_some(), |c| filter(c, self.filter.get_or_insert_default())),
             tag::SNAPSHOTS => c.field(!self.snapshots.is_empty(), |c| {
                 let mut before = 0;
-                c.list("snapshots", 1, &mut self.snapshots, |c, snapshot| {
+                c.list("snapshots", Item::NUMBER, &mut self.snapshots, |c, snapshot| {
                     c.beyond("snapshot", before, snapshot)?;
                     before = *snapshot;
                     Ok(())
@@ -142,7 +142,7 @@ impl Message for JobSpec {
             }
             tag::PARTS_MAX => c.field(true, |c| c.size("number of parts", &mut self.parts_max)),
             tag::MEMTABLES => c.field(!self.memtables.is_empty(), |c| {
-                c.list("memtables", 1, &mut self.memtables, |c, id| c.number("memtable", id))
+                c.list("memtables", Item::NUMBER, &mut self.memtables, |c, id| c.number("memtable", id))
             }),
             tag::NUMBERS => c.field(!self.numbers.is_empty(), |c| numbers(c, &mut self.numbers)),
             tag::SPACE => c.field(!self.space.is_empty(), |c| extents(c, &mut self.space)),
@@ -155,7 +155,7 @@ impl Message for JobSpec {
             tag::PART => c.each(&mut self.parts, part),
             tag::TPH_TABLE => c.field(o.format.tph.is_some(), |c| {
                 tph_table(c, o.format.tph.get_or_insert_default())?;
-                c.list("files to keep", 2, &mut self.keep, |c, kept| {
+                c.list("files to keep", Item::TWO_NUMBERS, &mut self.keep, |c, kept| {
                     c.number("table of a file to keep", &mut kept.table)?;
                     c.number("file to keep", &mut kept.file)
                 })
@@ -163,11 +163,16 @@ impl Message for JobSpec {
             tag::SUBTREES => c.field(o.subtree_bits > 0, |c| c.number32("bits of subtrees", &mut o.subtree_bits)),
             tag::REPLACED => c.field(!o.replaced.before.is_empty(), |c| {
                 let mut last = 0;
-                c.list("tables replaced before", 1, &mut Arc::make_mut(&mut o.replaced).before, |c, number| {
-                    c.beyond("table replaced before", last, number)?;
-                    last = *number;
-                    Ok(())
-                })
+                c.list(
+                    "tables replaced before",
+                    Item::NUMBER,
+                    &mut Arc::make_mut(&mut o.replaced).before,
+                    |c, number| {
+                        c.beyond("table replaced before", last, number)?;
+                        last = *number;
+                        Ok(())
+                    },
+                )
             }),
             tag::PATH => c.field(o.path_id > 0, |c| {
                 c.number32("path id", &mut o.path_id)?;
@@ -292,7 +297,7 @@ fn tph_table<C: Coder>(c: &mut C, t: &mut TphSettings) -> Coded {
 
 fn numbers<C: Coder>(c: &mut C, ranges: &mut Vec<NumberRange>) -> Coded {
     let mut all = 0u64;
-    c.list("file numbers", 2, ranges, |c, range| {
+    c.list("file numbers", Item::TWO_NUMBERS, ranges, |c, range| {
         c.number("file number", &mut range.first)?;
         c.number("file numbers", &mut range.count)?;
         all = all.saturating_add(range.count);
@@ -302,7 +307,7 @@ fn numbers<C: Coder>(c: &mut C, ranges: &mut Vec<NumberRange>) -> Coded {
 }
 
 fn extents<C: Coder>(c: &mut C, extents: &mut Vec<Extent>) -> Coded {
-    c.list("extents", 2, extents, |c, extent| {
+    c.list("extents", Item::TWO_NUMBERS, extents, |c, extent| {
         c.number("extent's offset", &mut extent.offset)?;
         c.number("extent's length", &mut extent.length)?;
         let end = extent.offset.checked_add(extent.length);
@@ -321,8 +326,9 @@ fn run<C: Coder>(c: &mut C, run: &mut SpecRun) -> Coded {
 }
 
 fn ranges<C: Coder>(c: &mut C, ranges: &mut FileRanges) -> Coded {
-    let mut coded = FileRanges::default();
-    for i in 0..c.count("key ranges", 3, ranges.len())? {
+    let count = c.count("key ranges", Item::KEY_RANGE, ranges.len())?;
+    let mut coded = FileRanges::with_capacity(count);
+    for i in 0..count {
         let known = ranges.get(i).map(|f| (f.smallest.to_vec(), f.largest.to_vec(), f.size));
         let (mut smallest, mut largest, mut size) = known.unwrap_or_default();
         c.bytes("smallest key", &mut smallest)?;
@@ -344,12 +350,12 @@ fn part<C: Coder>(c: &mut C, part: &mut Part) -> Coded {
     c.if_there(has_blocks, &mut part.blocks, |c, blocks| {
         let mut files: Vec<_> = std::mem::take(blocks).into_iter().collect();
         let mut before = None;
-        c.list("files of a part", 2, &mut files, |c, (number, blocks)| {
+        c.list("files of a part", Item::PART_FILE, &mut files, |c, (number, blocks)| {
             c.number("file number", number)?;
             let rises = before.replace(*number).is_none_or(|before| before < *number);
             c.check(rises, || format!("file {number} of a part is out of order"))?;
             let mut end = 0;
-            c.list("blocks", 2, blocks, |c, block| {
+            c.list("blocks", Item::TWO_NUMBERS, blocks, |c, block| {
                 c.beyond("block's offset", end, &mut block.offset)?;
                 c.number("block's size", &mut block.size)?;
                 end = behind(*block).unwrap_or(0);

@@ -12,7 +12,9 @@ use rockmill_format::footer::BlockHandle;
 use super::encoding::{NUMBERS_MAX, tag};
 use super::*;
 use crate::compaction::file_ranges::FileRange;
-use crate::compaction::wire::{CHECKSUM_LEN, LISTED_MAX, Message, SAFE_TO_IGNORE, TEXT_BYTES_MAX};
+use crate::compaction::wire::{
+    CHECKSUM_LEN, Item, LISTED_MAX, LISTS_MEMORY_MAX, Message, SAFE_TO_IGNORE, TEXT_BYTES_MAX,
+};
 use crate::error::ErrorKind;
 use crate::table::{BlockBasedSettings, TphSettings};
 
@@ -545,6 +547,69 @@ fn what_is_over_the_bounds_is_not_written() {
         let e = spec.encode().unwrap_err();
         assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains(what), "{what}: {e}");
     }
+}
+
+/// Each list alone may have as many items as there is memory for, and all together, and not one more.
+#[test]
+fn lists_are_bounded_by_the_memory_that_they_take() {
+    let most = |item: Item, beside: usize| (LISTS_MEMORY_MAX - beside) / item.memory;
+    let (field, part_file) = (Item::FIELD.memory, Item::PART_FILE.memory);
+    let (numbers, pairs) = (most(Item::NUMBER, 0), most(Item::TWO_NUMBERS, 0));
+    type Fill = fn(&mut JobSpec, usize);
+    let cases: [(&str, usize, Fill); 9] = [
+        ("snapshots", numbers, |s, n| s.snapshots = (0..n as u64).collect()),
+        ("memtables", numbers, |s, n| (s.reason, s.memtables) = (TableFileCreationReason::Flush, vec![7; n])),
+        ("extents", pairs, |s, n| s.space = vec![Extent { offset: 1, length: 1 }; n]),
+        ("files to keep", pairs, |s, n| {
+            s.output.format.tph = Some(TphSettings::default());
+            s.keep = vec![KeptFile { table: 1, file: 1 }; n];
+        }),
+        ("key ranges", most(Item::KEY_RANGE, 0), |s, n| {
+            (0..n).for_each(|_| s.output.grandparents.push(FileRange { smallest: b"", largest: b"", size: 1 }));
+        }),
+        ("blocks", most(Item::TWO_NUMBERS, field + part_file), |s, n| {
+            let block = |i: u64| BlockHandle { offset: 9 * i, size: 4 };
+            s.parts = vec![Part { blocks: Some([(1, (0..n as u64).map(block).collect())].into()), ..Part::default() }];
+        }),
+        ("files of a part", most(Item::PART_FILE, field), |s, n| {
+            let files = (0..n as u64).map(|number| (number, Vec::new()));
+            s.parts = vec![Part { blocks: Some(files.collect()), ..Part::default() }];
+        }),
+        ("input files", most(Item::FILE, field), |s, n| {
+            let file = Arc::new(SpecFile::new(tiny()));
+            s.runs = vec![SpecRun { level: 1, files: vec![file; n] }];
+        }),
+        ("input files", (LISTS_MEMORY_MAX - field) / (Item::FILE.memory + 1000 * Item::PIECE.memory), |s, n| {
+            let pieces = (1..=1000).map(|number| TablePiece { number, size: 1, live: 1, path_id: 0 });
+            let file = Arc::new(SpecFile::new(FileEntry { pieces: pieces.collect(), ..tiny() }));
+            s.runs = vec![SpecRun { level: 1, files: vec![file; n] }];
+        }),
+    ];
+    for (what, most, fill) in cases {
+        let mut spec = JobSpec::blank();
+        fill(&mut spec, most);
+        let encoded = spec.encode().unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(JobSpec::decode(&encoded).as_ref(), Ok(&spec), "{what}");
+        // As somebody else may write it: what is left is not enough for these.
+        let mut fields = fields(&encoded);
+        let (tag, least) = if what == "extents" { (tag::MEMTABLES, 1) } else { (tag::SPACE, 2) };
+        let mut body = varints(&[10_000]);
+        body.resize(body.len() + 10_000 * least, 0);
+        fields.push((tag, body));
+        fields.sort_by_key(|(tag, _)| *tag);
+        let e = JobSpec::decode(&of_fields::<JobSpec>(1, &fields)).unwrap_err();
+        assert!(e.kind() == ErrorKind::Corruption && e.message().contains("of memory"), "{what}: {e}");
+        fill(&mut spec, most + 1);
+        let e = spec.encode().unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains(what), "{what}: {e}");
+        assert!(e.message().contains("of memory"), "{e}");
+    }
+}
+
+/// As little as there is of a table.
+fn tiny() -> FileEntry {
+    let key = |user_key: &[u8]| InternalKey::new(user_key, 1, ValueType::Value);
+    FileEntry { number: 1 << 20, smallest: key(b"a"), largest: key(b"b"), ..FileEntry::default() }
 }
 
 #[test]
