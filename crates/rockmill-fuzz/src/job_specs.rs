@@ -1,12 +1,13 @@
-//! Specs and results of jobs that corpora begin with: one with everything in it, one with as little as there can be,
-//! a flush, and TPH tables; an output, and an error.
+//! Specs and results of jobs that corpora begin with: one with everything in it, one with as little as there can be, a
+//! flush, TPH tables with files that they share, and the options of a filter; an output, and an error. And specs whose
+//! lists are too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rockmill::internals::{
-    Extent, FileRange, FileRanges, FilterSpec, JobOutput, JobResult, JobSpec, JobStats, NumberRange, OutputPlan, Part,
-    SpecFile, SpecRun, TableFormat, TableOwner,
+    Extent, FileRange, FileRanges, FilterSpec, JobOutput, JobResult, JobSpec, JobStats, KeptFile, NumberRange,
+    OutputPlan, Part, ReplacedTables, SpecFile, SpecRun, TableFormat, TableOwner,
 };
 use rockmill::{
     CfOptions, CompressionOptions, Error, ErrorKind, IoPriority, Options, TableFileCreationReason, TphTableOptions,
@@ -155,6 +156,23 @@ fn tph() -> JobSpec {
     spec
 }
 
+/// A compaction that writes TPH tables, which may go on using files of its inputs.
+fn sharing() -> JobSpec {
+    let mut spec = tph();
+    let mut base = run(1, 20, &[("a", "f"), ("g", "y")]);
+    for (file, first) in base.files.iter_mut().map(Arc::make_mut).zip([10, 11]) {
+        let piece = |number| TablePiece { number, size: 64 << 20, live: 50 << 20, path_id: (number % 2) as u32 };
+        file.entry.pieces = (first..14).map(piece).collect();
+        file.extents.clear();
+    }
+    spec.runs = vec![run(0, 30, &[("a", "z")]), base];
+    let kept = [(20, 20), (20, 10), (20, 13), (21, 13), (21, 12)];
+    spec.keep = kept.map(|(table, file)| KeptFile { table, file }).to_vec();
+    spec.output.replaced = Arc::new(ReplacedTables { before: vec![3, 4, 1 << 40], ..ReplacedTables::default() });
+    spec.output.split_key = Some(InternalKey::new(b"j", 80, ValueType::Value));
+    spec
+}
+
 /// A compaction in the order by search key.
 fn hash_range() -> JobSpec {
     let mut spec = small();
@@ -178,7 +196,7 @@ fn time_to_live() -> JobSpec {
 
 /// The specs, encoded.
 pub fn all() -> Vec<Vec<u8>> {
-    let all = [small(), large(), flush(), tph(), hash_range(), time_to_live()];
+    let all = [small(), large(), flush(), tph(), sharing(), hash_range(), time_to_live()];
     all.iter().map(|spec| spec.encode().expect("a sound spec")).collect()
 }
 

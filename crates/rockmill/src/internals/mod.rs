@@ -8,6 +8,7 @@ pub mod simulation;
 
 pub use crate::compaction::file_ranges::{FileRange, FileRanges};
 pub use crate::compaction::objects::JobRegistry;
+pub use crate::compaction::pieces::KeptFile;
 pub use crate::compaction::plan::{JobPlan, OutputPlan, Part};
 pub use crate::compaction::result::JobResult;
 pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
@@ -19,8 +20,9 @@ pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::{LeftOut, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable};
 pub use crate::table::{
-    BlockBasedSettings, BlockCache, FunctionSummary, OwnFile, Table, TableBlock, TableBlockKind, TableBuilder,
-    TableBuilderOptions, TableOpenOptions, TableReadOptions, TphSummary, TphTable, properties_of, told_by_own_file,
+    BlockBasedSettings, BlockCache, FunctionSummary, OwnFile, ReplacedTables, Table, TableBlock, TableBlockKind,
+    TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TphSummary, TphTable, properties_of,
+    told_by_own_file,
 };
 pub use crate::version::{
     FileMeta, LogSource, ManifestWriter, RecoveredCf, RecoveredState, TableDirs, current_manifest, each_file,

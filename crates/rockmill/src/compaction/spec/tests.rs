@@ -126,7 +126,8 @@ fn parts(rng: &mut Rng) -> Vec<Part> {
     bounds.into_iter().map(part).collect()
 }
 
-fn random_spec(rng: &mut Rng) -> JobSpec {
+/// Without what only some kinds of tables have.
+fn plain_spec(rng: &mut Rng) -> JobSpec {
     let flush = rng.u8(0..4) == 0;
     let reason = match flush {
         true if rng.bool() => TableFileCreationReason::Flush,
@@ -225,6 +226,35 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
     }
 }
 
+/// With everything that a spec can have.
+fn random_spec(rng: &mut Rng) -> JobSpec {
+    let mut spec = plain_spec(rng);
+    if let Some(filter) = spec.filter.as_mut().filter(|_| rng.bool()) {
+        filter.options = text(rng);
+    }
+    if rng.bool() {
+        spec.comparator = HASH_RANGE_NAME.to_owned();
+        spec.output.subtree_bits = rng.u32(0..=32);
+    }
+    if spec.output.format.tph.is_none() {
+        return spec;
+    }
+    let mut before = list(rng, 5, number);
+    before.sort_unstable();
+    spec.output.replaced = Arc::new(ReplacedTables { before, ..ReplacedTables::default() });
+    spec.keep = list(rng, 4, |rng| KeptFile { table: number(rng), file: number(rng) });
+    // Behind all other runs stands the one that the outputs become part of, with files to keep.
+    if spec.reason == TableFileCreationReason::Compaction && rng.bool() {
+        let (level, extra_run) = (spec.output.level, spec.output.extra_run);
+        let files = list(rng, 3, |rng| FileEntry { extra_run, ..entry(rng) });
+        for f in &files {
+            spec.keep.extend(f.files().map(|file| KeptFile { table: f.number, file: file.number }));
+        }
+        spec.runs.push(SpecRun { level, files: files.into_iter().map(|f| Arc::new(SpecFile::new(f))).collect() });
+    }
+    spec
+}
+
 /// The fields of an encoded message.
 pub(crate) fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut d = Decoder::new(&encoded[..encoded.len() - CHECKSUM_LEN]);
@@ -258,6 +288,7 @@ fn varints(numbers: &[u64]) -> Vec<u8> {
 
 #[test]
 fn specs_go_there_and_back() {
+    let mut seen = std::collections::BTreeSet::new();
     for seed in 0..2000 {
         let spec = random_spec(&mut Rng::with_seed(seed));
         let encoded = spec.encode().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -265,13 +296,15 @@ fn specs_go_there_and_back() {
         assert_eq!(decoded, spec, "seed {seed}");
         assert_eq!(decoded.encode().unwrap(), encoded, "seed {seed}");
         assert_eq!(of_fields::<JobSpec>(1, &fields(&encoded)), encoded, "seed {seed}");
+        seen.extend(fields(&encoded).into_iter().map(|(tag, _)| tag));
     }
+    assert!(seen.into_iter().eq(1..=JobSpec::TAG_MAX), "a field that no spec has");
 }
 
 /// A reader that does not know TPH tables refuses jobs that write them, and takes all others as before.
 #[test]
 fn only_jobs_of_tph_tables_say_so() {
-    let mut spec = random_spec(&mut Rng::with_seed(1));
+    let mut spec = plain_spec(&mut Rng::with_seed(1));
     (spec.output.format.tph, spec.keep) = (None, Vec::new());
     let plain = fields(&spec.encode().unwrap());
     assert!(plain.iter().all(|(tag, _)| *tag != tag::TPH_TABLE));
@@ -293,7 +326,7 @@ fn only_jobs_of_tph_tables_say_so() {
 
 #[test]
 fn only_jobs_of_tph_tables_list_what_was_replaced_before() {
-    let mut spec = random_spec(&mut Rng::with_seed(1));
+    let mut spec = plain_spec(&mut Rng::with_seed(1));
     (spec.output.format.tph, spec.keep) = (Some(TphSettings::default()), Vec::new());
     let plain = fields(&spec.encode().unwrap());
     assert!(plain.iter().all(|(tag, _)| *tag != tag::REPLACED));
@@ -308,7 +341,7 @@ fn only_jobs_of_tph_tables_list_what_was_replaced_before() {
 /// So it is with jobs in the order by search key.
 #[test]
 fn only_jobs_with_subtrees_say_so() {
-    let mut spec = random_spec(&mut Rng::with_seed(1));
+    let mut spec = plain_spec(&mut Rng::with_seed(1));
     spec.comparator = HASH_RANGE_NAME.to_owned();
     let plain = fields(&spec.encode().unwrap());
     spec.output.subtree_bits = 5;
@@ -326,7 +359,7 @@ fn only_jobs_with_subtrees_say_so() {
 /// A filter without options is written as ever, and one with them is refused by readers that would pass over them.
 #[test]
 fn only_filters_with_options_say_so() {
-    let mut spec = random_spec(&mut Rng::with_seed(1));
+    let mut spec = plain_spec(&mut Rng::with_seed(1));
     spec.filter = Some(FilterSpec { name: "f".into(), ..FilterSpec::default() });
     let plain = fields(&spec.encode().unwrap());
     assert!(plain.contains(&(tag::FILTER, vec![0, 1, b'f', 0])) && plain.iter().all(|f| f.0 != tag::FILTER_OPTIONS));
@@ -349,7 +382,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
         let entry = FileEntry { number, extra_run, ..entry(&mut Rng::with_seed(number)) };
         Arc::new(SpecFile::new(FileEntry { size: 1000, pieces: Vec::new(), ..entry }))
     };
-    let mut spec = JobSpec { memtables: Vec::new(), ..random_spec(&mut Rng::with_seed(1)) };
+    let mut spec = JobSpec { memtables: Vec::new(), ..plain_spec(&mut Rng::with_seed(1)) };
     (spec.reason, spec.output.level, spec.output.extra_run) = (TableFileCreationReason::Compaction, 5, 7);
     spec.output.format.tph = Some(TphSettings::default());
     let run = |level, files| SpecRun { level, files };
@@ -432,7 +465,7 @@ fn damage_that_no_checksum_catches_is_an_error_or_a_spec() {
 #[test]
 fn counts_and_lengths_promise_no_more_than_there_is() {
     let compaction = TableFileCreationReason::Compaction;
-    let spec = JobSpec { reason: compaction, memtables: Vec::new(), ..random_spec(&mut Rng::with_seed(3)) };
+    let spec = JobSpec { reason: compaction, memtables: Vec::new(), ..plain_spec(&mut Rng::with_seed(3)) };
     let plain = fields(&spec.encode().unwrap());
     let many = 1 << 60;
     let part = |tail: &[u64]| [vec![4], varints(tail)].concat();
@@ -470,7 +503,7 @@ fn counts_and_lengths_promise_no_more_than_there_is() {
 
 #[test]
 fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
-    let spec = random_spec(&mut Rng::with_seed(8));
+    let spec = plain_spec(&mut Rng::with_seed(8));
     let plain = fields(&spec.encode().unwrap());
     let with = |tag: u32| {
         let all = [plain.as_slice(), &[(tag, b"more".to_vec())]].concat();
@@ -489,7 +522,7 @@ fn what_a_newer_version_wrote_is_refused_unless_it_may_be_skipped() {
 
 #[test]
 fn fields_stand_once_and_in_order_and_none_is_missing() {
-    let spec = JobSpec { older: None, ..random_spec(&mut Rng::with_seed(8)) };
+    let spec = JobSpec { older: None, ..plain_spec(&mut Rng::with_seed(8)) };
     let plain = fields(&spec.encode().unwrap());
     for (i, (tag, _)) in plain.iter().enumerate() {
         let mut fewer = plain.clone();
@@ -540,7 +573,7 @@ fn what_is_over_the_bounds_is_not_written() {
         ("hash index", Box::new(|s| s.output.format.block_based.hash_index_util_ratio = Some(f64::INFINITY))),
     ];
     for (what, change) in cases {
-        let mut spec = random_spec(&mut Rng::with_seed(8));
+        let mut spec = plain_spec(&mut Rng::with_seed(8));
         spec.parts.clear();
         assert!(spec.encode().is_ok());
         change(&mut spec);
@@ -614,7 +647,7 @@ fn tiny() -> FileEntry {
 
 #[test]
 fn a_job_is_told_in_words() {
-    let mut spec = random_spec(&mut Rng::with_seed(8));
+    let mut spec = plain_spec(&mut Rng::with_seed(8));
     spec.reason = TableFileCreationReason::Compaction;
     spec.runs = vec![SpecRun { level: 3, files: Vec::new() }];
     spec.output.level = 4;
