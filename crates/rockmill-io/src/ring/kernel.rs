@@ -237,7 +237,7 @@ mod program {
     use std::io;
 
     #[derive(Default)]
-    pub(super) struct InRing;
+    pub(super) struct InRing {}
 
     impl InRing {
         pub(super) fn is_there(&self) -> bool {
