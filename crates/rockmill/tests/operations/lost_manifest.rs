@@ -284,6 +284,9 @@ impl Job {
             pairs
         };
         let tables = || db.live_files().unwrap().iter().map(|f| f.number).collect::<Vec<_>>();
+        // Written by a compaction, and not moved, its entries have the sequence number 0.
+        put("oldest", 2);
+        db.flush().unwrap();
         let old = put("old", 1);
         db.flush().unwrap();
         db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
