@@ -9,7 +9,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
 use crate::explore::explore;
-use crate::store::{get, number, open, options, pair};
+use crate::store::{get, number, open, options, pair, write_at_last};
 
 const WRITERS: usize = 2;
 
@@ -41,8 +41,27 @@ fn may_be_refused(mode: CrashMode, e: &Error) -> bool {
         && e.message().contains("MANIFEST-")
 }
 
-/// Opens what a power cut left and says what it holds of each writer.
-fn check_image(image: &MemFileSystem, mode: CrashMode, written: [u64; WRITERS], synced: [u64; WRITERS]) {
+/// For each writer a bit for each of its writes that has no WAL.
+type Unlogged = [u64; WRITERS];
+
+fn is_logged(unlogged: Unlogged, w: usize, n: u64) -> bool {
+    (unlogged[w] >> n) & 1 == 0
+}
+
+/// A writer's last write up to this one that has a WAL, 0 for none.
+fn last_logged(unlogged: Unlogged, w: usize, n: u64) -> u64 {
+    (1..=n).rev().find(|n| is_logged(unlogged, w, *n)).unwrap_or(0)
+}
+
+/// Opens what a power cut left and looks what it holds of each writer. What has no WAL may be lost, or be there as far
+/// as a column family was flushed, each for itself; what has one and was written before what is there, is there whole.
+fn check_image(
+    image: &MemFileSystem,
+    mode: CrashMode,
+    written: [u64; WRITERS],
+    synced: [u64; WRITERS],
+    unlogged: Unlogged,
+) {
     let db = match Db::open_cf_for_read_only(&two_families(image), "/db", ["default", "other"], false) {
         Ok(db) => db,
         Err(e) if may_be_refused(mode, &e) => return,
@@ -52,17 +71,20 @@ fn check_image(image: &MemFileSystem, mode: CrashMode, written: [u64; WRITERS], 
     let found = [0, 1].map(|w| get(&db, [w as u8, 0]));
     for w in 0..WRITERS {
         let of = |key| db.get_cf(&other, [w as u8, key]).expect("a read").map_or(0, |v| number(&v));
-        assert_eq!(found[w], of(0), "{mode:?}: half a batch of writer {w}");
-        let least = if mode == CrashMode::KeepAll { written[w] } else { synced[w] };
-        assert!(found[w] >= least, "{mode:?}: writer {w} was told {least}, {} is there", found[w]);
+        assert_eq!(found[w], get(&db, [w as u8, 1]), "{mode:?}: a part of a batch of writer {w}");
+        let (least, most) = (found[w].min(of(0)), found[w].max(of(0)));
+        let whole = last_logged(unlogged, w, most);
+        assert!(least >= whole, "{mode:?}: half of batch {whole} of writer {w}: {least} and {most}");
+        let told = if mode == CrashMode::KeepAll { last_logged(unlogged, w, written[w]) } else { synced[w] };
+        assert!(least >= told, "{mode:?}: writer {w} was told {told}, {least} is there");
         // What the write saw of the other writer was written before it.
-        let seen = of(1);
+        let seen = last_logged(unlogged, 1 - w, of(1));
         assert!(found[1 - w] >= seen, "{mode:?}: {seen} of writer {} is lost, what saw it is not", 1 - w);
     }
 }
 
 /// At a random moment the power goes: synced writes are there, batches over column families are whole, and the rest is
-/// a prefix of what was written.
+/// a prefix of what was written. In half of the runs some have no WAL, and go by themselves.
 #[test]
 fn the_power_may_go_at_any_moment() {
     explore(|| {
@@ -71,6 +93,8 @@ fn the_power_may_go_at_any_moment() {
         let db = Arc::new(Db::open_cf(&options, "/db", ["default", "other"]).expect("open"));
         let other = db.cf_handle("other").expect("it is there");
         let told = Arc::new(Told::default());
+        let some: bool = thread_rng().r#gen();
+        let unlogged: Unlogged = [0, 1].map(|_| if some { thread_rng().gen_range(0..16) } else { 0 });
         let writers: Vec<_> = (0..WRITERS)
             .map(|w| {
                 let (db, other, told) = (Arc::clone(&db), other.clone(), Arc::clone(&told));
@@ -80,8 +104,10 @@ fn the_power_may_go_at_any_moment() {
                         batch.put_cf(&other, [w as u8, 0], n.to_be_bytes());
                         batch.put_cf(&other, [w as u8, 1], get(&db, [1 - w as u8, 0]).to_be_bytes());
                         let mut o = WriteOptions::default();
-                        o.set_sync(thread_rng().r#gen());
-                        db.write_opt(&batch, &o).expect("a write");
+                        o.disable_wal(!is_logged(unlogged, w, n));
+                        o.set_sync(!o.disable_wal && thread_rng().r#gen());
+                        o.set_no_slowdown(thread_rng().gen_range(0..3) == 0);
+                        write_at_last(&db, &batch, &o, || ());
                         told.written[w].store(n, Ordering::Relaxed);
                         if o.sync {
                             told.synced[w].store(n, Ordering::Relaxed);
@@ -106,7 +132,7 @@ fn the_power_may_go_at_any_moment() {
                     _ => CrashMode::Hostile(thread_rng().r#gen()),
                 };
                 let (written, synced) = (Told::read(&told.written), Told::read(&told.synced));
-                check_image(&fs.crash_image(mode), mode, written, synced);
+                check_image(&fs.crash_image(mode), mode, written, synced, unlogged);
             }
         });
         for t in writers {

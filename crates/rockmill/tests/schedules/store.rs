@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rockmill::event_listener::{FlushJobInfo, MemTableInfo};
 use rockmill::{
-    Cache, Db, EventListener, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter, WriteBatch,
-    WriteOptions,
+    Cache, Db, ErrorKind, EventListener, IteratorMode, LruCacheOptions, Options, ReadOptions, SstFileWriter,
+    WriteBatch, WriteBatchIterator, WriteOptions,
 };
 use rockmill_io::{Clock, ManualClock, MemFileSystem};
 use shuttle::rand::{Rng, thread_rng};
@@ -75,6 +75,31 @@ pub fn pair(w: u8, n: u64) -> WriteBatch {
     batch
 }
 
+/// A write's options by chance: who may share a group with whom hangs on all three.
+pub fn any_options() -> WriteOptions {
+    let mut o = WriteOptions::default();
+    match thread_rng().gen_range(0..6) {
+        0..2 => o.set_sync(true),
+        2..4 => o.disable_wal(true),
+        _ => {}
+    }
+    o.set_no_slowdown(thread_rng().gen_range(0..3) == 0);
+    o
+}
+
+/// Writes; where that is refused rather than made to wait, `refused` looks, and it is written once more and waits.
+pub fn write_at_last(db: &Db, batch: &WriteBatch, o: &WriteOptions, refused: impl Fn()) {
+    match db.write_opt(batch, o) {
+        Err(e) if o.no_slowdown && e.kind() == ErrorKind::Incomplete => {
+            refused();
+            let mut o = *o;
+            o.set_no_slowdown(false);
+            db.write_opt(batch, &o).expect("a write that may wait");
+        }
+        done => done.expect("a write"),
+    }
+}
+
 /// Each writer puts the same rising number under two keys in one batch, and reads it back; a reader never sees half of
 /// a batch nor an older number than before; in the end the newest are there, also for who opens the database again.
 #[test]
@@ -100,9 +125,9 @@ fn batches_are_seen_whole_and_values_never_go_back() {
             let db = Arc::clone(&db);
             thread::spawn(move || {
                 for n in 1..=EACH {
-                    let mut o = WriteOptions::default();
-                    o.set_sync(n % 3 == 0);
-                    db.write_opt(&pair(w, n), &o).expect("a write");
+                    // What was refused shows nothing. What has no WAL is flushed by the close.
+                    let refused = || assert_eq!(get(&db, [w, 1]), n - 1, "what was refused is there");
+                    write_at_last(&db, &pair(w, n), &any_options(), refused);
                     assert_eq!(get(&db, [w, 1]), n, "a writer does not see what it wrote");
                 }
             })
@@ -151,41 +176,87 @@ fn batches_are_seen_whole_and_values_never_go_back() {
     });
 }
 
-/// Writers in groups, some synced and some without the log; every update has a number of its own, in the order of the
-/// log, without a gap.
+/// Puts of a log, by what they put.
+#[derive(Default)]
+struct Puts(Vec<(u64, u64)>);
+
+impl WriteBatchIterator for Puts {
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.0.push((u64::from(key[0]), number(value)));
+    }
+    fn delete(&mut self, _: &[u8]) {}
+}
+
+/// Everything that the logs have, with its numbers. Where numbers are missing the updates end, and begin again behind.
+fn logged(db: &Db) -> Vec<(u64, (u64, u64))> {
+    let (mut all, mut since): (Vec<(u64, (u64, u64))>, u64) = (Vec::new(), 0);
+    while since < db.latest_sequence_number() {
+        for update in db.get_updates_since(since).expect("updates") {
+            match update {
+                Ok((first, batch)) => {
+                    assert!(first > since, "{first} comes twice, or late");
+                    let mut puts = Puts::default();
+                    batch.iterate(&mut puts);
+                    assert_eq!(puts.0.len(), batch.len());
+                    since = first + puts.0.len() as u64 - 1;
+                    all.extend((first..).zip(puts.0));
+                }
+                Err(e) => {
+                    assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::TryAgain), "{e}");
+                    assert!(e.message().contains("disable_wal") || e.kind() == ErrorKind::TryAgain, "{e}");
+                    since += 1;
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Writers in groups, some synced, some without the log, some that do not wait; every update has a number of its own.
+/// In the order of these the log has each of those that asked for it, once, and no other.
 #[test]
 fn groups_number_every_update_once() {
     const WRITERS: u64 = 3;
+    const EACH: u64 = 3;
     explore(|| {
         let fs = MemFileSystem::new();
         let mut options = options(&fs);
         options.set_write_buffer_size(1 << 20); // one log
         let db = open(&options);
+        let all_logged: bool = thread_rng().r#gen();
         let writers: Vec<_> = (0..WRITERS)
             .map(|w| {
                 let db = Arc::clone(&db);
                 thread::spawn(move || {
-                    for n in 1..=3u64 {
-                        let mut o = WriteOptions::default();
-                        o.set_sync((w + n) % 3 == 0);
+                    let mut logged = Vec::new();
+                    for n in 1..=EACH {
+                        let mut o = any_options();
+                        o.disable_wal &= !all_logged;
+                        // Nobody is slowed here, so nobody may be refused.
                         db.put_opt([w as u8], n.to_be_bytes(), &o).expect("a write");
                         assert_eq!(get(&db, [w as u8]), n, "a writer does not see what it wrote");
+                        if !o.disable_wal {
+                            logged.push((w, n));
+                        }
                     }
                     db.flush_wal(w == 0).expect("a sync");
+                    logged
                 })
             })
             .collect();
-        for t in writers {
-            t.join().expect("a writer");
+        let mut asked: Vec<(u64, u64)> = writers.into_iter().flat_map(|t| t.join().expect("a writer")).collect();
+        assert_eq!(db.latest_sequence_number(), EACH * WRITERS);
+        let logged = logged(&db);
+        let numbers: Vec<u64> = logged.iter().map(|(number, _)| *number).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "out of order, or twice: {numbers:?}");
+        assert!(numbers.last().is_none_or(|last| *last <= EACH * WRITERS), "beyond the last: {numbers:?}");
+        let mut found: Vec<(u64, u64)> = logged.into_iter().map(|(_, put)| put).collect();
+        for w in 0..WRITERS {
+            assert!(found.iter().filter(|put| put.0 == w).is_sorted(), "a writer's own are out of order");
         }
-        assert_eq!(db.latest_sequence_number(), 3 * WRITERS);
-        let mut next = 1;
-        for update in db.get_updates_since(0).expect("updates") {
-            let (first, batch) = update.expect("an update");
-            assert_eq!(first, next, "a gap in the log");
-            next += batch.len() as u64;
-        }
-        assert_eq!(next, 3 * WRITERS + 1, "updates are missing in the log");
+        found.sort_unstable();
+        asked.sort_unstable();
+        assert_eq!(found, asked, "the log has not what asked for it");
     });
 }
 
@@ -390,7 +461,7 @@ fn listeners_that_write_hold_nobody_up() {
 }
 
 /// Writers that stop because memtables or L0 are full go on when there is room: nobody who should wake them forgets to.
-/// A wait without an end is what the tester calls a deadlock.
+/// A wait without an end is what the tester calls a deadlock. Who would rather be refused leaves nothing behind then.
 #[test]
 fn stopped_writers_go_on() {
     explore(|| {
@@ -405,9 +476,13 @@ fn stopped_writers_go_on() {
             .map(|w| {
                 let db = Arc::clone(&db);
                 thread::spawn(move || {
-                    for n in 1..=3u64 {
-                        db.put([w], vec![n as u8; 4200]).expect("a write");
-                        assert_eq!(db.get([w]).expect("a read").map(|v| v[0]), Some(n as u8));
+                    let newest = || db.get([w]).expect("a read").map_or(0, |v| v[0]);
+                    for n in 1..=3u8 {
+                        let mut batch = WriteBatch::new();
+                        batch.put([w], vec![n; 4200]);
+                        let refused = || assert_eq!(newest(), n - 1, "what was refused is there");
+                        write_at_last(&db, &batch, &any_options(), refused);
+                        assert_eq!(newest(), n);
                     }
                 })
             })
