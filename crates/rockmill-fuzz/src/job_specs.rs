@@ -206,8 +206,9 @@ pub fn each_long_list(mut take: impl FnMut(&str, &[u8])) {
     const SIZE: usize = 16 << 20;
     // Bytes of memory that all lists of a message may count for, of which the field has a share (docs/job-spec.md).
     const MEMORY: usize = (16 << 20) - 256;
-    // Tag, what the field begins with, an item, and bytes of memory that it counts for.
-    let lists: [(&str, u32, &[u8], &[u8], usize); 8] = [
+    /// Its name, tag, what the field begins with, an item, and bytes of memory that it counts for.
+    type List<'a> = (&'a str, u32, &'a [u8], &'a [u8], usize);
+    let lists: [List<'_>; 8] = [
         ("snapshots", 8, &[], &[0], 8),
         ("memtables", 15, &[], &[0], 8),
         ("file numbers", 16, &[], &[1, 1], 16),

@@ -1,8 +1,8 @@
 //! Which engine merges, and how the kernel's is driven.
 //!
-//! Builds without the Cargo feature `kernel` have the same options, so that a text of options reads, and an `Options` is
-//! shown, alike in each of them: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name `builtin`,
-//! and what `page_cache.rs` makes of the engine. The engine says that it is missing
+//! Builds without the Cargo feature `kernel` have the same options, so that a text of options reads, and an `Options`
+//! is shown, alike in each of them: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name
+//! `builtin`, and what `page_cache.rs` makes of the engine. The engine says that it is missing
 //! (`compaction/engine/no_kernel.rs`), and what reports its memory says 0. The setters that only the engine heeds need
 //! the feature.
 
