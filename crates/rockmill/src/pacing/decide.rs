@@ -29,7 +29,7 @@ use std::ops::Deref;
 use super::common::{BytesPerSecond, Seconds};
 use super::flush_bound::FlushWaits;
 use super::flush_pace::{FlushPace, OneFlush};
-use super::index_tables::{IndexQueues, IndexSchedule, ScheduleChange, Triggers};
+use super::index_tables::{IndexQueues, IndexSchedule, ROOM_END, ScheduleChange, Triggers};
 use super::write_control::{StallReason, TreeLoad, WriteControl, write_control, write_stop};
 use crate::options::CfOptions;
 
@@ -389,20 +389,18 @@ pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     allowances.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Allowance::FREE)
 }
 
-/// Where less than what logs may hold over this is left, a flush goes before compactions. Derived: it is where writers
-/// feel all of the limit that the flush sets them (`ROOM_END` in `index_tables.rs`). Not measured by itself.
-const LOGS_LEFT_PART: u64 = 4;
-
 /// Whether jobs of DF-compaction are to write little before they are to be many: writers wait for flushes, and are at
 /// work, or a job or a flush is. Never where all rest: what was put off is due then.
 pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
     waits.often && (waits.lately || at_work)
 }
 
-/// What compactions are to leave to this column family's flush ([`Orders::flush_first`]).
+/// What compactions are to leave to this column family's flush ([`Orders::flush_first`]): something where writers wait
+/// for it, or would if one more memtable were full, and where they feel all of the limit that it sets them since little
+/// is left of the logs.
 fn flush_first<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow, behind: bool, pressure: f64) -> f64 {
-    let writers_wait = f.memtables.full + 1 >= f.memtables.most || logs.room() < logs.capacity / LOGS_LEFT_PART;
-    if writers_wait { f.flush_pace.priority(behind, pressure) } else { 0.0 }
+    let little_left = (logs.room() as f64) < logs.capacity as f64 * ROOM_END;
+    if little_left || f.memtables.full + 1 >= f.memtables.most { f.flush_pace.priority(behind, pressure) } else { 0.0 }
 }
 
 #[cfg(test)]

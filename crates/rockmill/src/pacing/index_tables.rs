@@ -69,7 +69,7 @@ const FLUSH_BYTES_MORE: u64 = 4;
 /// Parts of the bounds that are left where the slope for writers begins, and where it ends. Flushes begin when half of
 /// the logs is left. Simulated: from 0.3 to 0.75, and from 0.125 to 0.5, throughput changes by less than 0.5 %.
 const ROOM_BEGIN: f64 = 0.5;
-const ROOM_END: f64 = 0.25;
+pub(super) const ROOM_END: f64 = 0.25;
 /// This many flushes of the option's size may be due before writers stop. Derived: the queue is too long at 3
 /// ([`FLUSH_SCORE`]), and once the trigger has been doubled at 6, so that it is doubled twice before memory ends. Not
 /// measured.
