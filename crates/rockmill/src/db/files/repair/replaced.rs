@@ -29,6 +29,9 @@ use super::scan::{Found, Scanned};
 use super::{Directory, Family, Repair};
 use crate::error::Result;
 
+/// By the column family's id.
+type ByFamily<T> = BTreeMap<u32, T>;
+
 /// What a table says of the job that wrote it.
 pub(super) struct Output<'a> {
     pub number: u64,
@@ -106,7 +109,7 @@ impl Repair<'_> {
         found: &mut Vec<Found>,
         sizes: &BTreeMap<u64, u64>,
         dir: &Directory,
-    ) -> Result<(BTreeMap<u32, Family>, BTreeMap<u32, Vec<Scanned>>)> {
+    ) -> Result<(ByFamily<Family>, ByFamily<Vec<Scanned>>)> {
         let mut read = BTreeMap::new();
         loop {
             let left_out = self.leave_out_superseded(found, sizes, dir);
