@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cli_support::{Sandbox, flip};
-use rockmill::internals::{ManifestWriter, current_manifest, for_each_edit};
+use rockmill::internals::{ManifestWriter, current_manifest, for_each_edit, merge_into_extra_run};
 use rockmill_format::edit::TablePiece;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileSystem, PosixFileSystem};
@@ -559,7 +559,7 @@ fn downgrade_merges_extra_runs_and_nothing_else() {
     for key in ["a-new-key", "another"] {
         db.put(key, "value").expect("a write");
         db.flush().expect("a flush");
-        db.merge_into_extra_run(&cf, &[0], 6).expect("a run");
+        merge_into_extra_run(&db, &cf, &[0], 6).expect("a run");
     }
     db.delete("a-new-key").expect("a write");
     db.delete("another").expect("a write");

@@ -11,6 +11,7 @@ const LAST_BYTE_PRIME: u32 = 0x6b90_83d9;
 /// Checksum of a table's blocks; the number stands in the footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum ChecksumType {
     /// Blocks carry no checksum.
     None = 0,

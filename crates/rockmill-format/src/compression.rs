@@ -38,6 +38,7 @@ const ZSTD_NOT_FINAL: u8 = 0x40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum CompressionType {
     None = 0,
     Snappy = 1,
@@ -70,6 +71,20 @@ impl CompressionType {
             Self::Lz4hc => "LZ4HC",
             Self::Xpress => "Xpress",
             Self::Zstd => "ZSTD",
+        }
+    }
+
+    /// RocksDB's name in options, for example `kZSTD`.
+    pub fn option_name(self) -> &'static str {
+        match self {
+            Self::None => "kNoCompression",
+            Self::Snappy => "kSnappyCompression",
+            Self::Zlib => "kZlibCompression",
+            Self::Bzip2 => "kBZip2Compression",
+            Self::Lz4 => "kLZ4Compression",
+            Self::Lz4hc => "kLZ4HCCompression",
+            Self::Xpress => "kXpressCompression",
+            Self::Zstd => "kZSTD",
         }
     }
 

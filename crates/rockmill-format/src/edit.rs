@@ -114,7 +114,8 @@ pub struct TableFile {
     pub path_id: u32,
 }
 
-/// A further file of a table, which other tables may share.
+/// A further file of a table, which other tables may share. Like [`FileEntry`] it is what a MANIFEST has, and what
+/// makes one names each field; so it is not `#[non_exhaustive]`, and a new field is a new version of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablePiece {
     /// File number.

@@ -137,7 +137,8 @@ impl LogEncoder {
     }
 }
 
-/// How much damage a log may have and still be read (RocksDB's `WALRecoveryMode`).
+/// How much damage a log may have and still be read (RocksDB's `WALRecoveryMode`). There are these four, and no
+/// more to come: whoever matches a mode has to decide about each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecoveryMode {
     /// A cut-off last record is ignored (it is what a crash leaves); all other damage is an error. MANIFESTs are

@@ -43,7 +43,8 @@ impl IoPriority {
     pub const ALL: [Self; 4] = [Self::Low, Self::Mid, Self::High, Self::User];
 }
 
-/// What a rate limiter counts (RocksDB's `RateLimiter::Mode`), with the names of the `rocksdb` crate.
+/// What a rate limiter counts (RocksDB's `RateLimiter::Mode`), with the names of the `rocksdb` crate. Reads,
+/// writes and both are all there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateLimiterMode {
     /// Reads of compactions.

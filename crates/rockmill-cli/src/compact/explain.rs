@@ -3,7 +3,7 @@
 
 use rockmill::internals::{
     Compaction, CompactionExplanation, ExplainedJob, ExplainedWork, FileRanges, MapFile, Part, SpecFile, SpecRun,
-    SstMap,
+    SstMap, explain_compact_range_cf_opt,
 };
 use rockmill::{CompactOptions, MergeEngine, properties};
 use rockmill_format::filename;
@@ -30,7 +30,7 @@ pub fn run(
 ) -> Result<()> {
     let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: None };
     let (db, cf) = open.open_as(Manner { read_only: true, ..Manner::default() })?;
-    let plan = db.explain_compact_range_cf_opt(&cf, range.0, range.1, options)?;
+    let plan = explain_compact_range_cf_opt(&db, &cf, range.0, range.1, options)?;
     let engine = db.get_db_options().merge_engine;
     let engine_note = db.property_value(properties::MERGE_ENGINE)?.unwrap_or_default();
     let blocks = how == ExplainArg::Blocks;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+use rockmill::internals::compact_range_since_open;
 use rockmill::properties;
 use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats};
 use rockmill_io::{CountingFileSystem, PosixFileSystem};
@@ -72,7 +73,7 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
         bar.set_position(now.read_bytes);
         bar.set_message(format!("{} written", output::size(now.write_bytes)));
     };
-    progress::beside(&bar, show, || db.compact_range_since_open(&cf, from.as_deref(), to.as_deref(), &options))?;
+    progress::beside(&bar, show, || compact_range_since_open(&db, &cf, from.as_deref(), to.as_deref(), &options))?;
     let wall = started.elapsed().as_secs_f64();
     let cpu = cpu::process_seconds() - cpu;
     // Since the opening: automatic compactions that began with it have done a part of the work.

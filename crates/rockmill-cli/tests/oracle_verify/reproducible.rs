@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use rockmill::internals::merge_into_extra_run;
 use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::properties::MERGE_ENGINE;
 use rockmill::{
@@ -268,7 +269,7 @@ fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Fi
         }
         db.flush().expect("a flush");
         let bottom = db.level_stats(&default).iter().rposition(|l| l.files > 0).unwrap_or(1).max(1);
-        match db.merge_into_extra_run(&default, &[0], rng.usize(1..=bottom)) {
+        match merge_into_extra_run(&db, &default, &[0], rng.usize(1..=bottom)) {
             Err(e) => assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}"),
             Ok(id) => assert!(id > 0),
         }

@@ -27,6 +27,7 @@ use file::LogFile;
 /// How important a line is (`rocksdb::LogLevel`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum LogLevel {
     /// For those who look for a fault in the store.
     Debug = 0,

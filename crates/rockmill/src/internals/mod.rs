@@ -14,7 +14,11 @@ pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, Spec
 pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
-pub use crate::db::report::explain::{CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep};
+pub use crate::db::jobs::extra_runs::merge_into_extra_run;
+pub use crate::db::jobs::manual::compact_range_since_open;
+pub use crate::db::report::explain::{
+    CompactionExplanation, ExplainedJob, ExplainedWork, LaterStep, explain_compact_range_cf_opt,
+};
 pub use crate::iter::InternalIterator;
 pub use crate::iter::get::GetContext;
 pub use crate::memtable::{LeftOut, MemTable, MemTableFilter, MergePlan, MergedMemTable, SealedTable};

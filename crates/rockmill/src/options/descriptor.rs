@@ -8,6 +8,7 @@ pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
 
 /// How long values of a column family live (`rocksdb::ColumnFamilyTtl`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum ColumnFamilyTtl {
     /// For ever.
     #[default]

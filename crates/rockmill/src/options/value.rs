@@ -140,13 +140,13 @@ impl Value for f64 {
     }
 }
 
-/// Values that are one of a list of names; older names behind are read, too.
+/// Values that are one of a list of names.
 macro_rules! names {
-    ($($t:ident { $($variant:ident = $name:literal $(| $older:literal)*),* $(,)? })*) => {$(
+    ($($t:ident { $($variant:ident = $name:literal),* $(,)? })*) => {$(
         impl Value for $t {
             fn read(text: &str) -> Option<Self> {
                 match text {
-                    $($name $(| $older)* => Some(Self::$variant),)*
+                    $($name => Some(Self::$variant),)*
                     _ => None,
                 }
             }
@@ -161,23 +161,6 @@ macro_rules! names {
     )*};
 }
 names! {
-    CompressionType {
-        None = "kNoCompression",
-        Snappy = "kSnappyCompression",
-        Zlib = "kZlibCompression",
-        Bzip2 = "kBZip2Compression",
-        Lz4 = "kLZ4Compression",
-        Lz4hc = "kLZ4HCCompression",
-        Xpress = "kXpressCompression",
-        Zstd = "kZSTD" | "kZSTDNotFinalCompression",
-    }
-    ChecksumType {
-        None = "kNoChecksum",
-        Crc32c = "kCRC32c",
-        XxHash = "kxxHash",
-        XxHash64 = "kxxHash64",
-        Xxh3 = "kXXH3",
-    }
     RecoveryMode {
         TolerateCorruptedTailRecords = "kTolerateCorruptedTailRecords",
         AbsoluteConsistency = "kAbsoluteConsistency",
@@ -212,6 +195,29 @@ names! {
         Error = "ERROR_LEVEL",
         Fatal = "FATAL_LEVEL",
         Header = "HEADER_LEVEL",
+    }
+}
+
+impl Value for CompressionType {
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "kZSTDNotFinalCompression" => Some(Self::Zstd),
+            _ => Self::ALL.into_iter().find(|c| c.option_name() == text),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.option_name().to_owned()
+    }
+}
+
+impl Value for ChecksumType {
+    fn read(text: &str) -> Option<Self> {
+        (0..=u8::MAX).filter_map(Self::from_u8).find(|c| c.name() == text)
+    }
+
+    fn write(&self) -> String {
+        self.name().to_owned()
     }
 }
 

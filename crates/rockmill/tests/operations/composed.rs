@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::internals::merge_into_extra_run;
 use rockmill::{
     BottommostLevelCompaction, Checkpoint, CompactOptions, CompactionStyle, Db, DbRawIterator, Env, ErrorKind,
     FifoCompactOptions, ImportColumnFamilyOptions, IngestExternalFileOptions, IteratorMode, Options, ReadOptions,
@@ -22,7 +23,7 @@ fn stack(db: &Db, rng: &mut fastrand::Rng) {
     for _ in 0..4 {
         let (from, to) = (if rng.bool() { 0 } else { rng.usize(0..4) }, rng.usize(1..5));
         let levels: Vec<usize> = (from..=from + rng.usize(0..2)).collect();
-        match db.merge_into_extra_run(&cf, &levels, to) {
+        match merge_into_extra_run(db, &cf, &levels, to) {
             Ok(_) => return,
             Err(e) => assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}"),
         }
@@ -259,7 +260,7 @@ fn three_runs(db: &Db, rng: &mut fastrand::Rng) -> Model {
             write(db, &mut model, rng, round);
         }
         db.flush().unwrap();
-        db.merge_into_extra_run(&cf, &[0], 3).unwrap();
+        merge_into_extra_run(db, &cf, &[0], 3).unwrap();
     }
     assert_eq!(extra_runs(db), 3);
     model
@@ -359,7 +360,7 @@ fn what_is_ingested_behind_lies_below_extra_runs() {
     db.put(key(250), "in front").unwrap();
     model.insert(key(250), b"in front".to_vec());
     db.flush().unwrap();
-    db.merge_into_extra_run(&db.cf_handle("default").unwrap(), &[0, 1, 2, 3], 4).unwrap();
+    merge_into_extra_run(&db, &db.cf_handle("default").unwrap(), &[0, 1, 2, 3], 4).unwrap();
     w.open("/again.sst").unwrap();
     w.put(key(250), "behind").unwrap();
     w.finish().unwrap();
@@ -387,7 +388,7 @@ fn fifo_compaction_after_df_drops_the_oldest_run_first() {
         }
         db.flush().unwrap();
         if round < 4 {
-            db.merge_into_extra_run(&cf, &[0], if round < 2 { 4 } else { 3 }).unwrap();
+            merge_into_extra_run(&db, &cf, &[0], if round < 2 { 4 } else { 3 }).unwrap();
         }
     }
     let all: u64 = db.live_files().unwrap().iter().map(|f| f.size as u64).sum();

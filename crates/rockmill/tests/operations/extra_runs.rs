@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::internals::merge_into_extra_run;
 use rockmill::{
     BlockBasedOptions, Checkpoint, CompactionStyle, Db, Direction, Env, ErrorKind, IteratorMode, Options, Range,
     ReadOptions, SliceTransform,
@@ -141,7 +142,7 @@ fn random_trees_with_extra_runs_read_as_the_model() {
                     for _ in 0..4 {
                         let (from, to) = (if rng.bool() { 0 } else { rng.usize(0..4) }, rng.usize(1..5));
                         let levels: Vec<usize> = (from..=from + rng.usize(0..2)).collect();
-                        match db.merge_into_extra_run(&cf, &levels, to) {
+                        match merge_into_extra_run(&db, &cf, &levels, to) {
                             Ok(_) => break,
                             Err(e) => assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{what}: {e}"),
                         }
@@ -191,7 +192,7 @@ fn what_tells_of_tables_knows_extra_runs() {
             db.put(key(i * 2 % 200), format!("{round}")).unwrap();
         }
         db.flush().unwrap();
-        db.merge_into_extra_run(&cf, &[0], to).unwrap();
+        merge_into_extra_run(&db, &cf, &[0], to).unwrap();
     }
     assert_eq!(extra_runs(&db), 3);
     let stats = db.level_stats(&cf);
@@ -263,7 +264,7 @@ fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
                 db.put_cf(&cf, key(i), format!("{round}")).unwrap();
             }
             db.flush_cf(&cf).unwrap();
-            db.merge_into_extra_run(&cf, &[0], to).unwrap();
+            merge_into_extra_run(&db, &cf, &[0], to).unwrap();
         }
         db
     };
@@ -340,7 +341,7 @@ fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
             db.put(key(i), format!("{round}")).unwrap();
         }
         db.flush().unwrap();
-        db.merge_into_extra_run(&cf, &[0], 5).unwrap();
+        merge_into_extra_run(&db, &cf, &[0], 5).unwrap();
     }
     let engine = BackupEngine::open(&BackupEngineOptions::new(path("backups")).unwrap(), &Env::new().unwrap()).unwrap();
     engine.create_new_backup(&db).unwrap();
@@ -373,7 +374,7 @@ fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
     for _ in 0..3 {
         db.put("k000", "2").unwrap();
         db.flush().unwrap();
-        db.merge_into_extra_run(&db.cf_handle("default").unwrap(), &[0], 5).unwrap();
+        merge_into_extra_run(&db, &db.cf_handle("default").unwrap(), &[0], 5).unwrap();
     }
     db.wait_for_background_work().unwrap();
     assert_eq!(extra_runs(&db), 0);
@@ -411,7 +412,7 @@ fn the_manifest_tells_of_extra_runs_while_there_are_some_and_no_longer() {
         for round in 0..2 {
             (0..50).for_each(|i| db.put_cf(&cf, key(i), format!("{round}")).unwrap());
             db.flush_cf(&cf).unwrap();
-            db.merge_into_extra_run(&cf, &[0], 3).unwrap();
+            merge_into_extra_run(&db, &cf, &[0], 3).unwrap();
         }
     };
     let default = db.cf_handle("default").unwrap();

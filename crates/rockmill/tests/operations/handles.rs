@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rockmill::internals::explain_compact_range_cf_opt;
 use rockmill::{
     BlockBasedOptions, Checkpoint, ColumnFamily, CompactOptions, Db, ErrorKind, FlushOptions,
     IngestExternalFileOptions, IteratorMode, Options, Range, ReadOptions, Result, SizeApproximationOptions,
@@ -64,7 +65,7 @@ const CALLS: &[Call] = &[
     ("compact_range", |db, cf| db.compact_range_cf(cf, None::<&[u8]>, None::<&[u8]>)),
     ("explain_compact_range", |db, cf| {
         let o = CompactOptions::default();
-        db.explain_compact_range_cf_opt(cf, None::<&[u8]>, None::<&[u8]>, &o).map(drop)
+        explain_compact_range_cf_opt(db, cf, None::<&[u8]>, None::<&[u8]>, &o).map(drop)
     }),
     ("delete_file_in_range", |db, cf| db.delete_file_in_range_cf(cf, "a", "z")),
     ("merge_extra_runs", |db, cf| db.merge_extra_runs_cf(cf)),

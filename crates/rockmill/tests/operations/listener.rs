@@ -8,6 +8,7 @@ use rockmill::event_listener::{
     BackgroundErrorReason, BackgroundErrorRecoveryInfo, CompactionJobInfo, CompactionReason, ExternalFileIngestionInfo,
     FlushJobInfo, FlushReason, MemTableInfo, TableFileCreationInfo, TableFileDeletionInfo, WriteStallInfo,
 };
+use rockmill::internals::merge_into_extra_run;
 use rockmill::{
     CompactOptions, Db, Error, EventListener, Options, SstFileWriter, WriteBatch, WriteBufferManager, WriteOptions,
 };
@@ -336,7 +337,7 @@ fn a_listener_that_deletes_tables_does_not_wait_for_itself() {
         db.put(format!("{name}2"), "v").unwrap();
         db.flush().unwrap();
         let cf = db.cf_handle("default").unwrap();
-        db.merge_into_extra_run(&cf, &[0], 1).unwrap();
+        merge_into_extra_run(&db, &cf, &[0], 1).unwrap();
     }
     let written = *listener.told.lock().unwrap();
     listener.db.set(Arc::downgrade(&db)).unwrap();

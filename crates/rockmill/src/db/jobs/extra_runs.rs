@@ -9,31 +9,28 @@ use crate::db::{AsColumnFamilyRef, CfState, Db};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 
-impl Db {
-    /// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
-    /// tests; waits until no compaction runs.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where the output would lie below older data than it holds, or above newer.
-    #[doc(hidden)]
-    pub fn merge_into_extra_run(&self, cf: &impl AsColumnFamilyRef, from: &[usize], to: usize) -> Result<u64> {
-        let (db, cf) = (&self.inner, &cf.as_cf().data);
-        db.check_writable()?;
-        db.check_family(cf)?;
-        let compaction = {
-            let mut state = db.state.lock();
-            db.wait_for_compactions(&mut state);
-            let Some(c) = state.family(cf.id) else { return Err(cf.dropped_error()) };
-            let compaction = choose(c, from, to)?;
-            let ticket = begin_compaction(&mut state, cf, &compaction).ok_or_else(|| cf.dropped_error())?;
-            (ticket, compaction)
-        };
-        let (ticket, compaction) = compaction;
-        let id = compaction.output_run;
-        let done = db.run_compaction(cf, Arc::new(compaction), ticket);
-        db.delete_purged_files_and_wait();
-        done.map(|_| id)
-    }
+/// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
+/// tests; waits until no compaction runs.
+///
+/// # Errors
+/// `InvalidArgument` where the output would lie below older data than it holds, or above newer.
+pub fn merge_into_extra_run(db: &Db, cf: &impl AsColumnFamilyRef, from: &[usize], to: usize) -> Result<u64> {
+    let (db, cf) = (&db.inner, &cf.as_cf().data);
+    db.check_writable()?;
+    db.check_family(cf)?;
+    let compaction = {
+        let mut state = db.state.lock();
+        db.wait_for_compactions(&mut state);
+        let Some(c) = state.family(cf.id) else { return Err(cf.dropped_error()) };
+        let compaction = choose(c, from, to)?;
+        let ticket = begin_compaction(&mut state, cf, &compaction).ok_or_else(|| cf.dropped_error())?;
+        (ticket, compaction)
+    };
+    let (ticket, compaction) = compaction;
+    let id = compaction.output_run;
+    let done = db.run_compaction(cf, Arc::new(compaction), ticket);
+    db.delete_purged_files_and_wait();
+    done.map(|_| id)
 }
 
 fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {

@@ -130,21 +130,6 @@ impl Db {
         self.compact_range_since(cf, start, end, options, since)
     }
 
-    /// The same, which counts tables that this database wrote since it was opened as its own: with
-    /// [`ForceOptimized`](crate::BottommostLevelCompaction::ForceOptimized) they are not written again. For commands
-    /// that open a database to compact it: automatic compactions begin with the opening.
-    #[cfg(feature = "internals")]
-    #[doc(hidden)]
-    pub fn compact_range_since_open<S: AsRef<[u8]>, E: AsRef<[u8]>>(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        start: Option<S>,
-        end: Option<E>,
-        options: &CompactOptions,
-    ) -> Result<()> {
-        self.compact_range_since(cf, start, end, options, self.inner.files.numbers().first())
-    }
-
     /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
     /// for every column family none come back, and once the last is gone RocksDB opens the database again.
     ///
@@ -258,6 +243,23 @@ impl Db {
     pub fn continue_background_work(&self) {
         self.inner.end_pause();
     }
+}
+
+/// [`Db::compact_range_cf_opt`], which counts tables that this database wrote since it was opened as its own: with
+/// [`ForceOptimized`](crate::BottommostLevelCompaction::ForceOptimized) they are not written again. For commands that
+/// open a database to compact it: automatic compactions begin with the opening.
+///
+/// # Errors
+/// Those of [`Db::compact_range_cf_opt`].
+#[cfg(feature = "internals")]
+pub fn compact_range_since_open<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+    db: &Db,
+    cf: &impl AsColumnFamilyRef,
+    start: Option<S>,
+    end: Option<E>,
+    options: &CompactOptions,
+) -> Result<()> {
+    db.compact_range_since(cf, start, end, options, db.inner.files.numbers().first())
 }
 
 /// How often a manual compaction steps back for automatic ones before its next job: it merges extra runs that they have
@@ -558,7 +560,7 @@ mod tests {
             options.set_exclusive_manual_compaction(true);
             options.set_bottommost_level_compaction(how);
             let cf = db.default_cf();
-            db.compact_range_since_open(&cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
+            compact_range_since_open(&db, &cf, None::<&[u8]>, None::<&[u8]>, &options).unwrap();
             let live: u64 = db.inner.state.lock().family(0).unwrap().version().files().map(|f| f.size()).sum();
             let written = db.counters().compact_write_bytes;
             assert_eq!((written + live / 2) / live, times, "{how:?}: {written} bytes written for {live}");

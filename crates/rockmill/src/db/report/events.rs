@@ -155,7 +155,7 @@ impl DbInner {
             let compression = options.compression_per_level.first().copied().unwrap_or(options.compression);
             self.log.event(
                 self.event("flush_finished", job)
-                    .text("output_compression", compression_name(compression))
+                    .text("output_compression", compression.name())
                     .numbers("lsm_state", levels)
                     .number("immutable_memtables", immutable),
             );
@@ -341,7 +341,7 @@ impl DbInner {
         let (read, written) = (per_second(s.input_bytes), per_second(s.output_bytes));
         let files = (compaction.input_files().count(), output.files.len());
         let dropped = s.input_records.saturating_sub(s.output_records);
-        let compression = compression_name(compaction.compression);
+        let compression = compaction.compression.name();
         log_info!(
             self.log,
             "[{name}] [JOB {job}] compacted to: files{levels:?}, MB/sec: {read:.1} rd, {written:.1} wr, level {to}, \
@@ -494,21 +494,6 @@ impl DbInner {
 
 fn level_counts(version: &Version) -> Vec<usize> {
     version.levels.iter().map(Level::len).collect()
-}
-
-/// RocksDB's name of a compression.
-pub(crate) fn compression_name(c: rockmill_format::compression::CompressionType) -> &'static str {
-    use rockmill_format::compression::CompressionType as C;
-    match c {
-        C::None => "NoCompression",
-        C::Snappy => "Snappy",
-        C::Zlib => "Zlib",
-        C::Bzip2 => "BZip2",
-        C::Lz4 => "LZ4",
-        C::Lz4hc => "LZ4HC",
-        C::Xpress => "Xpress",
-        C::Zstd => "ZSTD",
-    }
 }
 
 /// What jobs did to a column family's levels since it was opened, for `rocksdb.cfstats`.

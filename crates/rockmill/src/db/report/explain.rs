@@ -63,78 +63,75 @@ pub struct LaterStep {
     pub bytes: u64,
 }
 
-impl Db {
-    /// What [`compact_range_cf_opt`](Self::compact_range_cf_opt) with these arguments would do now, without doing it: a
-    /// database that was opened for reading can be asked, too. Tables that are open are not read; others are opened for
-    /// their indexes.
-    ///
-    /// # Errors
-    /// The end before the start; a table that cannot be opened.
-    #[doc(hidden)]
-    pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
-        &self,
-        cf: &impl AsColumnFamilyRef,
-        start: Option<S>,
-        end: Option<E>,
-        options: &CompactOptions,
-    ) -> Result<CompactionExplanation> {
-        let (db, cf) = (&self.inner, &cf.as_cf().data);
-        db.check_family(cf)?;
-        let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
-        if let (Some(s), Some(e)) = (start, end)
-            && cf.cmp.compare_user(s, e).is_gt()
-        {
-            return Err(Error::invalid_argument("compact_range: the end comes before the start"));
-        }
-        let mut out = CompactionExplanation::default();
-        let mut picked = Vec::new();
-        {
-            let state = db.state.lock();
-            let Some(c) = state.family(cf.id) else { return Ok(out) };
-            out.unflushed_entries = c.front().active_stats().entries + c.front().sealed_stats().entries;
-            let cf_options = cf.options.load();
-            let next_file = db.files.numbers().next();
-            let bottommost = options.bottommost_level_compaction;
-            let mut walk = ManualWalk::new(c.version(), start, end, bottommost, next_file);
-            while let Some(step) = walk.next_step(c.version(), &cf_options) {
-                // A first step that finds nothing hands on to the next one.
-                if picked.is_empty() && !out.waits {
-                    let moment = Moment { now: db.now_seconds(), ..Moment::default() };
-                    (picked, out.waits) = pick_step(c, &cf_options, &step, &moment, start, end);
-                    continue;
-                }
-                let mut files = c.version().overlapping(step.level, start, end);
-                files.retain(|f| f.number() < step.file_number_limit);
-                if !files.is_empty() {
-                    let bytes = files.iter().map(|f| f.size()).sum();
-                    let (level, output_level) = (step.level, step.output_level);
-                    out.later.push(LaterStep { level, output_level, files: files.len(), bytes });
-                }
+/// What [`Db::compact_range_cf_opt`] with these arguments would do now, without doing it: a
+/// database that was opened for reading can be asked, too. Tables that are open are not read; others are opened for
+/// their indexes.
+///
+/// # Errors
+/// The end before the start; a table that cannot be opened.
+pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
+    db: &Db,
+    cf: &impl AsColumnFamilyRef,
+    start: Option<S>,
+    end: Option<E>,
+    options: &CompactOptions,
+) -> Result<CompactionExplanation> {
+    let (db, cf) = (&db.inner, &cf.as_cf().data);
+    db.check_family(cf)?;
+    let (start, end) = (start.as_ref().map(AsRef::as_ref), end.as_ref().map(AsRef::as_ref));
+    if let (Some(s), Some(e)) = (start, end)
+        && cf.cmp.compare_user(s, e).is_gt()
+    {
+        return Err(Error::invalid_argument("compact_range: the end comes before the start"));
+    }
+    let mut out = CompactionExplanation::default();
+    let mut picked = Vec::new();
+    {
+        let state = db.state.lock();
+        let Some(c) = state.family(cf.id) else { return Ok(out) };
+        out.unflushed_entries = c.front().active_stats().entries + c.front().sealed_stats().entries;
+        let cf_options = cf.options.load();
+        let next_file = db.files.numbers().next();
+        let bottommost = options.bottommost_level_compaction;
+        let mut walk = ManualWalk::new(c.version(), start, end, bottommost, next_file);
+        while let Some(step) = walk.next_step(c.version(), &cf_options) {
+            // A first step that finds nothing hands on to the next one.
+            if picked.is_empty() && !out.waits {
+                let moment = Moment { now: db.now_seconds(), ..Moment::default() };
+                (picked, out.waits) = pick_step(c, &cf_options, &step, &moment, start, end);
+                continue;
+            }
+            let mut files = c.version().overlapping(step.level, start, end);
+            files.retain(|f| f.number() < step.file_number_limit);
+            if !files.is_empty() {
+                let bytes = files.iter().map(|f| f.size()).sum();
+                let (level, output_level) = (step.level, step.output_level);
+                out.later.push(LaterStep { level, output_level, files: files.len(), bytes });
             }
         }
-        let threads = match options.max_subcompactions {
-            0 => db.live().max_subcompactions.max(1) as usize,
-            n => n as usize,
-        };
-        let family = db.job_family(cf);
-        let host = db.job_host(cf, &family, 0, TableFileCreationReason::Compaction);
-        for compaction in picked {
-            let work = match compaction.trivial_move || compaction.deletion {
-                true => None,
-                false => {
-                    let host = host.clone().with_inputs(&compaction);
-                    let spec = JobSpec::of_compaction(&compaction, &family, 0, &host.means)?;
-                    let mut plan = JobPlan::new(&spec, &host)?;
-                    let (tombstones, covered) = Tombstones::gather(&mut plan, &host)?;
-                    plan.split(threads, &host)?;
-                    let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &host)).collect::<Result<_>>()?;
-                    Some(ExplainedWork { plan, maps, covered, tables_with_tombstones: tombstones.tables() })
-                }
-            };
-            out.jobs.push(ExplainedJob { compaction, work });
-        }
-        Ok(out)
     }
+    let threads = match options.max_subcompactions {
+        0 => db.live().max_subcompactions.max(1) as usize,
+        n => n as usize,
+    };
+    let family = db.job_family(cf);
+    let host = db.job_host(cf, &family, 0, TableFileCreationReason::Compaction);
+    for compaction in picked {
+        let work = match compaction.trivial_move || compaction.deletion {
+            true => None,
+            false => {
+                let host = host.clone().with_inputs(&compaction);
+                let spec = JobSpec::of_compaction(&compaction, &family, 0, &host.means)?;
+                let mut plan = JobPlan::new(&spec, &host)?;
+                let (tombstones, covered) = Tombstones::gather(&mut plan, &host)?;
+                plan.split(threads, &host)?;
+                let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, &host)).collect::<Result<_>>()?;
+                Some(ExplainedWork { plan, maps, covered, tables_with_tombstones: tombstones.tables() })
+            }
+        };
+        out.jobs.push(ExplainedJob { compaction, work });
+    }
+    Ok(out)
 }
 
 /// The jobs of a step, as far as no running one is in the way; true if one is.
@@ -202,7 +199,7 @@ mod tests {
         let ask = |from: Option<&str>, to: Option<&str>, how| {
             let mut options = CompactOptions::default();
             options.set_bottommost_level_compaction(how);
-            db.explain_compact_range_cf_opt(&cf, from, to, &options)
+            explain_compact_range_cf_opt(&db, &cf, from, to, &options)
         };
         let force = BottommostLevelCompaction::ForceOptimized;
         // Tables that nobody has read yet are opened.
@@ -259,7 +256,7 @@ mod tests {
         let cf = db.default_cf();
         let mut how = CompactOptions::default();
         how.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
-        let plan = db.explain_compact_range_cf_opt(&cf, None::<&str>, None::<&str>, &how).unwrap();
+        let plan = explain_compact_range_cf_opt(&db, &cf, None::<&str>, None::<&str>, &how).unwrap();
         assert_eq!((plan.jobs[0].compaction.start_level(), plan.jobs[0].compaction.output_level), (0, 1));
         assert_eq!(plan.jobs[0].work.as_ref().map(|w| w.plan.runs.len()), Some(2));
         assert_eq!(plan.later.iter().map(|l| (l.level, l.output_level, l.files)).collect::<Vec<_>>(), [(1, 1, 1)]);

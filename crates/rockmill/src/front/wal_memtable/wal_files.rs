@@ -29,7 +29,7 @@ const PURGE_SECONDS: u64 = 600;
 /// The directory in a WAL directory that obsolete WALs move to.
 pub(crate) const ARCHIVE: &str = "archive";
 
-/// Where a WAL file is (RocksDB's `WalFileType`).
+/// Where a WAL file is (RocksDB's `WalFileType`); there is no third place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalFileType {
     /// In the archive: everything in it is in tables.
