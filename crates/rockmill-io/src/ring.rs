@@ -51,6 +51,7 @@ mod device;
 mod kernel;
 mod pieces;
 mod probe;
+#[cfg(feature = "program")]
 pub mod program_slot;
 mod queue;
 mod shim;
@@ -63,6 +64,7 @@ pub use call::CallOrder;
 pub use device::DeviceFacts;
 pub use pieces::Pieces;
 pub use probe::BatchProbe;
+#[cfg(feature = "program")]
 pub use program_slot::{CompletionPlaces, ProgramSlot};
 pub use shim::{Shim, ShimOp, Tamper};
 pub use stream::{ReadOptions, ReadPlan, ReadStream, Span, Window, coalesce};
@@ -227,6 +229,7 @@ pub struct BatchCounts {
     /// Plain calls made because the ring could not.
     pub plain_calls: u64,
     /// Of the operations, those that a program in the ring handed over ([`program_slot`]).
+    #[cfg(feature = "program")]
     pub by_program: u64,
 }
 
@@ -345,6 +348,7 @@ impl BatchIo {
             fixed: counts.fixed,
             retries: transfers.retries(),
             plain_calls: transfers.plain_calls(),
+            #[cfg(feature = "program")]
             by_program: counts.by_program,
         }
     }

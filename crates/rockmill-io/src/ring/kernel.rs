@@ -13,14 +13,17 @@
 
 use super::arena::Arena;
 use super::probe;
-use super::program_slot::{CompletionPlaces, Page, page};
+#[cfg(feature = "program")]
+use super::program_slot::{CompletionPlaces, page};
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use super::{BatchLimits, Registered};
 use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
+use program::InRing;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
+#[cfg(feature = "program")]
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -61,12 +64,7 @@ pub(super) struct KernelQueue {
     /// Free places in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
-    /// Completions taken so far, as the ring counts them.
-    taken: u32,
-    /// What the ring shares with a program, once there was one. The kernel has its memory as long as the ring is.
-    page: Option<Page>,
-    /// There is a program: entering the ring runs it.
-    has_program: bool,
+    program: InRing,
     limits: BatchLimits,
     arena: Arc<Arena>,
 }
@@ -100,60 +98,157 @@ fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
     IoUring::builder().build(entries).map(|ring| (ring, "no flags"))
 }
 
-/// Of `io_uring_register` (Linux 6.13), and in a region's description: its memory is the process's.
-const REGISTER_MEM_REGION: libc::c_uint = 34;
-const REGION_OF_USER: u32 = 1;
-/// Of `io_uring_enter`: completions are wanted.
-const ENTER_GETEVENTS: u32 = 1;
+/// A program in the ring ([`super::program_slot`]).
+#[cfg(feature = "program")]
+mod program {
+    use super::super::program_slot::{CompletionPlaces, Page, page};
+    use super::QueueCounts;
+    use io_uring::IoUring;
+    use std::io;
+    use std::os::fd::AsRawFd;
 
-/// Gives a ring a page that a program in it finds. Once for each ring.
-fn register_page(ring: &IoUring) -> io::Result<Page> {
-    let mut page = Page::new();
-    let description = [page.address(), page::BYTES as u64, u64::from(REGION_OF_USER), 0, 0, 0, 0, 0];
-    let register = [description.as_ptr().expose_provenance() as u64, 0, 0, 0];
-    let (call, fd) = (libc::SYS_io_uring_register, ring.as_raw_fd());
-    // SAFETY: both structures are whole and live until the call returns. The kernel holds the page itself for as long
-    // as the ring is; it writes there while this thread is in a call that enters the ring, when nobody looks.
-    let done = unsafe { libc::syscall(call, fd, REGISTER_MEM_REGION, register.as_ptr(), 1) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(page) }
+    /// What the ring and a program in it have of each other.
+    #[derive(Default)]
+    pub(super) struct InRing {
+        /// Completions taken so far, as the ring counts them.
+        taken: u32,
+        /// What they share, once there was a program. The kernel has its memory as long as the ring is.
+        page: Option<Page>,
+        /// There is a program: entering the ring runs it.
+        is_there: bool,
+    }
+
+    impl InRing {
+        pub(super) fn is_there(&self) -> bool {
+            self.is_there
+        }
+
+        /// A completion was taken.
+        pub(super) fn took_one(&mut self) {
+            self.taken = self.taken.wrapping_add(1);
+        }
+
+        /// Hands over what was pushed and waits for `want` completions; `None` without a program.
+        pub(super) fn enter(
+            &mut self,
+            ring: &mut IoUring,
+            want: usize,
+            counts: &mut QueueCounts,
+        ) -> Option<io::Result<()>> {
+            let page = self.page.as_mut().filter(|_| self.is_there)?;
+            Some(enter_with_program(ring, page, self.taken, want, counts))
+        }
+
+        /// Makes place for a program in the ring.
+        pub(super) fn open(&mut self, ring: &IoUring, completions: Option<CompletionPlaces>) -> io::Result<()> {
+            if self.is_there {
+                return Err(io::Error::other("the ring has a program already"));
+            }
+            if self.page.is_none() {
+                self.page = Some(register_page(ring)?);
+            }
+            if let Some(page) = &mut self.page {
+                page.set(page::TAIL_AT, completions.map_or(0, |c| c.tail));
+                page.set(page::CQES_AT, completions.map_or(0, |c| c.entries));
+                page.set(page::MASK, ring.params().cq_entries().wrapping_sub(1));
+            }
+            self.is_there = true;
+            Ok(())
+        }
+
+        /// The program is gone.
+        pub(super) fn close(&mut self) {
+            self.is_there = false;
+        }
+
+        /// The page, for the program to do its own work in the next call, with `pending` operations to be handed over.
+        pub(super) fn prepare(&mut self, pending: usize) -> io::Result<&mut Page> {
+            let Some(page) = self.page.as_mut().filter(|_| self.is_there) else {
+                return Err(io::Error::other("there is no program in the ring"));
+            };
+            prepare(page, self.taken, 0, 0, pending);
+            Ok(page)
+        }
+    }
+
+    /// Of `io_uring_register` (Linux 6.13), and in a region's description: its memory is the process's.
+    const REGISTER_MEM_REGION: libc::c_uint = 34;
+    const REGION_OF_USER: u32 = 1;
+    /// Of `io_uring_enter`: completions are wanted.
+    const ENTER_GETEVENTS: u32 = 1;
+
+    /// Gives a ring a page that a program in it finds. Once for each ring.
+    fn register_page(ring: &IoUring) -> io::Result<Page> {
+        let mut page = Page::new();
+        let description = [page.address(), page::BYTES as u64, u64::from(REGION_OF_USER), 0, 0, 0, 0, 0];
+        let register = [description.as_ptr().expose_provenance() as u64, 0, 0, 0];
+        let (call, fd) = (libc::SYS_io_uring_register, ring.as_raw_fd());
+        // SAFETY: both structures are whole and live until the call returns. The kernel holds the page itself for as
+        // long as the ring is; it writes there while this thread is in a call that enters the ring, when nobody looks.
+        let done = unsafe { libc::syscall(call, fd, REGISTER_MEM_REGION, register.as_ptr(), 1) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(page) }
+    }
+
+    /// What a program is to do in the next call: its own work (`mode` 0), or to wait for `want` completions.
+    fn prepare(page: &mut Page, taken: u32, mode: u32, want: usize, pending: usize) {
+        page.set(page::STEPS, 0);
+        page.set(page::MODE, mode);
+        page.set(page::WAIT, want as u32);
+        page.set(page::PHASE, 0);
+        page.set(page::HEAD, taken);
+        page.set(page::PENDING, pending as u32);
+        page.set(page::SUBMITTED, 0);
+        page.set(page::ERROR, 0);
+    }
+
+    /// Enters a ring, and has completions posted.
+    pub(super) fn enter_events(ring: &IoUring, pending: usize, want: usize) -> io::Result<()> {
+        let nothing: Option<&libc::sigset_t> = None;
+        // SAFETY: the call takes numbers and no memory. Entries that it hands on were made by `push`.
+        unsafe { ring.submitter().enter(pending as u32, want as u32, ENTER_GETEVENTS, nothing) }.map(|_| ())
+    }
+
+    /// Hands over what was pushed and waits for `want` completions, where a program is in the ring. If there is none
+    /// any more, the kernel does the same by itself.
+    fn enter_with_program(
+        ring: &mut IoUring,
+        page: &mut Page,
+        taken: u32,
+        want: usize,
+        counts: &mut QueueCounts,
+    ) -> io::Result<()> {
+        let pending = ring.submission().len();
+        prepare(page, taken, 1, want, pending);
+        let done = enter_events(ring, pending, want);
+        counts.by_program += u64::from(page.get(page::SUBMITTED));
+        done?;
+        match page.get(page::ERROR) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
 }
 
-/// What a program is to do in the next call: its own work (`mode` 0), or to wait for `want` completions.
-fn prepare(page: &mut Page, taken: u32, mode: u32, want: usize, pending: usize) {
-    page.set(page::STEPS, 0);
-    page.set(page::MODE, mode);
-    page.set(page::WAIT, want as u32);
-    page.set(page::PHASE, 0);
-    page.set(page::HEAD, taken);
-    page.set(page::PENDING, pending as u32);
-    page.set(page::SUBMITTED, 0);
-    page.set(page::ERROR, 0);
-}
+/// There is no program in a ring.
+#[cfg(not(feature = "program"))]
+mod program {
+    use super::QueueCounts;
+    use io_uring::IoUring;
+    use std::io;
 
-/// Enters a ring, and has completions posted.
-fn enter_events(ring: &IoUring, pending: usize, want: usize) -> io::Result<()> {
-    let nothing: Option<&libc::sigset_t> = None;
-    // SAFETY: the call takes numbers and no memory. Entries that it hands on were made by `push`.
-    unsafe { ring.submitter().enter(pending as u32, want as u32, ENTER_GETEVENTS, nothing) }.map(|_| ())
-}
+    #[derive(Default)]
+    pub(super) struct InRing {}
 
-/// Hands over what was pushed and waits for `want` completions, where a program is in the ring. If there is none any
-/// more, the kernel does the same by itself.
-fn enter_with_program(
-    ring: &mut IoUring,
-    page: &mut Page,
-    taken: u32,
-    want: usize,
-    counts: &mut QueueCounts,
-) -> io::Result<()> {
-    let pending = ring.submission().len();
-    prepare(page, taken, 1, want, pending);
-    let done = enter_events(ring, pending, want);
-    counts.by_program += u64::from(page.get(page::SUBMITTED));
-    done?;
-    match page.get(page::ERROR) {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno as i32)),
+    impl InRing {
+        pub(super) fn is_there(&self) -> bool {
+            false
+        }
+
+        pub(super) fn took_one(&mut self) {}
+
+        pub(super) fn enter(&mut self, _: &mut IoUring, _: usize, _: &mut QueueCounts) -> Option<io::Result<()>> {
+            None
+        }
     }
 }
 
@@ -230,9 +325,7 @@ impl KernelQueue {
             registered_bytes: registered.bytes,
             files,
             counts: QueueCounts::default(),
-            taken: 0,
-            page: None,
-            has_program: false,
+            program: InRing::default(),
             limits: limits.clone(),
             arena: Arc::clone(arena),
         };
@@ -293,9 +386,9 @@ impl KernelQueue {
         loop {
             self.counts.enters += 1;
             self.counts.ring_enters += 1;
-            let done = match &mut self.page {
-                Some(page) if self.has_program => enter_with_program(ring, page, self.taken, want, &mut self.counts),
-                _ => ring.submitter().submit_and_wait(want).map(|_| ()),
+            let done = match self.program.enter(ring, want, &mut self.counts) {
+                Some(done) => done,
+                None => ring.submitter().submit_and_wait(want).map(|_| ()),
             };
             match done {
                 Ok(_) => {
@@ -337,7 +430,7 @@ impl KernelQueue {
     fn collect(&mut self, done: &mut Vec<Done>) {
         done.append(&mut self.ready);
         for completion in self.ring.completion() {
-            self.taken = self.taken.wrapping_add(1);
+            self.program.took_one();
             if completion.user_data() == CANCELLATION {
                 continue;
             }
@@ -386,7 +479,7 @@ impl Queue for KernelQueue {
     /// The kernel takes a ring's operations from the thread that made it and from no other: this one gets a ring of its
     /// own, over the same memory, which is what takes long to make.
     fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
-        if self.in_flight() > 0 || !self.ready.is_empty() || self.has_program {
+        if self.in_flight() > 0 || !self.ready.is_empty() || self.program.is_there() {
             return Err(io::Error::other("operations are in flight, or a program is in the ring"));
         }
         let mine = self.check_thread().is_ok();
@@ -497,44 +590,34 @@ impl Queue for KernelQueue {
     fn submit(&mut self) -> io::Result<()> {
         self.check_thread()?;
         // A program takes along what was queued when it is called the next time.
-        if self.unsubmitted == 0 || self.has_program { Ok(()) } else { self.enter(0) }
+        if self.unsubmitted == 0 || self.program.is_there() { Ok(()) } else { self.enter(0) }
     }
 
+    #[cfg(feature = "program")]
     fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
         self.check_thread()?;
-        if self.has_program {
-            return Err(io::Error::other("the ring has a program already"));
-        }
-        if self.page.is_none() {
-            self.page = Some(register_page(&self.ring)?);
-        }
-        if let Some(page) = &mut self.page {
-            page.set(page::TAIL_AT, completions.map_or(0, |c| c.tail));
-            page.set(page::CQES_AT, completions.map_or(0, |c| c.entries));
-            page.set(page::MASK, self.ring.params().cq_entries().wrapping_sub(1));
-        }
-        self.has_program = true;
+        self.program.open(&self.ring, completions)?;
         Ok(self.ring.as_raw_fd())
     }
 
+    #[cfg(feature = "program")]
     fn close_slot(&mut self) {
-        self.has_program = false;
+        self.program.close();
     }
 
+    #[cfg(feature = "program")]
     fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {
         self.check_thread()?;
         let busy = self.in_flight() > 0;
-        let Some(page) = self.page.as_mut().filter(|_| self.has_program) else {
-            return Err(io::Error::other("there is no program in the ring"));
-        };
+        let pending = self.ring.submission().len();
+        let page = self.program.prepare(pending)?;
         page.set(page::CONTROL, control);
         page.set(page::BUSY, u32::from(busy));
         page.mark(&self.table, awaited);
-        prepare(page, self.taken, 0, 0, self.ring.submission().len());
         loop {
             self.counts.enters += 1;
             self.counts.ring_enters += 1;
-            match enter_events(&self.ring, 0, 0) {
+            match program::enter_events(&self.ring, 0, 0) {
                 Ok(()) => break,
                 // A signal between two steps: the program goes on where it was.
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}

@@ -3,6 +3,7 @@
 
 use super::Registered;
 use super::arena::Lease;
+#[cfg(feature = "program")]
 use super::program_slot::CompletionPlaces;
 use crate::aligned::ALIGNMENT;
 use crate::fs::{PositionedFile, RandomAccessFile};
@@ -152,6 +153,7 @@ pub struct QueueCounts {
     /// Operations with a registered buffer.
     pub fixed: u64,
     /// Operations that a program handed over.
+    #[cfg(feature = "program")]
     pub by_program: u64,
 }
 
@@ -169,12 +171,15 @@ pub(crate) trait Queue: Send + Debug {
     /// Forgets them.
     fn unregister(&mut self, _files: &[Arc<BatchFile>]) {}
     /// Makes place for a program ([`super::program_slot`]); gives the ring's descriptor.
+    #[cfg(feature = "program")]
     fn open_slot(&mut self, _completions: Option<CompletionPlaces>) -> io::Result<i32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
     }
     /// The program is gone.
+    #[cfg(feature = "program")]
     fn close_slot(&mut self) {}
     /// Enters the ring, for the program to do its own work; gives its steps.
+    #[cfg(feature = "program")]
     fn enter_program(&mut self, _control: u32, _awaited: &[u64]) -> io::Result<u32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
     }

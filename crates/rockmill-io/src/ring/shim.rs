@@ -2,6 +2,7 @@
 //! tests of the real ring; what happens below it is real.
 
 use super::Registered;
+#[cfg(feature = "program")]
 use super::program_slot::CompletionPlaces;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use std::collections::VecDeque;
@@ -111,14 +112,17 @@ impl Queue for ShimQueue {
         self.inner.unregister(files);
     }
 
+    #[cfg(feature = "program")]
     fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
         self.inner.open_slot(completions)
     }
 
+    #[cfg(feature = "program")]
     fn close_slot(&mut self) {
         self.inner.close_slot();
     }
 
+    #[cfg(feature = "program")]
     fn enter_program(&mut self, control: u32, awaited: &[u64]) -> io::Result<u32> {
         self.inner.enter_program(control, awaited)
     }

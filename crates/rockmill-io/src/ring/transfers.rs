@@ -9,6 +9,7 @@
 //! which does not know the ring's troubles.
 
 use super::arena::Lease;
+#[cfg(feature = "program")]
 use super::program_slot::CompletionPlaces;
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use super::shim::{Shim, ShimQueue};
@@ -162,15 +163,18 @@ impl Transfers {
     }
 
     /// Makes place for a program in the ring.
+    #[cfg(feature = "program")]
     pub(crate) fn open_slot(&mut self, completions: Option<CompletionPlaces>) -> io::Result<i32> {
         self.queue.open_slot(completions)
     }
 
+    #[cfg(feature = "program")]
     pub(crate) fn close_slot(&mut self) {
         self.queue.close_slot();
     }
 
     /// Lets the program in the ring do its work; everything that was begun is handed over by it.
+    #[cfg(feature = "program")]
     pub(crate) fn enter_program(&mut self, control: u32, awaited: &[Token]) -> io::Result<u32> {
         if self.broken.is_some() {
             return Err(self.broken_error());

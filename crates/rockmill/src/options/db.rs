@@ -125,7 +125,7 @@ declare_options! {
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
     /// How the engine `kernel` runs its program.
-    kernel_driver: KernelDriver = KernelDriver::Run, own, set_kernel_driver;
+    kernel_driver: KernelDriver = KernelDriver::Run, own;
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
@@ -241,6 +241,12 @@ impl Options {
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;
+    }
+
+    /// How the engine `kernel` runs its program. Needs the Cargo feature `kernel`.
+    #[cfg(feature = "kernel")]
+    pub fn set_kernel_driver(&mut self, value: KernelDriver) {
+        self.db.kernel_driver = value;
     }
 
     /// Has the engine `kernel` merge with a program of one's own (docs/kernel-engine.md, "Programs of your own"): the

@@ -1,8 +1,30 @@
-//! Which engine merges, and how the kernel's is driven. Builds without the Cargo feature `kernel` have the same
-//! options: a text of options reads in each of them, and the engine says that it is missing
-//! (`compaction/engine/no_kernel.rs`).
+//! Which engine merges, and how the kernel's is driven.
+//!
+//! Builds without the Cargo feature `kernel` have the same options, so that a text of options reads, and an `Options`
+//! is shown, alike in each of them: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name
+//! `builtin`, and what `page_cache.rs` makes of the engine. The engine says that it is missing
+//! (`compaction/engine/no_kernel.rs`), and what reports its memory says 0. The setters that only the engine heeds need
+//! the feature.
 
 use std::fmt;
+use std::path::PathBuf;
+
+/// Options of the engines: they are the whole database's, and whoever tries an engine out may give them with those of a
+/// column family.
+pub(crate) const OPTIONS: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
+
+/// The option that names a merge program.
+pub(crate) const PROGRAM: &str = "kernel_merge_program";
+
+/// The name of the built-in program, beside the empty one.
+const BUILT_IN: &str = "builtin";
+
+/// The built-in program has the empty path as its only name from here on.
+pub(crate) fn empty_if_built_in(path: &mut PathBuf) {
+    if path.as_os_str() == BUILT_IN {
+        *path = PathBuf::new();
+    }
+}
 
 /// How compactions read and merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

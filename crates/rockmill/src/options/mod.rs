@@ -11,7 +11,7 @@ mod compression;
 mod db;
 pub(crate) mod declare;
 mod descriptor;
-mod engine;
+pub(crate) mod engine;
 pub(crate) mod file;
 pub(crate) mod known;
 pub(crate) mod load;

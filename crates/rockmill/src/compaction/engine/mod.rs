@@ -13,7 +13,6 @@
 //!
 //! [`SharedEngines`] is what the jobs of a database share: what the engines did, and what takes long to make.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::key::user_key;
@@ -36,6 +35,7 @@ use crate::error::Result;
 use crate::helpers::{Help, Helpers};
 use crate::info_log::InfoLog;
 use crate::options::DbOptions;
+use crate::options::engine::{OPTIONS, PROGRAM, empty_if_built_in};
 use crate::options::text::Pairs;
 
 #[cfg(feature = "kernel")]
@@ -54,16 +54,6 @@ pub use stats::EngineParts;
 use stats::EngineStats;
 use uring::JobRings;
 pub(super) use uring::{RingUse, ring};
-
-/// Options of the engines: they are the whole database's, and whoever tries an engine out may give them with those of a
-/// column family.
-pub(crate) const OPTIONS: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
-
-/// The option that names a merge program.
-const PROGRAM: &str = "kernel_merge_program";
-
-/// The name of the built-in program, beside the empty one.
-const BUILT_IN: &str = "builtin";
 
 /// One way to do a part of a job.
 pub(super) trait PartEngine {
@@ -237,10 +227,7 @@ pub(super) fn run_scans(
         true => output.drain_sharing(&mut merger, ring.as_deref(), stop)?,
         false => output.drain(&mut merger, ring.as_deref(), stop)?,
     };
-    if host.means().db.merge_engine == MergeEngine::Kernel {
-        let reason = "TPH tables are merged entry by entry".to_owned();
-        stats.hand_over(MergeEngine::Kernel, reason, &host.means().log);
-    }
+    kernel::note_scans(host.means());
     stats.count(if ring.is_some() { MergeEngine::Uring } else { MergeEngine::Pread });
     Ok(done)
 }
@@ -263,15 +250,9 @@ pub struct SharedEngines {
 /// What options ask of the engines, read and checked, as long as it has no effect yet.
 pub(crate) struct Prepared(kernel::InUse);
 
-fn empty_if_built_in(path: &mut PathBuf) {
-    if path.as_os_str() == BUILT_IN {
-        *path = PathBuf::new();
-    }
-}
-
 impl SharedEngines {
-    /// Reads what the options name, so that an open with something bad fails before it changes anything. [`BUILT_IN`]
-    /// becomes the empty path.
+    /// Reads what the options name, so that an open with something bad fails before it changes anything. The built-in
+    /// program becomes the empty path.
     pub(crate) fn read(db: &mut DbOptions) -> Result<Prepared> {
         empty_if_built_in(&mut db.kernel_merge_program);
         kernel::read_named(db).map(Prepared)

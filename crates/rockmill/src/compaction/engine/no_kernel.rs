@@ -3,10 +3,12 @@
 
 use rockmill_io::Clock;
 
-use super::{EngineStats, MergeEngine, PROGRAM, PartEnd, PartEngine, PartJob};
+use super::{EngineStats, MergeEngine, PartEnd, PartEngine, PartJob};
+use crate::compaction::JobMeans;
 use crate::error::{Error, Result};
 use crate::info_log::InfoLog;
 use crate::options::DbOptions;
+use crate::options::engine::PROGRAM;
 
 /// Why.
 const MISSING: &str = "this build has no engine kernel, which the Cargo feature `kernel` of the crate rockmill brings";
@@ -27,6 +29,13 @@ impl PartEngine for Kernel {
 
 fn note(stats: &EngineStats, log: &InfoLog) {
     stats.note(MergeEngine::Kernel, Some(MISSING.to_owned()), log);
+}
+
+/// What is done entry by entry: where the options ask for the engine, it is missing as it is for other parts.
+pub(super) fn note_scans(means: &JobMeans) {
+    if means.db.merge_engine == MergeEngine::Kernel {
+        note(&means.engines.stats, &means.log);
+    }
 }
 
 /// No program can be read; which one is named says nothing where the engine is missing.

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use crate::compaction::engine;
 use crate::db::{AsColumnFamilyRef, Db};
 use crate::error::{Error, Result};
 use crate::options::check::{
     Adjusted, adjust_changed_db_options, check_db_options, check_style_of_open, take_changed_cf_options,
 };
+use crate::options::engine;
 use crate::options::known::Notes;
 use crate::options::text::{Allow, Source, refuse, set_cf, set_db};
 use crate::options::{CfOptions, CompactionStyle, DbOptions, Options};

@@ -13,6 +13,7 @@ use program::Binding;
 use stream::KernelStream;
 
 use super::{MergeEngine, PartEnd, PartEngine, PartJob, RingUse, uring};
+use crate::compaction::JobMeans;
 use crate::compaction::merge::feed::{self, BlockFeed};
 use crate::compaction::merge::ring_feed;
 use crate::error::Result;
@@ -29,6 +30,14 @@ pub(crate) use program::InUse;
 /// Reads the program that the options name.
 pub(super) fn read_named(db: &DbOptions) -> Result<InUse> {
     Ok(InUse { object: program::named(db)?, driver: db.kernel_driver })
+}
+
+/// What is done entry by entry, this engine never does: counts that, where the options ask for it.
+pub(super) fn note_scans(means: &JobMeans) {
+    if means.db.merge_engine == MergeEngine::Kernel {
+        let reason = "TPH tables are merged entry by entry".to_owned();
+        means.engines.stats.hand_over(MergeEngine::Kernel, reason, &means.log);
+    }
 }
 
 pub(super) struct Kernel;

@@ -10,9 +10,9 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_kernel::{FilterJob, MergeObject, Program, Unavailable};
 
 use crate::compaction::JobMeans;
-use crate::compaction::engine::PROGRAM;
 use crate::compaction::plan::JobPlan;
 use crate::error::{Error, Result};
+use crate::options::engine::PROGRAM;
 use crate::options::{DbOptions, KernelDriver};
 
 /// Longer than any object that the kernel takes.
