@@ -238,7 +238,7 @@ impl<T> CommitQueue<T> {
     }
 
     /// True while there are jobs that can no longer become live. Who needs one of them would not, either.
-    pub fn has_doomed(&self) -> bool {
+    pub fn has_cancelled(&self) -> bool {
         self.jobs.iter().any(Job::is_cancelled)
     }
 
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(flags.map(|f| f.load(Ordering::Acquire)), [true, true, false, false]);
         assert_eq!(steps(&mut q).0, [(2, "b", false)]);
         let late = issue(&mut q, 6, &[3]);
-        assert!(q.has_doomed() && late.cancelled().load(Ordering::Acquire), "it counts on a job that is cancelled");
+        assert!(q.has_cancelled() && late.cancelled().load(Ordering::Acquire), "it counts on a job that is cancelled");
         q.finished(c, "c").unwrap();
         q.finished(other, "other").unwrap();
         let (said, other) = steps(&mut q);
@@ -447,7 +447,7 @@ mod tests {
         other.into_iter().for_each(|t| q.failed(t)); // its edit could not be written
         assert_eq!(steps(&mut q).0, [(5, "behind", false)]);
         q.failed(late);
-        assert!(q.is_empty() && !q.has_doomed());
+        assert!(q.is_empty() && !q.has_cancelled());
     }
 
     #[test]

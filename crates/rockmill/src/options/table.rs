@@ -214,7 +214,7 @@ impl MetaCaching {
             in_cache: options.cache_index_and_filter_blocks,
             high_priority: options.cache_index_and_filter_blocks_with_high_priority,
             pin: options.pin_l0_filter_and_index_blocks_in_cache && level0,
-            on_demand: OnDemand::Heads,
+            on_demand: OnDemand::TphHeads,
         }
     }
 }

@@ -84,7 +84,7 @@ pub(crate) enum OnDemand {
     #[default]
     None,
     /// Heads of TPH tables.
-    Heads,
+    TphHeads,
     /// Any: the file is a piece of a TPH table.
     All,
 }

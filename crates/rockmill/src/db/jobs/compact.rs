@@ -95,7 +95,7 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
         .collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
-        if state.jobs().commits.get(&id).is_some_and(CommitQueue::has_doomed) {
+        if state.jobs().commits.get(&id).is_some_and(CommitQueue::has_cancelled) {
             // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
             continue;
         }

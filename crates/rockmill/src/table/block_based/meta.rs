@@ -167,7 +167,7 @@ impl BlockBasedTable {
     pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
         let on_demand = match how.on_demand {
             OnDemand::None => false,
-            OnDemand::Heads => self.is_tph_head(),
+            OnDemand::TphHeads => self.is_tph_head(),
             OnDemand::All => true,
         };
         if !on_demand && (!how.in_cache || self.cache.is_none()) {
