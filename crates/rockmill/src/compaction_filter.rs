@@ -174,7 +174,8 @@ impl CompactionFilter for SharedFilter {
 pub struct SharedFactory {
     name: Arc<str>,
     factory: Arc<Mutex<dyn AnyFactory>>,
-    /// Where it ends the lives of values: after so many seconds, 0 for ever.
+    /// Where it ends the lives of values: after so many seconds, 0 for ever. An open database changes them; they are
+    /// here as nobody can look for them in the factory itself.
     pub(crate) time_to_live: Option<Arc<AtomicU64>>,
 }
 

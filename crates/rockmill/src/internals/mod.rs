@@ -37,6 +37,7 @@ use crate::options::Options;
 /// given, in the files of a database that is opened with `options`.
 pub fn carry_options(options: &mut Options, stored: Options) {
     options.db.carried = stored.db.carried;
+    options.db.load_warnings = stored.db.load_warnings;
     options.cf.carried = stored.cf.carried;
     options.cf.table.carried = stored.cf.table.carried;
 }

@@ -7,7 +7,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 
 use super::declare::declare_options;
 use super::file::Carried;
-use super::{DBPath, Options, RecoveryMode, paths};
+use super::{DBPath, OptionWarning, Options, RecoveryMode, paths};
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -24,6 +24,8 @@ declare_options! {
     beside {
         /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
         carried: Carried,
+        /// What of the OPTIONS file has no effect. It goes to the info log at open.
+        load_warnings: Vec<OptionWarning>,
     }
 
     /// Create the database when the directory holds none.

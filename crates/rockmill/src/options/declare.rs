@@ -21,6 +21,8 @@
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
 //!
 //! What is no option and goes with them, as the store sets it, stands under `beside`: users neither see nor set it.
+//! That is what a load finds in an OPTIONS file: users take the options it gave, change and copy them, and open with
+//! them, so that there is nothing else that what was found could come along with.
 //! `Debug` shows the options that are not at their defaults, as text.
 //!
 //! What a `mutable` option of the database is read through: `DbInner::live()`, never `DbInner::opts`, which stays as

@@ -26,7 +26,7 @@ use super::known;
 use super::parse::{escape, unescape, without_comment};
 use super::text::TPH_FACTORY;
 use super::value::Value as _;
-use super::{BlockBasedOptions, CfOptions, DbOptions, OptionWarning, TableKind, TphTableOptions};
+use super::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
 use crate::error::{Error, Result};
 
 /// A RocksDB version: major, minor, patch.
@@ -187,8 +187,6 @@ pub(crate) struct Carried {
     pub options: Entries,
     /// The RocksDB that wrote them.
     pub rocksdb_version: RocksDbVersion,
-    /// With the database's options: what of the whole file has no effect. It goes to the info log at open.
-    pub warnings: Vec<OptionWarning>,
 }
 
 /// Options as lines, and the RocksDB version that they take.

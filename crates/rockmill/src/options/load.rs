@@ -254,7 +254,7 @@ impl OptionsLoader {
             }
             families.push((family.name.clone(), cf));
         }
-        options.db.carried.warnings = warnings.clone();
+        options.db.load_warnings = warnings.clone();
         if let Some((_, default)) = families.first() {
             options.cf = default.clone();
         }
@@ -348,7 +348,7 @@ fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>], file: &Opti
     let whole = whole.map(|(n, v)| (n.clone(), parse::unescape(v)));
     let parts = noted.iter().filter(|(name, _)| name.contains('.') && declared(&outer(name)));
     let options = whole.chain(parts.map(|(n, v)| ((*n).clone(), (*v).clone()))).collect();
-    Carried { options, rocksdb_version: file.rocksdb_version, warnings: Vec::new() }
+    Carried { options, rocksdb_version: file.rocksdb_version }
 }
 
 /// An option with its value, as text.
@@ -389,7 +389,7 @@ impl Options {
 
     /// What has no effect, or lacks an object, of the OPTIONS file that these options were loaded from.
     pub fn load_warnings(&self) -> &[OptionWarning] {
-        &self.db.carried.warnings
+        &self.db.load_warnings
     }
 
     /// Changes options by RocksDB's names, given as one text: `write_buffer_size=64M;compression_opts={level=3};

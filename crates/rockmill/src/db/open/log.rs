@@ -74,7 +74,7 @@ impl DbInner {
         }
         log_header!(self.log, "DB ID: {}", self.opened.db_id);
         log_header!(self.log, "DB Session ID:  {}", self.opened.session_id);
-        for warning in &self.opts.carried.warnings {
+        for warning in &self.opts.load_warnings {
             log_warn!(self.log, "Option of the OPTIONS file: {warning}");
         }
         let state = self.state.lock();
