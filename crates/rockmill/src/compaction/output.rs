@@ -31,9 +31,9 @@ use super::{JobHost, JobMeans};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
-use crate::pacing::file::{Gate, PacedFile};
+use crate::pacing::file::{Gate, JobFile, Measures};
 use crate::range_del::CompactionRangeDel;
-use crate::statistics::{Histogram, MeasuredFile};
+use crate::statistics::Histogram;
 use crate::sync::Mutex;
 use crate::table::{
     KeptPiece, Leaves, Origin, PieceUse, SyncingTable, TableBuilder, TableBuilderOptions, TableSummary,
@@ -534,10 +534,6 @@ fn open_table(
     let way = gives_way.then(|| Gate::FlushPriority(Arc::clone(&means.flush_priority), Arc::clone(&means.shutdown)));
     let gates = [means.device_share.clone().map(Gate::DeviceShare), way];
     let limit = limit.zip(chunk);
-    let file: Box<dyn WritableFile> = match limit.is_none() && gates.iter().all(Option::is_none) {
-        true => file,
-        false => Box::new(PacedFile::new(file, gates.into_iter().flatten(), limit)),
-    };
     let (write, sync) = match reason {
         TableFileCreationReason::Flush => (Histogram::FileWriteFlushMicros, Histogram::TableSyncMicros),
         TableFileCreationReason::Recovery => (Histogram::FileWriteDbOpenMicros, Histogram::TableSyncMicros),
@@ -545,7 +541,12 @@ fn open_table(
             (Histogram::FileWriteCompactionMicros, Histogram::CompactionOutfileSyncMicros)
         }
     };
-    let file = MeasuredFile::wrap(file, means.db.statistics.as_ref(), write, sync);
+    let measures = means.db.statistics.as_ref();
+    let measures = measures.map(|s| Measures { statistics: Arc::clone(s), write, sync });
+    let file: Box<dyn WritableFile> = match limit.is_none() && measures.is_none() && gates.iter().all(Option::is_none) {
+        true => file,
+        false => Box::new(JobFile::new(file, gates.into_iter().flatten(), limit, measures)),
+    };
     let builder = TableBuilder::new(table_options(means, plan, rules, number, path.clone(), pieces), file);
     Ok(Open { builder, number, path, lower })
 }

@@ -1,4 +1,5 @@
-//! A table file that a job writes, with gates before it: each is asked before the device gets so many bytes more.
+//! A table file that a job writes, with gates before it: each is asked before the device gets so many bytes more. With
+//! statistics its writes and syncs are measured, waits at the gates included.
 
 use std::fmt::Debug;
 use std::io;
@@ -8,7 +9,9 @@ use rockmill_io::{Ahead, WritableFile};
 
 use super::flush_priority::{FlushPriority, STEP_BYTES};
 use super::read_protection::{DeviceShare, PIECE_BYTES};
+use crate::perf_context::now_nanos;
 use crate::rate_limiter::Limit;
+use crate::statistics::{Histogram, Statistics};
 use crate::sync::atomic::AtomicBool;
 
 /// What a write may have to wait for.
@@ -45,9 +48,19 @@ struct GateState {
     uncharged: usize,
 }
 
+/// Where the times of a file's calls are recorded.
+#[derive(Debug)]
+pub(crate) struct Measures {
+    pub statistics: Arc<Statistics>,
+    /// What a write counts as, besides `SstWriteMicros`.
+    pub write: Histogram,
+    /// What a sync counts as.
+    pub sync: Histogram,
+}
+
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct PacedFile {
+pub(crate) struct JobFile {
     inner: Box<dyn WritableFile>,
     gates: Vec<GateState>,
     /// The rate limiter, and for how many bytes it is asked at once: all that is written, the last bytes before a
@@ -55,17 +68,21 @@ pub(crate) struct PacedFile {
     limit: Option<(Limit, usize)>,
     /// Bytes that the limiter was not asked for yet; fewer than it is asked for at once.
     uncharged: usize,
+    measures: Option<Measures>,
+    /// When a sync was begun that is not over.
+    syncing: Option<u64>,
 }
 
-impl PacedFile {
+impl JobFile {
     /// `inner` behind these gates, which are asked in this order, and behind the limiter.
     pub fn new(
         inner: Box<dyn WritableFile>,
         gates: impl IntoIterator<Item = Gate>,
         limit: Option<(Limit, usize)>,
+        measures: Option<Measures>,
     ) -> Self {
         let gates = gates.into_iter().map(|gate| GateState { piece: gate.piece(), gate, uncharged: 0 });
-        Self { inner, gates: gates.collect(), limit, uncharged: 0 }
+        Self { inner, gates: gates.collect(), limit, uncharged: 0, measures, syncing: None }
     }
 
     /// Asks the rate limiter for what it was not asked for yet.
@@ -75,10 +92,8 @@ impl PacedFile {
             self.uncharged = 0;
         }
     }
-}
 
-impl WritableFile for PacedFile {
-    fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
+    fn pass_gates_and_append(&mut self, mut data: &[u8]) -> io::Result<()> {
         for state in &mut self.gates {
             state.uncharged += data.len();
             if state.uncharged >= state.piece {
@@ -100,23 +115,73 @@ impl WritableFile for PacedFile {
         Ok(())
     }
 
+    /// A call that may write: its time is recorded only if it did.
+    fn write<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
+        if self.measures.is_none() {
+            return call(self);
+        }
+        let (before, writes) = (now_nanos(), self.inner.kernel_writes());
+        let done = call(self);
+        if let Some(measures) = self.measures.as_ref().filter(|_| self.inner.kernel_writes() != writes) {
+            let micros = now_nanos().saturating_sub(before) / 1000;
+            measures.statistics.record_time(Histogram::SstWriteMicros, micros);
+            measures.statistics.record_time(measures.write, micros);
+        }
+        done
+    }
+
+    fn synced(&self, before: u64) {
+        if let Some(measures) = &self.measures {
+            measures.statistics.record_time(measures.sync, now_nanos().saturating_sub(before) / 1000);
+        }
+    }
+}
+
+impl WritableFile for JobFile {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        self.write(|f| f.pass_gates_and_append(data))
+    }
+
     fn flush(&mut self) -> io::Result<()> {
-        self.charge_rest();
-        self.inner.flush()
+        self.write(|f| {
+            f.charge_rest();
+            f.inner.flush()
+        })
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        // So that the time of a sync is that of a sync.
+        if self.measures.is_some() && self.syncing.is_none() {
+            self.flush()?;
+        }
         self.charge_rest();
-        self.inner.sync()
+        let before = self.syncing.take().unwrap_or_else(now_nanos);
+        let done = self.inner.sync();
+        self.synced(before);
+        done
     }
 
     fn begin_sync(&mut self) -> io::Result<bool> {
-        self.charge_rest();
-        self.inner.begin_sync()
+        let before = now_nanos();
+        let done = self.write(|f| {
+            f.charge_rest();
+            f.inner.begin_sync()
+        });
+        match done {
+            Ok(false) => self.syncing = Some(before),
+            Ok(true) | Err(_) => self.synced(before),
+        }
+        done
     }
 
     fn poll_sync(&mut self) -> io::Result<bool> {
-        self.inner.poll_sync()
+        let done = self.inner.poll_sync();
+        if !matches!(done, Ok(false))
+            && let Some(before) = self.syncing.take()
+        {
+            self.synced(before);
+        }
+        done
     }
 
     fn extend_ahead(&mut self, how: Ahead) {
@@ -124,8 +189,10 @@ impl WritableFile for PacedFile {
     }
 
     fn close(&mut self) -> io::Result<()> {
-        self.charge_rest();
-        self.inner.close()
+        self.write(|f| {
+            f.charge_rest();
+            f.inner.close()
+        })
     }
 
     fn len(&self) -> u64 {
@@ -165,7 +232,7 @@ mod tests {
         let fs = MemFileSystem::default();
         let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
         let gate = Gate::FlushPriority(Arc::clone(&way), stop);
-        let mut file = PacedFile::new(inner, [gate], Some((limit.clone(), 10_000)));
+        let mut file = JobFile::new(inner, [gate], Some((limit.clone(), 10_000)), None);
         way.set(1.0);
         for _ in 0..5 * 256 {
             file.append(&[7; 4096]).unwrap();

@@ -4,7 +4,6 @@
 //! When on, threads are spread over shards, so that threads on different cores write different cache lines; readers
 //! sum the shards. Counts are exact in sum and not ordered with anything else.
 
-mod file;
 mod histogram;
 mod merge;
 mod names;
@@ -16,7 +15,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use rockmill_io::Clock;
 
-pub(crate) use file::MeasuredFile;
 pub use histogram::HistogramData;
 pub(crate) use merge::CountedOperator;
 pub use names::{Histogram, NameParseError, Ticker};

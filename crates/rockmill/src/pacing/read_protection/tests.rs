@@ -7,7 +7,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, WritableFile as _, Wri
 use super::*;
 use crate::options::CfOptions;
 use crate::pacing::decide::{FamilyNow, FlushQueue, FullMemtables, LogsNow, StoreNow, decide};
-use crate::pacing::file::{Gate, PacedFile};
+use crate::pacing::file::{Gate, JobFile};
 use crate::pacing::flush_pace::FlushPace;
 use crate::pacing::rate_control::RateControl;
 use crate::pacing::write_control::TreeLoad;
@@ -260,7 +260,7 @@ fn a_file_asks_for_all_that_it_gets() {
     let (clock, first, job, ..) = at_work();
     let fs = MemFileSystem::default();
     let inner = fs.create(Path::new("/f"), WriteOptions::default()).unwrap();
-    let mut file = PacedFile::new(inner, [Gate::DeviceShare(job)], None);
+    let mut file = JobFile::new(inner, [Gate::DeviceShare(job)], None, None);
     let before = clock.monotonic_nanos();
     for _ in 0..1024 {
         read(&clock, &first, 20);
