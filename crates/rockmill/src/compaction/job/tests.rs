@@ -222,8 +222,8 @@ impl Tree {
 
     fn flush(&mut self, models: &[Model]) {
         let cmp = &self.ctx.means.objects.cmp;
-        let mems: Vec<_> = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m)).collect();
-        let runs = SealedRuns::new(mems.clone());
+        let mems = models.iter().enumerate().map(|(i, m)| memtable_in(cmp, i as u64, m));
+        let runs = SealedRuns::new(mems.collect());
         for m in models {
             self.history = std::mem::take(&mut self.history).plus(m);
         }
@@ -231,7 +231,7 @@ impl Tree {
         let spec = JobSpec::of_flush(&runs, &self.family(), reason, 0, &host.means).unwrap();
         let flushed = run(&spec, &host).unwrap();
         if self.elsewhere {
-            elsewhere::compare_flush(&spec, &mems, &host, &flushed);
+            elsewhere::compare_flush(&spec, &host, &flushed);
         }
         self.dropped[0].add(flushed.stats.dropped);
         if let Some(mut entry) = flushed.files.first().cloned() {

@@ -140,11 +140,12 @@ impl SealedRuns {
     }
 
     /// Of sealed tables, oldest first.
-    pub(super) fn of(tables: Vec<SealedTable>) -> Self {
+    pub fn of(tables: Vec<SealedTable>) -> Self {
         Self { tables }
     }
 
-    pub(super) fn tables(&self) -> &[SealedTable] {
+    /// Its sealed tables, oldest first.
+    pub fn tables(&self) -> &[SealedTable] {
         &self.tables
     }
 

@@ -1,4 +1,4 @@
-//! Every job of these tests once more, in another process and with another host: the spec goes there as bytes, the
+//! The jobs of these tests once more, in another process and with another host: the spec goes there as bytes, the
 //! result comes back as bytes, and the tables are the same, byte by byte.
 //!
 //! The other process is this program, told by a variable to be a worker. It reads directories from its standard input,
@@ -6,6 +6,7 @@
 //! needs them. It answers when `result` is there. Inputs are plain files, or extents of one file `device`, as on a
 //! device that is shared.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,6 +16,8 @@ use rockmill_format::coding::{Decoder, put_length_prefixed};
 use rockmill_format::comparator::{BytewiseComparator, Comparator, HashRangeComparator};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::footer::BlockHandle;
+use rockmill_format::log::LogEncoder;
+use rockmill_format::log::place::RecordPlace;
 use rockmill_io::ring::BatchIo;
 use rockmill_io::{RandomAccessFile, WritableFile, WriteOptions};
 
@@ -26,6 +29,8 @@ use crate::compaction::result::JobResult;
 use crate::compaction::spec::{Extent, NumberRange};
 use crate::compaction::{JobProgress, JobStats};
 use crate::db::open::ttl::wrap;
+use crate::memtable::log_values::{LogFile, LoggedValue};
+use crate::memtable::{MemTableFilter, MergePlan, MergedMemTable, SealedTable};
 use crate::options::TphTableOptions;
 use crate::table::TphSettings;
 use crate::version::table_of_files;
@@ -111,7 +116,7 @@ fn read_all(file: &dyn RandomAccessFile) -> Result<Vec<u8>> {
 }
 
 /// Has the other process run `spec`.
-fn run_elsewhere(spec: &JobSpec, memtables: &[Arc<MemTable>], ctx: &LocalHost) -> Made {
+fn run_elsewhere(spec: &JobSpec, sealed: &[SealedTable], ctx: &LocalHost) -> Made {
     // It ends when this process does.
     static ONE: Mutex<Option<Worker>> = Mutex::new(None);
     let dir = scratch();
@@ -133,8 +138,12 @@ fn run_elsewhere(spec: &JobSpec, memtables: &[Arc<MemTable>], ctx: &LocalHost) -
         let name = filename::table(number);
         std::fs::write(dir.join(&name), ctx.means.fs.read_to_vec(&ctx.dir.join(&name)).unwrap()).unwrap();
     }
-    for mem in memtables {
-        std::fs::write(dir.join(format!("memtable-{}", mem.id())), dump(mem)).unwrap();
+    for table in sealed {
+        // Memtables that were merged go there as the newest of them, and nothing in the place of the others.
+        for (i, id) in table.ids().into_iter().enumerate() {
+            let entries = if i == 0 { dump(table) } else { Vec::new() };
+            std::fs::write(dir.join(format!("memtable-{id}")), entries).unwrap();
+        }
     }
     let result = {
         let mut worker = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -194,23 +203,24 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost, output: &JobOutput) {
 }
 
 /// The same for a flush.
-pub(super) fn compare_flush(spec: &JobSpec, mems: &[Arc<MemTable>], ctx: &LocalHost, output: &JobOutput) {
+pub(super) fn compare_flush(spec: &JobSpec, ctx: &LocalHost, output: &JobOutput) {
     let mut spec = spec.clone();
     lease(&mut spec, &output.files.iter().map(|f| f.number).collect::<Vec<_>>());
-    assert_same(&local(output, ctx), &run_elsewhere(&spec, mems, ctx), &spec);
+    let sealed = ctx.sealed.as_ref().unwrap().tables();
+    assert_same(&local(output, ctx), &run_elsewhere(&spec, sealed, ctx), &spec);
 }
 
-/// A memtable as bytes: its entries, then its range tombstones.
-fn dump(mem: &Arc<MemTable>) -> Vec<u8> {
+/// A memtable as bytes: its entries with their values, then its range tombstones.
+fn dump(table: &SealedTable) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut it = mem.iter();
+    let mut it = table.iter();
     it.seek_to_first();
     while it.valid() {
         put_length_prefixed(&mut out, it.key());
         put_length_prefixed(&mut out, it.value());
         it.next();
     }
-    if let Some(list) = mem.range_tombstones() {
+    if let Some(list) = table.range_tombstones() {
         for (begin, end, seq) in list.iter() {
             let key = InternalKey::new(begin, seq, ValueType::RangeDeletion);
             put_length_prefixed(&mut out, key.as_bytes());
@@ -496,6 +506,86 @@ fn jobs_over_tph_tables_write_the_same_elsewhere() {
         );
         assert!(asked > 20 && shared > 20 && reshared > 20 && in_parts > 5, "{order}");
     }
+}
+
+/// Index tables, oldest first, of these histories: what is longer than eight bytes is in log `number`.
+fn index_tables(fs: &dyn FileSystem, dir: &Path, number: u64, models: &[Model]) -> Vec<SealedTable> {
+    let (mut encoder, mut bytes, mut offsets) = (LogEncoder::new(number, false, 0), Vec::new(), HashMap::new());
+    for (_, seq, _, value) in models.iter().flat_map(|m| &m.entries) {
+        offsets.insert(*seq, RecordPlace { start: bytes.len() as u64, recyclable: false }.offset_of(0));
+        encoder.add_record(value, &mut bytes);
+    }
+    let path = dir.join(filename::wal(number));
+    fs.write_all(&path, &bytes).unwrap();
+    let file = fs.open_random(&path, false).unwrap();
+    let log = Arc::new(LogFile::new(number, path, file, false));
+    let table = |(id, model): (u64, &Model)| {
+        let mem = MemTable::new(id, InternalKeyComparator::default(), 4096).with_values_in_log(8);
+        for (key, seq, value_type, value) in &model.entries {
+            let at = LoggedValue { log: &log, offset: offsets[seq] };
+            mem.add_logged(*seq, *value_type, key, value, Some(at));
+        }
+        for (begin, end, seq) in &model.ranges {
+            mem.add(*seq, ValueType::RangeDeletion, begin, end);
+        }
+        SealedTable::Plain(Arc::new(mem))
+    };
+    (1..).zip(models).map(table).collect()
+}
+
+/// Values that are in a log, of index tables as they are and as an index merge made one of several.
+#[test]
+fn flushes_of_index_tables_write_the_same_elsewhere() {
+    let (real, memory) = (tempfile::tempdir().unwrap(), MemFileSystem::new());
+    memory.create_dir(Path::new("/db"), true).unwrap();
+    let places: [(Arc<dyn FileSystem>, PathBuf); 2] =
+        [(Arc::new(PosixFileSystem::default()), real.path().to_owned()), (Arc::new(memory), PathBuf::from("/db"))];
+    let (mut left_out, mut dropped) = (0, ResolveStats::default());
+    for (fs, dir) in places {
+        for seed in 0..6 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut tree = Tree::new(context(Arc::clone(&fs), dir.clone()), small_options());
+            tree.cf.merge_operator = rng.bool().then(rules::operator);
+            tree.change_filter(1); // flushes ask factories alone
+            let (mut last, mut alive, mut models) = (0, [false; 256], Vec::new());
+            for _ in 0..3 {
+                let mut model = random_history(&mut rng, &mut last, 100, &mut alive);
+                for (.., value) in model.entries.iter_mut().filter(|e| !e.3.is_empty()) {
+                    value.resize(rng.usize(1..3000), b'v');
+                }
+                models.push(model);
+                if rng.bool() {
+                    tree.snapshots.push(last - 20);
+                }
+            }
+            let tables = index_tables(&*fs, &dir, 100 + seed, &models);
+            let mut merged = |tables: &[SealedTable]| {
+                let newest_first: Vec<_> = tables.iter().rev().cloned().collect();
+                let (snapshots, filter) = (&tree.snapshots, &MemTableFilter::default());
+                let stop = &|| false;
+                let plan = MergePlan { visible: last, snapshots, threads: 2, filter, manager: None, stop };
+                let (table, left) = MergedMemTable::build(&newest_first, &plan).unwrap().unwrap();
+                left_out += left.entries;
+                SealedTable::Merged(Arc::new(table))
+            };
+            let cases = [vec![merged(&tables[..2]), tables[2].clone()], vec![merged(&tables)], tables];
+            for tables in cases {
+                let runs = SealedRuns::of(tables);
+                assert_eq!(runs.with_values_in_logs(), runs.tables().len());
+                let host = LocalHost { sealed: Some(runs.clone()), ..tree.host() };
+                let reason = TableFileCreationReason::Flush;
+                let spec = JobSpec::of_flush(&runs, &tree.family(), reason, 0, &host.means).unwrap();
+                assert_eq!(spec.memtables, [1, 2, 3]);
+                let flushed = run(&spec, &host).unwrap();
+                compare_flush(&spec, &host, &flushed);
+                dropped.add(flushed.stats.dropped);
+                flushed.files.iter().for_each(|f| host.remove_output(f.number));
+            }
+        }
+    }
+    let (filtered, merged) = (dropped.filtered, dropped.merged);
+    println!("{left_out} left out by index merges, {filtered} filtered, {merged} merged");
+    assert!(left_out > 100 && filtered > 5 && merged > 50);
 }
 
 /// Parts that the maker of a spec decides on are no threads.
