@@ -585,7 +585,7 @@ fn flushes_of_index_tables_write_the_same_elsewhere() {
     }
     let (filtered, merged) = (dropped.filtered, dropped.merged);
     println!("{left_out} left out by index merges, {filtered} filtered, {merged} merged");
-    assert!(left_out > 100 && filtered > 10 && merged > 100);
+    assert!(left_out > 100 && filtered > 5 && merged > 50);
 }
 
 /// Parts that the maker of a spec decides on are no threads.
