@@ -27,7 +27,7 @@ use crate::case::Case;
 use crate::configuration::Configuration;
 use crate::contents::{Difference, shown};
 use crate::generate::{Profile, generate};
-use crate::history::{External, Move, Reopen, Step, Update};
+use crate::history::{External, Move, Reopen, Step, Update, Writer};
 use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::{Family, Model, State};
 use crate::place::{TestDir, descriptors, existing};
@@ -480,7 +480,8 @@ impl<'a> Run<'a> {
                 Step::Write(*how, updates.iter().filter(|update| !refused(update)).cloned().collect())
             }
             Step::Together(writers) if ttl => {
-                let few = |all: &Vec<Update>| all.iter().filter(|update| !refused(update)).cloned().collect();
+                let few = |all: &[Update]| all.iter().filter(|update| !refused(update)).cloned().collect();
+                let few = |writer: &Writer| Writer { how: writer.how, updates: few(&writer.updates) };
                 Step::Together(writers.iter().map(few).collect())
             }
             step => step.clone(),

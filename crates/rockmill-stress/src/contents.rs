@@ -151,6 +151,11 @@ impl Contents {
         self.families.get(&slot).map(|(_, _, hash)| *hash)
     }
 
+    /// All entries, by column family.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Slot, &[u8], &[u8])> {
+        self.families.iter().flat_map(|(slot, (_, entries, _))| entries.iter().map(|(k, v)| (*slot, &**k, &**v)))
+    }
+
     /// The first difference from what another database shows, which is to be the same, for people.
     pub fn compare(&self, other: &Contents) -> String {
         for (slot, (kind, want, _)) in &self.families {
@@ -177,8 +182,10 @@ impl Contents {
                 return difference;
             }
         }
-        let extra = self.families.keys().find(|slot| !state.contains_key(slot));
-        Difference::new("column families", format!("number {} should not be there", extra.unwrap_or(&0)))
+        match self.families.keys().find(|slot| !state.contains_key(slot)) {
+            Some(extra) => Difference::new("column families", format!("number {extra} should not be there")),
+            None => Difference::new("all", "is as it was at a moment that is over, or had not come"),
+        }
     }
 
     /// Finds the moment that a database shows after a crash: the state after `done` of the steps, with
@@ -198,6 +205,24 @@ impl Contents {
         durable: usize,
         started: usize,
     ) -> Result<(usize, Model), Difference> {
+        self.find_partly(base, steps, durable, started, |_, _, _| None).map(|(done, model, _)| (done, model))
+    }
+
+    /// The same, where of some steps a part may be there. Of each step that was begun `part` is given its number, the
+    /// model before it, and what tells of a key of a column family whether anything may be there. For such a step it
+    /// gives what may be there before all of it is, with whether that is a part of it; what it gives for the moment
+    /// that is found comes back.
+    ///
+    /// # Errors
+    /// What differs from the state that is nearest.
+    pub fn find_partly(
+        &self,
+        base: &Model,
+        steps: &[Step],
+        durable: usize,
+        started: usize,
+        part: impl Fn(usize, &Model, &dyn Fn(Slot, &[u8]) -> bool) -> Option<Vec<(Model, bool)>>,
+    ) -> Result<(usize, Model, bool), Difference> {
         let started = started.min(steps.len());
         let mut model = base.clone();
         steps.iter().take(durable).for_each(|step| drop(model.step(step)));
@@ -234,30 +259,37 @@ impl Contents {
             if done > durable {
                 model.step(&steps[done - 1]);
             }
-            let mut model = model.clone();
-            for (_, slot, low, high) in torn.iter().filter(|(at, ..)| *at > done) {
-                if let (Some(family), Some((_, entries, _))) = (model.state.get_mut(slot), self.families.get(slot))
-                    && family.kind.deletes_ranges()
-                {
-                    std::sync::Arc::make_mut(family).adopt(low, high, entries);
+            let anything = |slot: Slot, key: &[u8]| {
+                let within = |low: &[u8], high: &[u8]| low <= key && key <= high;
+                gone.iter().any(|&(at, s)| at > done && s == slot)
+                    || torn.iter().any(|(at, s, low, high)| *at > done && *s == slot && within(low, high))
+            };
+            let parts = if done < started { part(done, &model, &anything) } else { None };
+            for (mut model, is_part) in parts.unwrap_or_else(|| vec![(model.clone(), false)]) {
+                for (_, slot, low, high) in torn.iter().filter(|(at, ..)| *at > done) {
+                    if let (Some(family), Some((_, entries, _))) = (model.state.get_mut(slot), self.families.get(slot))
+                        && family.kind.deletes_ranges()
+                    {
+                        std::sync::Arc::make_mut(family).adopt(low, high, entries);
+                    }
                 }
-            }
-            let wrong_there = model.state.iter().filter(|&(&slot, family)| {
-                !self.is(slot, family)
-                    && !(gone.iter().any(|&(at, s)| s == slot && at > done)
-                        && (!self.families.contains_key(&slot)
-                            || born.iter().any(|(at, s, f)| *s == slot && *at > done && self.is(slot, f))))
-            });
-            let wrong_extra = self.families.keys().filter(|slot| {
-                !model.state.contains_key(slot)
-                    && !born.iter().any(|(at, s, f)| s == *slot && *at > done && self.is(*s, f))
-            });
-            let wrong = wrong_there.count() + wrong_extra.count();
-            if wrong == 0 {
-                return Ok((done, model));
-            }
-            if nearest.as_ref().is_none_or(|(least, ..)| wrong < *least) {
-                nearest = Some((wrong, done, model.clone()));
+                let wrong_there = model.state.iter().filter(|&(&slot, family)| {
+                    !self.is(slot, family)
+                        && !(gone.iter().any(|&(at, s)| s == slot && at > done)
+                            && (!self.families.contains_key(&slot)
+                                || born.iter().any(|(at, s, f)| *s == slot && *at > done && self.is(slot, f))))
+                });
+                let wrong_extra = self.families.keys().filter(|slot| {
+                    !model.state.contains_key(slot)
+                        && !born.iter().any(|(at, s, f)| s == *slot && *at > done && self.is(*s, f))
+                });
+                let wrong = wrong_there.count() + wrong_extra.count();
+                if wrong == 0 {
+                    return Ok((done, model, is_part));
+                }
+                if nearest.as_ref().is_none_or(|(least, ..)| wrong < *least) {
+                    nearest = Some((wrong, done, model));
+                }
             }
         }
         let (_, done, state) = nearest.unwrap_or((0, durable, first));

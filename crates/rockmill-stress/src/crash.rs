@@ -14,6 +14,7 @@
 mod cost;
 mod newest;
 mod record;
+mod together;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use crate::contents::Contents;
 use crate::files;
 use crate::generate::{Profile, generate};
 use crate::history::{History, Step};
+use crate::kinds::Slot;
 use crate::model::Model;
 use crate::place::{TestDir, existing};
 use crate::replay::{Run, Silent, replay};
@@ -39,6 +41,7 @@ use newest::Suffixes;
 pub use record::Where;
 pub(crate) use record::empty_disk;
 use record::{Recording, Window};
+use together::Cut;
 
 /// How deep recoveries are cut: in the recovery, and in the recovery from that.
 const DEPTH_MAX: u32 = 3;
@@ -117,11 +120,13 @@ pub struct Plan {
 impl Plan {
     /// A random history of so many steps under a few random configurations, to be cut at so many points. The seed also
     /// chooses between histories of ordinary writes (most of them), with copies of the database, with tables deleted by
-    /// range, without a WAL, flushed together or not, and with FIFO compaction that drops old tables.
+    /// range, without a WAL, flushed together or not, with FIFO compaction that drops old tables, and with many writes
+    /// of several threads at once. Some such writes are in all others, too, but where column families are flushed each
+    /// for itself, and under FIFO compaction.
     pub fn random(seed: u64, steps: usize, points: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
-        let ordinary = Profile::crash();
+        let ordinary = Profile { together: 15, ..Profile::crash() };
         let unlogged = Profile { synced: 0, unlogged: 0, ingest: 0, copy: 0, flush_wal: 0, ..ordinary.clone() };
         let (profile, promise) = match seed % 8 {
             0 => (
@@ -130,8 +135,9 @@ impl Plan {
             ),
             1 => (Profile { delete_files: 20, flush: 40, ..ordinary }, Promise::Logged),
             2 => (unlogged, Promise::Together),
-            3 => (unlogged, Promise::Each),
+            3 => (Profile { together: 0, ..unlogged }, Promise::Each),
             4 => (newest::profile(ordinary), Promise::Newest),
+            7 => (Profile { together: 150, ..ordinary }, Promise::Logged),
             _ => (ordinary, Promise::Logged),
         };
         let mut history = generate(seed, steps, &profile);
@@ -141,8 +147,12 @@ impl Plan {
         }
         if matches!(promise, Promise::Together | Promise::Each) {
             for step in &mut history.steps {
-                if let Step::Write(how, _) = step {
-                    (how.sync, how.disable_wal) = (false, true);
+                match step {
+                    Step::Write(how, _) => (how.sync, how.disable_wal) = (false, true),
+                    Step::Together(writers) => {
+                        writers.iter_mut().for_each(|w| (w.how.sync, w.how.disable_wal) = (false, true));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -201,6 +211,8 @@ pub struct Report {
     pub lost: u64,
     /// Column families whose oldest tables FIFO compaction had dropped.
     pub dropped: u64,
+    /// Disks that had a part of what several threads wrote at once.
+    pub parts: u64,
     /// Recoveries.
     pub costs: Costs,
 }
@@ -208,8 +220,21 @@ pub struct Report {
 impl Report {
     /// Adds another.
     pub fn join(&mut self, other: Report) {
-        let Report { whole, points, images, double, triple, unborn, refused, repaired, gone_on, lost, dropped, costs } =
-            other;
+        let Report {
+            whole,
+            points,
+            images,
+            double,
+            triple,
+            unborn,
+            refused,
+            repaired,
+            gone_on,
+            lost,
+            dropped,
+            parts,
+            costs,
+        } = other;
         self.repaired += repaired;
         self.whole += whole;
         self.points += points;
@@ -221,20 +246,34 @@ impl Report {
         self.gone_on += gone_on;
         self.lost += lost;
         self.dropped += dropped;
+        self.parts += parts;
         self.costs.join(costs);
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { whole, points, images, double, triple, unborn, refused, repaired, gone_on, lost, dropped, costs } =
-            self;
+        let Report {
+            whole,
+            points,
+            images,
+            double,
+            triple,
+            unborn,
+            refused,
+            repaired,
+            gone_on,
+            lost,
+            dropped,
+            parts,
+            costs,
+        } = self;
         write!(
             f,
             "{whole} histories to their end, {points} crash points, {images} disks: {double} after a cut in a recovery, \
              {triple} after one in that recovery, {unborn} before there was a database, {refused} refused for their \
              MANIFEST, {repaired} repaired; {gone_on} histories went on, {lost} unsynced steps lost, {dropped} times \
-             old tables of a column family dropped\n{costs}"
+             old tables of a column family dropped, {parts} disks with a part of what threads wrote at once\n{costs}"
         )
     }
 }
@@ -387,15 +426,26 @@ impl Cutter<'_> {
             Err(e) => return Err(format!("does not open ({recovery:?}): {e}")),
         };
         let contents = Contents::read(&db).map_err(|e| e.to_string())?;
-        let Window { durable, returned, started, .. } = window;
+        let Window { point, durable, returned, kept, started, .. } = window;
         let manual = configuration.get("wal") == "manual";
         // A process that dies loses nothing that the kernel has; what `manual_wal_flush` gathers it has not.
         let logged = matches!(self.plan.promise, Promise::Logged | Promise::Newest);
-        let at_least = if mode == CrashMode::KeepAll && logged && !manual { returned } else { durable };
+        let keeps = mode == CrashMode::KeepAll && logged && !manual;
+        let at_least = if keeps { kept } else { durable };
         let (base, steps) = (&self.recording.models[at_least], &self.recording.steps[at_least..]);
         let wrong = |e| format!("{e} (counted from step {at_least})");
         let (done, found) = match self.plan.promise {
-            Promise::Logged | Promise::Together => contents.find(base, steps, 0, started - at_least).map_err(wrong)?,
+            Promise::Logged | Promise::Together => {
+                let cut = Cut { point, keeps, atomic: self.plan.promise == Promise::Together };
+                let part = |n: usize, before: &Model, anything: &dyn Fn(Slot, &[u8]) -> bool| {
+                    let step = self.recording.together.get(&(at_least + n))?;
+                    Some(step.left(&contents, before, cut, anything))
+                };
+                let found = contents.find_partly(base, steps, 0, started - at_least, part);
+                let (done, found, is_part) = found.map_err(wrong)?;
+                self.report.parts += u64::from(is_part);
+                (done, found)
+            }
             Promise::Each => {
                 contents.find_each(base, steps, started - at_least).map_err(wrong)?;
                 (0, base.clone())

@@ -1,6 +1,6 @@
 //! Random histories: the same for the same seed and profile.
 
-use crate::history::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View};
+use crate::history::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View, Writer};
 use crate::kinds::{KEYS, Kind, Slot, Value};
 
 /// How often a history does what, of a thousand steps or so. What is 0 does not happen.
@@ -72,6 +72,8 @@ pub struct Profile {
     pub repaired: u8,
     /// Writes of several threads at once.
     pub together: u32,
+    /// These write in different ways, and are more than eight at every other time. What has no WAL is flushed next.
+    pub mixed: bool,
     /// Beside RocksDB: of a hundred closes and opens, those at which the stores change directories.
     pub swapped: u8,
     /// Beside RocksDB: ingestions behind everything.
@@ -121,6 +123,7 @@ impl Profile {
             reopen: 2,
             repaired: 10,
             together: 6,
+            mixed: true,
             swapped: 0,
             behind: 0,
             same_prefix: 0,
@@ -149,6 +152,7 @@ impl Profile {
             reopen: 8,
             swapped: 50,
             together: 10,
+            mixed: false,
             same_prefix: 20,
             wrong: 10,
             ..Self::everything()
@@ -287,7 +291,7 @@ pub fn generate(seed: u64, steps: usize, profile: &Profile) -> History {
         g.families.push((slot, kind));
         all.push(Step::Create(slot, kind));
     }
-    while all.len() < steps {
+    while all.len() < steps || !g.next.is_empty() {
         let step = g.step();
         all.push(step);
     }
@@ -365,9 +369,11 @@ impl Generator<'_> {
 
     /// Threads with keys of their own: those whose numbers leave the same remainder.
     fn together(&mut self) -> Step {
-        let threads = self.rng.u16(2..5);
-        let mut writers: Vec<Vec<Update>> = vec![Vec::new(); usize::from(threads)];
-        for _ in 0..self.rng.usize(2..60) {
+        let many = self.profile.mixed && self.rng.bool();
+        let threads = if many { self.rng.u16(9..17) } else { self.rng.u16(2..5) };
+        let mut writers = vec![Writer::default(); usize::from(threads)];
+        let updates = if many { self.rng.usize(60..180) } else { self.rng.usize(2..60) };
+        for _ in 0..updates {
             let update = self.update();
             let key = match &update {
                 Update::Put(_, key, _)
@@ -376,9 +382,19 @@ impl Generator<'_> {
                 | Update::SingleDelete(_, key) => *key,
                 Update::DeleteRange(..) | Update::LogData(_) => continue,
             };
-            writers[usize::from(key % threads)].push(update);
+            writers[usize::from(key % threads)].updates.push(update);
         }
-        writers.retain(|updates| !updates.is_empty());
+        writers.retain(|writer| !writer.updates.is_empty());
+        if self.profile.mixed {
+            for writer in &mut writers {
+                let kind = self.rng.u8(0..10);
+                let (sync, disable_wal) = (kind < 4, (4..6).contains(&kind));
+                writer.how = How { sync, disable_wal, no_slowdown: self.percent(10), ..How::default() };
+            }
+            if writers.iter().any(|writer| writer.how.disable_wal) {
+                self.next.push(Step::Flush(Vec::new(), true));
+            }
+        }
         Step::Together(writers)
     }
 

@@ -47,6 +47,15 @@ pub struct How {
     pub alone: bool,
 }
 
+/// One of several threads that write at once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Writer {
+    /// How it writes each of its batches.
+    pub how: How,
+    /// Of keys that are its own, three in a batch.
+    pub updates: Vec<Update>,
+}
+
 /// Where a read looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
@@ -133,8 +142,8 @@ pub enum Reopen {
 pub enum Step {
     /// A batch.
     Write(How, Vec<Update>),
-    /// Several threads at once, each with updates of keys that are its own, three in a batch.
-    Together(Vec<Vec<Update>>),
+    /// Several threads at once.
+    Together(Vec<Writer>),
     /// A lookup, in each way that there is.
     Get(Slot, Key, View),
     /// Lookups at once.

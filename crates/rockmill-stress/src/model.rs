@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rockmill_format::comparator::search_key;
 
 use crate::cursor::Cursor;
-use crate::history::{Bounds, External, Key, Reopen, Step, Update, View};
+use crate::history::{Bounds, External, Key, Reopen, Step, Update, View, Writer};
 use crate::kinds::{Kind, Slot, Value, key_bytes};
 
 /// Keys and values by bytes.
@@ -301,10 +301,10 @@ impl Model {
     }
 
     /// What several threads may do at once: updates of keys that no other thread has, and no ranges.
-    fn admit_writers(&self, writers: &[Vec<Update>]) -> Option<Vec<Vec<Update>>> {
+    fn admit_writers(&self, writers: &[Writer]) -> Option<Vec<Writer>> {
         let mut owners: BTreeMap<(Slot, Key), usize> = BTreeMap::new();
         let mut out = Vec::new();
-        for (n, updates) in writers.iter().enumerate() {
+        for (n, Writer { how, updates }) in writers.iter().enumerate() {
             let mut own = |update: &Update| match update {
                 Update::Put(slot, key, _)
                 | Update::Merge(slot, key, _)
@@ -315,7 +315,7 @@ impl Model {
             let updates: Vec<Update> = updates.iter().filter(|update| own(update)).cloned().collect();
             let updates = self.admit_updates(&updates);
             if !updates.is_empty() {
-                out.push(updates);
+                out.push(Writer { how: *how, updates });
             }
         }
         (!out.is_empty()).then_some(out)
@@ -392,9 +392,11 @@ impl Model {
                 }
             }
             Step::Together(writers) => {
-                writers.iter().flatten().for_each(|update| self.update(update));
+                writers.iter().flat_map(|writer| &writer.updates).for_each(|update| self.update(update));
+                let unlogged = writers.iter().any(|writer| writer.how.disable_wal);
+                self.unlogged |= unlogged;
                 // In which order they are in the WAL is not known.
-                if self.beside {
+                if self.beside || unlogged {
                     self.mark = None;
                 }
             }

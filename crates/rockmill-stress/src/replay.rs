@@ -15,7 +15,7 @@ use crate::configuration::Configuration;
 use crate::contents::{Difference, matches};
 use crate::events::Events;
 use crate::files::verify_tables;
-use crate::history::{History, Reopen, Step};
+use crate::history::{History, Reopen, Step, Writer};
 use crate::kinds::FoldedComparator;
 use crate::model::Model;
 use crate::place::{TestDir, descriptors, existing};
@@ -120,6 +120,18 @@ pub enum Verdict {
     Again,
 }
 
+/// A batch of a thread that wrote beside others: when it began, and when it had returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// By the observer's clock.
+    pub at: (usize, usize),
+    /// Among all beginnings and returns of its step.
+    pub order: (usize, usize),
+}
+
+/// Tells threads when it is.
+pub type Clock = Arc<dyn Fn() -> usize + Send + Sync>;
+
 /// Looks on while a history is done.
 pub trait Observer {
     /// A step begins.
@@ -132,6 +144,12 @@ pub trait Observer {
     }
     /// The database was opened, before the step with this number.
     fn opened(&mut self, _step: usize, _db: &Db) {}
+    /// What threads that write at once are to note.
+    fn clock(&self) -> Clock {
+        Arc::new(|| 0)
+    }
+    /// Threads have written at once: who they are, and of each its batches. The step ends after this.
+    fn wrote_together(&mut self, _writers: &[Writer], _batches: Vec<Vec<Span>>) {}
 }
 
 /// An observer that does nothing.

@@ -10,7 +10,7 @@
 
 use crate::case::Case;
 use crate::configuration::Configuration;
-use crate::history::{Bottom, Bounds, External, Key, Move, Step, Update, View};
+use crate::history::{Bottom, Bounds, External, How, Key, Move, Step, Update, View, Writer};
 use crate::kinds::Value;
 use crate::replay::{Failure, Trouble};
 
@@ -287,21 +287,28 @@ fn simpler(step: &Step) -> Vec<Step> {
     match step {
         Step::Write(how, updates) => {
             out.extend(without_parts(updates).into_iter().map(|u| Step::Write(*how, u)));
-            let plain = crate::history::How::default();
-            for how in [plain, crate::history::How { disable_wal: how.disable_wal, ..plain }] {
+            let plain = How::default();
+            for how in [plain, How { disable_wal: how.disable_wal, ..plain }] {
                 out.push(Step::Write(how, updates.clone()));
             }
             out.extend(with_each(updates, simpler_update).into_iter().map(|u| Step::Write(*how, u)));
         }
         Step::Together(writers) => {
             out.extend(without_parts(writers).into_iter().map(Step::Together));
-            let fewer = with_each(writers, |updates| {
-                let mut all = without_parts(updates);
-                all.extend(with_each(updates, simpler_update));
+            let fewer = with_each(writers, |writer| {
+                let Writer { how, updates } = writer;
+                let mut all = Vec::new();
+                if *how != How::default() {
+                    all.push(Writer { how: How::default(), updates: updates.clone() });
+                }
+                let mut less = without_parts(updates);
+                less.extend(with_each(updates, simpler_update));
+                all.extend(less.into_iter().map(|updates| Writer { how: *how, updates }));
                 all
             });
             out.extend(fewer.into_iter().map(Step::Together));
-            out.push(Step::Write(crate::history::How::default(), writers.concat()));
+            let one = writers.iter().flat_map(|writer| writer.updates.clone()).collect();
+            out.push(Step::Write(How::default(), one));
         }
         Step::Get(slot, key, view) => {
             out.push(Step::Get(*slot, *key, now));

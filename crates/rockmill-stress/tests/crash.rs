@@ -43,6 +43,20 @@ fn a_failed_call_is_told_and_loses_nothing() {
     assert!(sum.silent < sum.faults, "{sum}");
 }
 
+/// Many threads write at once, synced, not synced, without a WAL, and the power goes while they do.
+#[test]
+fn power_cuts_while_many_write_at_once_leave_of_each_what_it_was_told() {
+    let seed = seed() / 8 * 8 + 7;
+    let mut sum = crash::Report::default();
+    for n in 0..2 {
+        let mut plan = crash::Plan::random(seed + n * 8, 80, Points::About(60));
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-many-{}", plan.seed)));
+        sum.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+    }
+    println!("{sum}");
+    assert!(sum.parts > 0 && sum.double > 0, "{sum}");
+}
+
 /// A plan's seed with which tables may have a second path.
 fn seeds_with_two_paths<P>(seed: u64, plan: impl Fn(u64) -> P, may: impl Fn(&P) -> bool) -> impl Iterator<Item = P> {
     (seed..).map(plan).filter(may)

@@ -295,7 +295,7 @@ impl<S: Store> On<'_, S> {
             Step::Together(writers) => {
                 let chunk = |some: &[Update]| ops(self.state, some);
                 let writers: Vec<Vec<Vec<Op>>> =
-                    writers.iter().map(|updates| updates.chunks(TOGETHER).map(chunk).collect()).collect();
+                    writers.iter().map(|writer| writer.updates.chunks(TOGETHER).map(chunk).collect()).collect();
                 return done(self.store.write_together(&writers));
             }
             Step::Get(slot, key, view) => {

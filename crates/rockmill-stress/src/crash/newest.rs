@@ -24,6 +24,7 @@ pub(super) fn profile(ordinary: Profile) -> Profile {
         snapshot: 0,
         copy: 0,
         create: 0,
+        together: 0,
         flush: 50,
         ..ordinary
     }

@@ -1,14 +1,18 @@
 //! A history done once, with every change of the disk recorded, and what was promised at which moment.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use rockmill::Db;
 use rockmill_io::mem::Replay;
 use rockmill_io::{FileSystem, MemFileSystem};
 
+use super::together::Together;
 use crate::configuration::Configuration;
-use crate::history::{History, Step};
+use crate::history::{History, Step, Writer};
 use crate::model::Model;
 use crate::place::TestDir;
-use crate::replay::{Done, Failure, Observer, Run};
+use crate::replay::{Clock, Done, Failure, Observer, Run, Span};
 
 /// A recorded run. Moments are counts of recorded changes.
 pub(super) struct Recording {
@@ -26,15 +30,21 @@ pub(super) struct Recording {
     pub models: Vec<Model>,
     /// When the database was open, before which step, and the number of its configuration.
     opened: Vec<(usize, usize, usize)>,
+    /// By number, steps in which several threads write.
+    pub together: BTreeMap<usize, Together>,
 }
 
 /// What a database may show after a power cut at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
+    /// The moment.
+    pub point: usize,
     /// Steps that must be there.
     pub durable: usize,
     /// Steps that had returned.
     pub returned: usize,
+    /// Steps that are there if the process alone dies.
+    pub kept: usize,
     /// Steps that had begun.
     pub started: usize,
     /// Number of the configuration that was open, or being opened.
@@ -89,12 +99,13 @@ impl Recording {
             models: vec![Model::new()],
             opened: Vec::new(),
             next: 0,
+            together: BTreeMap::new(),
         };
         let place = place.on(&fs);
         let mut run = Run::new(place, configurations.to_vec(), &mut watch);
         run.steps(&history.steps).map_err(|failure| failure.to_string())?;
-        let Watch { begun, ended, durable, models, opened, .. } = watch;
-        Ok(Self { fs, steps: history.steps.clone(), begun, ended, durable, models, opened })
+        let Watch { begun, ended, durable, models, opened, together, .. } = watch;
+        Ok(Self { fs, steps: history.steps.clone(), begun, ended, durable, models, opened, together })
     }
 
     /// The recorded changes, to be gone through.
@@ -110,6 +121,13 @@ impl Recording {
         // What an opening has recovered is durable when it has returned.
         let opened = self.opened.iter().rfind(|(at, ..)| *at <= point);
         let durable = durable.max(opened.map_or(0, |(_, step, _)| *step));
+        // Who is synced beside others has made all before their step durable.
+        let synced = self.together.range(..started).rfind(|(_, all)| all.is_synced(point));
+        let durable = durable.max(synced.map_or(0, |(step, _)| *step));
+        // What has no WAL goes with the process until the flush that comes next has returned.
+        let last = self.together.range(..returned).next_back();
+        let lost = last.filter(|(step, all)| all.is_unlogged() && returned < *step + 2);
+        let kept = lost.map_or(returned, |(step, _)| *step);
         let next = self.opened.iter().find(|(at, ..)| *at > point);
         let configuration = match (opened, next) {
             // Closed and not yet open again.
@@ -117,7 +135,7 @@ impl Recording {
             (Some((.., configuration)), _) | (None, Some((.., configuration))) => *configuration,
             (None, None) => 0,
         };
-        Window { durable, returned, started, configuration, made: opened.is_some() }
+        Window { point, durable, returned, kept, started, configuration, made: opened.is_some() }
     }
 }
 
@@ -131,6 +149,7 @@ struct Watch {
     opened: Vec<(usize, usize, usize)>,
     /// Configuration of the next opening.
     next: usize,
+    together: BTreeMap<usize, Together>,
 }
 
 impl Observer for Watch {
@@ -155,6 +174,16 @@ impl Observer for Watch {
 
     fn opened(&mut self, step: usize, _db: &Db) {
         self.opened.push((self.fs.recorded(), step, self.next));
+    }
+
+    fn clock(&self) -> Clock {
+        let fs = self.fs.clone();
+        Arc::new(move || fs.recorded())
+    }
+
+    fn wrote_together(&mut self, writers: &[Writer], batches: Vec<Vec<Span>>) {
+        let step = self.begun.len() - 1;
+        self.together.insert(step, Together::new(writers, &batches));
     }
 
     fn failed(&mut self, _failure: &Failure, _db: Option<&Db>) -> crate::replay::Verdict {

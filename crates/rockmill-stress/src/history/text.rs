@@ -3,6 +3,7 @@
 //! ```text
 //! create 1 merging
 //! write sync put:0:17=5/40 merge:1:3=7/2 delete:0:3 range:0:3..20    # value 5/40: seed 5, 40 bytes
+//! together by sync put:0:17=5/40 by no-wal no-slowdown delete:0:3
 //! walk 0 @2 lower=3 upper=900 seek=5 next=3 prev
 //! compact 0 from=3 bottom=force
 //! reopen next
@@ -13,7 +14,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View};
+use super::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View, Writer};
 use crate::kinds::{KEYS, Kind, Slot, Value};
 
 /// Why a text is no history.
@@ -152,7 +153,7 @@ impl fmt::Display for Step {
             Self::Write(how, updates) => write!(f, "write{how}{}", Words(updates)),
             Self::Together(writers) => {
                 write!(f, "together")?;
-                writers.iter().try_for_each(|updates| write!(f, " by{}", Words(updates)))
+                writers.iter().try_for_each(|writer| write!(f, " by{}{}", writer.how, Words(&writer.updates)))
             }
             Self::Get(slot, key, view) => write!(f, "get {slot} {key}{view}"),
             Self::MultiGet(view, keys) => {
@@ -256,6 +257,16 @@ impl<'a> Reader<'a> {
 
     fn flag(&mut self, word: &str) -> bool {
         self.words.next_if(|w| *w == word).is_some()
+    }
+
+    fn how(&mut self) -> How {
+        How {
+            sync: self.flag("sync"),
+            disable_wal: self.flag("no-wal"),
+            no_slowdown: self.flag("no-slowdown"),
+            low_pri: self.flag("low-pri"),
+            alone: self.flag("alone"),
+        }
     }
 
     /// What follows `name=`, if that is next.
@@ -364,22 +375,13 @@ fn moved(word: &str) -> Parsed<Move> {
 fn step(r: &mut Reader<'_>) -> Parsed<Step> {
     let verb = r.word()?;
     Ok(match verb {
-        "write" => {
-            let how = How {
-                sync: r.flag("sync"),
-                disable_wal: r.flag("no-wal"),
-                no_slowdown: r.flag("no-slowdown"),
-                low_pri: r.flag("low-pri"),
-                alone: r.flag("alone"),
-            };
-            Step::Write(how, r.rest(update)?)
-        }
+        "write" => Step::Write(r.how(), r.rest(update)?),
         "together" => {
-            let mut writers: Vec<Vec<Update>> = Vec::new();
-            for word in r.words.by_ref() {
+            let mut writers: Vec<Writer> = Vec::new();
+            while let Some(word) = r.words.next() {
                 match writers.last_mut() {
-                    _ if word == "by" => writers.push(Vec::new()),
-                    Some(writer) => writer.push(update(word)?),
+                    _ if word == "by" => writers.push(Writer { how: r.how(), updates: Vec::new() }),
+                    Some(writer) => writer.updates.push(update(word)?),
                     None => return Err(format!("{word:?} comes before any by")),
                 }
             }

@@ -1,22 +1,43 @@
 //! From one opening of the database to the next.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 use rockmill::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
     FlushOptions, Options, ReadOptions, Snapshot, TableKind, WriteBatch, WriteOptions,
 };
 
-use super::{Done, Failure, Run, Trouble, Verdict};
+use super::{Done, Failure, Run, Span, Trouble, Verdict};
 use crate::contents::Difference;
-use crate::history::{Bottom, How, Key, Step, Update};
+use crate::history::{Bottom, How, Key, Step, Update, Writer};
 use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::Family;
 use crate::place::TestDir;
 
 /// Updates in a batch of a thread that writes beside others.
 pub(crate) const TOGETHER: usize = 3;
+
+fn options_of(how: How) -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.set_sync(how.sync);
+    options.disable_wal(how.disable_wal);
+    options.set_no_slowdown(how.no_slowdown);
+    options.set_low_pri(how.low_pri);
+    options
+}
+
+/// Writes; what would have to wait and is refused for that shall wait.
+fn write_at_last(db: &Db, batch: &WriteBatch, mut options: WriteOptions) -> rockmill::Result<()> {
+    match db.write_opt(batch, &options) {
+        Err(e) if options.no_slowdown && e.kind() == ErrorKind::Incomplete => {
+            options.set_no_slowdown(false);
+            db.write_opt(batch, &options)
+        }
+        done => done,
+    }
+}
 
 /// A snapshot of a history.
 pub(super) struct Held<'db> {
@@ -215,11 +236,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     }
 
     fn write(&self, how: How, updates: &[Update]) -> Result<(), Trouble> {
-        let mut options = WriteOptions::default();
-        options.set_sync(how.sync);
-        options.disable_wal(how.disable_wal);
-        options.set_no_slowdown(how.no_slowdown);
-        options.set_low_pri(how.low_pri);
+        let mut options = options_of(how);
         loop {
             let done =
                 if how.alone { self.write_alone(&options, updates) } else { self.write_batch(&options, updates) };
@@ -234,25 +251,34 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     }
 
     /// Several threads at once, each with its own keys.
-    fn write_together(&self, writers: &[Vec<Update>]) -> Result<(), Trouble> {
+    fn write_together(&mut self, writers: &[Writer]) -> Result<(), Trouble> {
         let mut all = Vec::new();
-        for updates in writers {
+        for Writer { how, updates } in writers {
             let batches = updates.chunks(TOGETHER).map(|some| self.batch(some));
-            all.push(batches.collect::<Result<Vec<WriteBatch>, Trouble>>()?);
+            all.push((options_of(*how), batches.collect::<Result<Vec<WriteBatch>, Trouble>>()?));
         }
-        let (db, done) = (self.db, std::sync::Mutex::new(Ok(())));
-        std::thread::scope(|scope| {
-            for batches in all {
-                let done = &done;
+        let (db, clock, order) = (self.db, self.run.observer.clock(), AtomicUsize::new(0));
+        let all_there = Barrier::new(all.len());
+        let write = |options: WriteOptions, batch: &WriteBatch| -> rockmill::Result<Span> {
+            let begun = (clock(), order.fetch_add(1, Ordering::SeqCst));
+            write_at_last(db, batch, options)?;
+            let ended = (clock(), order.fetch_add(1, Ordering::SeqCst));
+            Ok(Span { at: (begun.0, ended.0), order: (begun.1, ended.1) })
+        };
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let (write, all_there) = (&write, &all_there);
+            let begin = |(options, batches): (WriteOptions, Vec<WriteBatch>)| {
                 scope.spawn(move || {
-                    let wrote = batches.iter().try_for_each(|batch| db.write(batch));
-                    if wrote.is_err() {
-                        *done.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = wrote;
-                    }
-                });
-            }
+                    all_there.wait();
+                    batches.iter().map(|batch| write(options, batch)).collect::<rockmill::Result<Vec<_>>>()
+                })
+            };
+            let threads: Vec<_> = all.into_iter().map(begin).collect();
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
-        Ok(done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)?)
+        let batches = done.into_iter().collect::<rockmill::Result<Vec<_>>>()?;
+        self.run.observer.wrote_together(writers, batches);
+        Ok(())
     }
 
     fn write_batch(&self, options: &WriteOptions, updates: &[Update]) -> Result<(), Trouble> {

@@ -613,3 +613,67 @@ pub(crate) fn insert_group(
     }
     group.failed.get().map_or(Ok(()), |e| Err(e.clone()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn to_be_synced() -> WriteOptions {
+        WriteOptions { sync: true, ..WriteOptions::default() }
+    }
+
+    /// The last group had two writers who were synced. One of them is back, and sleeps until the other comes: a sync
+    /// takes so long here that no time is ever over.
+    fn one_of_two_is_back() -> (WriteQueue, Arc<Slot>) {
+        let queue = WriteQueue::new(1 << 20);
+        queue.inner.lock().delay.has_synced(2, Duration::from_secs(3600), Instant::now());
+        assert!(queue.try_lead(&to_be_synced(), 100).is_none(), "it does not wait for the other");
+        let mut q = queue.inner.lock();
+        let slot = Slot::new(&mut BatchRep::default(), to_be_synced(), false, q.delay.synced());
+        q.waiting.push_back(Arc::clone(&slot));
+        slot.asleep.store(true, Ordering::Relaxed);
+        q.asleep += 1;
+        assert!(q.company_until(&slot).is_some() && !queue.take_out_to_lead(&mut q, &slot));
+        drop(q);
+        (queue, slot)
+    }
+
+    #[test]
+    fn the_last_one_of_a_company_leads_at_once() {
+        let (queue, slot) = one_of_two_is_back();
+        let leadership = queue.try_lead(&to_be_synced(), 100);
+        assert!(leadership.is_some(), "all are there, and the last one to come waits");
+        let members = queue.gather(to_be_synced(), 100);
+        assert!(members.len() == 1 && Arc::ptr_eq(&members[0], &slot));
+        assert_eq!((slot.state.load(Ordering::Relaxed), queue.inner.lock().asleep), (SYNCED, 0));
+    }
+
+    /// The explorer of schedules cannot tell: a thread that sleeps there may wake by itself while others run.
+    #[test]
+    fn who_may_not_lead_wakes_who_waits_longest() {
+        let queue = WriteQueue::new(1 << 20);
+        let mut q = queue.inner.lock();
+        let slots = [true, false].map(|disable_wal| {
+            let options = WriteOptions { disable_wal, ..WriteOptions::default() };
+            Slot::new(&mut BatchRep::default(), options, false, 0)
+        });
+        q.waiting.extend(slots.iter().cloned());
+        slots[0].asleep.store(true, Ordering::Relaxed);
+        q.asleep += 1;
+        assert!(!queue.take_out_to_lead(&mut q, &slots[1]), "who waits longest cannot come along, and would for ever");
+        assert!(!slots[0].asleep.load(Ordering::Relaxed) && q.asleep == 0, "leadership is free, and nobody takes it");
+        assert!(queue.take_out_to_lead(&mut q, &slots[0]));
+    }
+
+    #[test]
+    fn who_cannot_come_along_ends_the_wait_for_company() {
+        let (queue, slot) = one_of_two_is_back();
+        let mut q = queue.inner.lock();
+        q.interrupt_company();
+        assert!(q.company.is_none() && q.company_over);
+        assert!(!slot.asleep.load(Ordering::Relaxed) && q.asleep == 0, "whoever waits for others sleeps on");
+        assert!(queue.take_out_to_lead(&mut q, &slot), "and then waits again");
+    }
+}
