@@ -257,38 +257,3 @@ fn a_new_wal_directory_does_not_hide_the_wals_of_before() {
     fs.write_all(&path().join("000001.log"), b"left behind").expect("a file");
     assert_eq!(get(&open_two(&elsewhere), "k").as_deref(), Some("synced"));
 }
-
-/// The WALs of a directory that is turned off go with the opening that does without it: those that the store made, and
-/// that the MANIFEST says are not needed.
-#[test]
-fn wals_that_are_left_behind_are_deleted() {
-    for case in ["its own directory", "another one", "moved", "read"] {
-        let (fs, _, db) = with_wals_apart();
-        db.put_opt("k", "synced", &synced()).expect("a write");
-        db.flush_all().expect("a flush");
-        drop(db);
-        let left = names(&fs, "/wals", ".log");
-        assert!(!left.is_empty());
-        for other in ["mine.txt", "999999.log"] {
-            fs.write_all(&Path::new("/wals").join(other), b"").expect("a file");
-        }
-        let mut o = options(&fs);
-        let at = if case == "moved" { "/moved" } else { "/db" };
-        match case {
-            "another one" => o.set_wal_dir("/others"),
-            // The directory names another database now: who has its token may have copied it.
-            "moved" => fs.rename(path(), Path::new(at)).expect("a rename"),
-            _ => {}
-        }
-        let db = match case {
-            "read" => Db::open_cf_for_read_only(&o, at, FAMILIES, false),
-            _ => Db::open_cf(&o, at, FAMILIES),
-        };
-        let db = db.unwrap_or_else(|e| panic!("{case}: {e}"));
-        assert_eq!(get(&db, "k").as_deref(), Some("synced"), "{case}");
-        let stays = matches!(case, "moved" | "read");
-        assert_eq!(names(&fs, "/wals", ".log").contains(&left[0]), stays, "{case}");
-        assert!(names(&fs, "/wals", ".log").contains(&"999999.log".to_owned()), "{case}");
-        assert_eq!(names(&fs, "/wals", ".txt"), ["mine.txt"], "{case}");
-    }
-}

@@ -309,7 +309,6 @@ fn open_files(
         Some(state) if !read_only && wal_dir != path => expected_logs(&db, state.manifest_number)?,
         _ => None,
     };
-    let left = if read_only { None } else { wal_owner::left_behind(&**fs, path, wal_dir) };
     if wal_dir == path && !read_only {
         wal_owner::leave_flushed(&**fs, path)?;
     }
@@ -362,7 +361,7 @@ fn open_files(
             log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
         }
     }
-    finish_open(&db, &wanted, recovered.is_none(), kept, left.as_deref())?;
+    finish_open(&db, &wanted, recovered.is_none(), kept)?;
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
     db.log_opened();
@@ -398,14 +397,12 @@ fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     )))
 }
 
-/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables; `left` is a directory
-/// that had WALs before, and has them no more.
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
 fn finish_open(
     db: &Arc<DbInner>,
     wanted: &BTreeMap<String, CfOptions>,
     new: bool,
     kept: Option<KeptLogs>,
-    left: Option<&Path>,
 ) -> Result<()> {
     if kept.is_none() {
         let ids: Vec<u32> = db.state.lock().families().map(|c| c.cf().id).collect();
@@ -443,7 +440,7 @@ fn finish_open(
     }
     let manifest_number = db.new_file_number();
     let wal_number = db.new_file_number();
-    let (snapshot, bound) = {
+    let snapshot = {
         let mut state = db.state.lock();
         for c in state.families_mut() {
             c.front_mut().recovered(wal_number);
@@ -454,7 +451,7 @@ fn finish_open(
         db.catalog.publish(&state);
         let bound = state.least_log_number().unwrap_or(wal_number);
         state.logs_mut().raise_bound(bound);
-        (db.snapshot_edits(&state), bound)
+        db.snapshot_edits(&state)
     };
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
@@ -466,10 +463,6 @@ fn finish_open(
         let fast = misses_logs(&db.opts, &db.path);
         let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept, fast };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
-    }
-    if let Some(left) = left {
-        // The MANIFEST that says so is durable, and the note of the directory still there.
-        wal_owner::delete_left(&*db.opts.fs, left, bound);
     }
     if db.front.dir() == db.path {
         wal_owner::leave_elsewhere(&*db.opts.fs, &db.path)?;

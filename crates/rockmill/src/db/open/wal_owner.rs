@@ -19,8 +19,7 @@
 //!   its device is gone. Nor does it open without that directory then, unless its last close says that nothing there is
 //!   needed, or somebody else has gone on with the WALs elsewhere.
 //! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
-//!   and such without updates, keep nobody back. The next opening for writing without it deletes the WALs there, if the
-//!   directory says that it is this database's, and forgets it.
+//!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
 //!
 //! # The file
 //!
@@ -534,25 +533,6 @@ pub(crate) fn leave_flushed(fs: &dyn FileSystem, path: &Path) -> Result<()> {
     match own.is_flushed(fs, path) && !own.is_of(fs, &own.other) {
         true => Note::new(own.token, PathBuf::new()).write(fs, path),
         false => Ok(()),
-    }
-}
-
-/// The directory that the database in `path` had its WALs in last, if it is not `wal_dir`, and says itself that it is
-/// this database's.
-pub(crate) fn left_behind(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Option<PathBuf> {
-    let own = Note::read(fs, path).ok()?.filter(|own| !own.other.as_os_str().is_empty())?;
-    let theirs = Note::read(fs, &own.other).ok()??;
-    let is_same = fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir));
-    (!is_same && agree(fs, path, &own, &theirs)).then_some(own.other)
-}
-
-/// Deletes the WALs in a directory that is [left behind](left_behind), if the MANIFEST says that they are not needed:
-/// those below `bound`. Later openings would not: they look into the new directory. What cannot be deleted stays.
-pub(crate) fn delete_left(fs: &dyn FileSystem, dir: &Path, bound: u64) {
-    let Ok(_lock) = lock(fs, dir) else { return };
-    let wals = fs.list_dir(dir).map(|names| wal_numbers(&names)).unwrap_or_default();
-    for number in wals.into_iter().filter(|n| *n < bound) {
-        let _ = fs.remove(&dir.join(filename::wal(number)));
     }
 }
 
