@@ -679,43 +679,6 @@ fn rocksdb_and_we_share_a_wal_directory_and_kept_wals() {
     assert_eq!(entries[0], (b"newest".to_vec(), b"ours again".to_vec()));
 }
 
-/// RocksDB does not ask where the WALs were, and begins its own where it is told. An opening that has these needs no
-/// others.
-#[test]
-fn rocksdb_may_go_on_without_a_wal_directory_that_is_away() {
-    let test = "rocksdb_may_go_on_without_a_wal_directory_that_is_away";
-    let driver = match Peer::Library.driver() {
-        Ok(driver) => driver,
-        Err(reason) => return skip(test, &reason),
-    };
-    for end in ["close", "crash"] {
-        let home = tempfile::tempdir().expect("a folder");
-        let (path, wals) = (home.path().join("db"), home.path().join("wals"));
-        let mut plain = Options::default();
-        plain.create_if_missing(true);
-        let mut apart = plain.clone();
-        apart.set_wal_dir(&wals);
-        let db = Db::open(&apart, &path).expect("open");
-        db.put("ours", "v").expect("a write");
-        db.flush().expect("a flush");
-        db.put("lost", "v").expect("a write");
-        drop(db);
-        std::fs::rename(&wals, home.path().join("away")).expect("a rename");
-        let e = Db::open(&plain, &path).expect_err("opened without its WALs").to_string();
-        assert!(e.contains("wals") && e.contains("mounted"), "{end}: {e}");
-        let mut script = Script::new();
-        script.open(&path).put("default", "theirs", "v").line(end);
-        let _ = driver.run(&script);
-        for round in 0..3 {
-            let db = Db::open(&plain, &path).unwrap_or_else(|e| panic!("{end}, {round}: {e}"));
-            let there = ["ours", "theirs", "lost"].map(|key| get(&db, key).is_some());
-            assert_eq!(there, [true, true, false], "{end}, {round}");
-            db.put("round", round.to_string()).expect("a write");
-            assert_eq!(get(&db, "round"), Some(round.to_string()));
-        }
-    }
-}
-
 /// A directory on the real file system, and options for a database in it.
 fn on_disk() -> (tempfile::TempDir, Options) {
     let mut options = Options::default();

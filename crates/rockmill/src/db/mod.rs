@@ -74,7 +74,7 @@ use crate::db::report::Reporting;
 use crate::error::{Error, Result};
 use crate::event_listener::{BackgroundErrorReason, EventListener};
 use crate::front::Front;
-use crate::info_log::{InfoLog, log_error, log_info, log_warn};
+use crate::info_log::{InfoLog, log_error, log_info};
 use crate::options::DbOptions;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::JoinHandle;
@@ -102,8 +102,8 @@ pub(crate) use crate::options::check::table_writer_options;
 pub use crate::options::{ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME};
 
 use crate::db::catalog::column_family::CfData;
+use crate::db::open::Opened;
 pub(crate) use crate::db::open::start::{new_db_id, new_session_id};
-use crate::db::open::{Opened, wal_owner};
 use crate::db::read::Readers;
 use crate::db::report::stats::InternalStats;
 use crate::db::write::Writers;
@@ -344,14 +344,6 @@ impl Db {
         if let Err(e) = db.front.close() {
             // No caller is left to be told that what it had gathered is lost; listeners and the log are.
             db.note_background_error(BackgroundErrorReason::WriteCallback, &e);
-        } else if !db.opened.read_only() && db.front.dir() != db.path {
-            let state = db.state.lock();
-            let (works, is_flushed) = (state.errors().of_writes().is_none(), state.oldest_log().is_none());
-            drop(state);
-            // Without the note the next opening asks for the WALs, needed or not.
-            if works && let Err(e) = wal_owner::note_closed(&*db.opts.fs, &db.path, is_flushed) {
-                log_warn!(db.log, "how the database was closed is not noted: {e}");
-            }
         }
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");

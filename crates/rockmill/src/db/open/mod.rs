@@ -7,7 +7,7 @@
 //! | `log.rs` | what the info log begins with |
 //! | `secondary.rs` | instances that follow another process's database |
 //! | `ttl.rs` | databases whose values live for a time |
-//! | `wal_owner.rs` | whose a WAL directory is, and when a database may be opened without it |
+//! | `wal_owner.rs` | whose a WAL directory is |
 
 pub(crate) mod log;
 pub(crate) mod recovery;

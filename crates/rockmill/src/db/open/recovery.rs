@@ -11,7 +11,7 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
-use crate::front::{CHECK_EVERY, ExpectedLogs, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
+use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
 use crate::version::VersionBuilder;
 
 impl DbInner {
@@ -25,7 +25,7 @@ impl DbInner {
         self: &Arc<Self>,
         logs: &[u64],
         flush_full: bool,
-        expected: Option<ExpectedLogs>,
+        expected: Option<Vec<u64>>,
     ) -> Result<Option<KeptLogs>> {
         let (bound, by_families) = {
             let state = self.state.lock();

@@ -141,7 +141,6 @@ impl Db {
         wal_owner::check(&**fs, path, &wal_dir)?;
         if fs.exists(&wal_dir).unwrap_or(false) {
             wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
-            wal_owner::refuse_if_lost(&**fs, path, &wal_dir, &options.db)?;
         }
         let db = assemble(
             options,

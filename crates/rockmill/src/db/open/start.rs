@@ -36,7 +36,7 @@ use crate::db::write::Writers;
 use crate::db::{CfState, Db, DbInner, FamilyContext, State};
 use crate::env::{LINE_FILE_BYTES_MAX, create_dir_durably, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::{ExpectedLogs, Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
+use crate::front::{Front, KeptLogs, Logs, destroy_wals, misses_logs, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_error, log_info, remove_logs};
 use crate::options::check::{Adjusted, LEVELS_MAX, adjust_db_options, check_db_options, take_cf_options};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, DEFAULT_COLUMN_FAMILY_NAME, DbOptions, Options};
@@ -306,12 +306,9 @@ fn open_files(
     wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, false)?;
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
-        Some(state) if !read_only && wal_dir != path => expected_logs(&db, state.manifest_number)?,
+        Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
         _ => None,
     };
-    if wal_dir == path && !read_only {
-        wal_owner::leave_flushed(&**fs, path)?;
-    }
     if wal_dir != path {
         if !read_only {
             create_dir_durably(&**fs, wal_dir)?;
@@ -329,7 +326,6 @@ fn open_files(
     if read_only {
         wal_owner::check(&**fs, path, wal_dir)?;
         wal_owner::check_unclaimed(&**fs, path, wal_dir)?;
-        wal_owner::refuse_if_lost(&**fs, path, wal_dir, db_options)?;
     }
     let logs = wal_numbers(&names);
     if recovered.is_none() {
@@ -376,14 +372,14 @@ fn open_files(
 
 /// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
 /// that were there. `None` where it did not, as with copies, and after RocksDB.
-fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<ExpectedLogs>> {
-    let began = wal_owner::read_began(&*db.opts.fs, &db.path, misses_logs(&db.opts, &db.path))?;
-    let Some(began) = began.filter(|began| began.manifest == manifest) else { return Ok(None) };
+fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
+    let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
+        return Ok(None);
+    };
     let state = db.state.lock();
     let families = state.families().map(|c| c.front().log_number());
     // That of a column family without data stays behind.
-    let numbers = families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect();
-    Ok(Some(ExpectedLogs { numbers, of_fast_path: began.fast }))
+    Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect()))
 }
 
 /// Refuses WALs where a database is to be made.
@@ -456,12 +452,11 @@ fn finish_open(
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    if db.front.dir() != db.path {
+    if misses_logs(&db.opts, &db.path) {
         // All are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
         let last = kept.as_ref().map(|k| k.follows.wal);
         let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
-        let fast = misses_logs(&db.opts, &db.path);
-        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept, fast };
+        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
         wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
     }
     if db.front.dir() == db.path {

@@ -11,25 +11,14 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
-//! - Each opening notes in the database's own file which MANIFEST and which log it began, and the newest log with
-//!   records that it kept. So the next one knows whether the log numbers in the MANIFEST are those of logs that were
-//!   there, and refuses to open without them.
-//! - A close after which nothing in the WALs is needed notes that, with what the database's files were then.
+//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which
+//!   log it began, and the newest log with records that it kept, in the third line of the database's own file. So the
+//!   next one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open
+//!   without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
-//!   its device is gone. Nor does it open without that directory then, unless its last close says that nothing there is
-//!   needed, or somebody else has gone on with the WALs elsewhere.
+//!   its device is gone.
 //! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
 //!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
-//!
-//! # The file
-//!
-//! The first two lines are as above. In the database's own file these may follow, in any order:
-//!
-//! - *manifest* *log* [*kept*]: what the last opening began and kept. It had a fast path (`fast_path`, or
-//!   `fast_capacity` with a `wal_dir`).
-//! - `plain` *manifest* *log* [*kept*]: the same of one without.
-//! - `flushed` *manifest* *bytes* *options*: the WALs were not needed when CURRENT named this MANIFEST, which had this
-//!   length, and the newest OPTIONS file had this number.
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -38,14 +27,13 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use rockmill_format::filename::{self, FileType};
-use rockmill_format::log::RecoveryMode;
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::front::{has_updates, misses_logs, wal_dir_of, wal_numbers};
+use crate::front::{has_updates, wal_dir_of, wal_numbers};
 use crate::options::load::{latest_options_file, read_file};
-use crate::options::{DbOptions, Options, parse};
+use crate::options::{Options, parse};
 use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
 /// In the database's directory and in its WAL directory.
@@ -64,8 +52,6 @@ struct Note {
     other: PathBuf,
     /// In the database's directory: what the last opening began, where it noted that.
     began: Option<Began>,
-    /// In the database's directory: how its files stood when it was closed, if nothing in the WALs was needed then.
-    flushed: Option<Stand>,
 }
 
 /// What an opening began.
@@ -77,59 +63,13 @@ pub(crate) struct Began {
     pub log: u64,
     /// The newest log with records that it kept. No other log names it before the first write.
     pub kept: Option<u64>,
-    /// It had a fast path: each of its logs names the next.
-    pub fast: bool,
 }
-
-/// What begins the line of an opening without a fast path.
-const PLAIN: &str = "plain ";
-/// What begins the line of a close.
-const FLUSHED: &str = "flushed ";
 
 impl Began {
     fn parse(line: &str) -> Option<Self> {
-        let (numbers, fast) = line.strip_prefix(PLAIN).map_or((line, true), |numbers| (numbers, false));
-        let mut numbers = numbers.split(' ').map(str::parse);
+        let mut numbers = line.split(' ').map(str::parse);
         let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some(Self { manifest, log, kept: numbers.next().transpose().ok()?, fast })
-    }
-
-    fn line(&self) -> String {
-        let kept = self.kept.map(|kept| format!(" {kept}")).unwrap_or_default();
-        format!("{}{} {}{kept}\n", if self.fast { "" } else { PLAIN }, self.manifest, self.log)
-    }
-}
-
-/// How a database's files stand. Every opening for writing changes one of them: Rockmill begins a MANIFEST. RocksDB may
-/// go on with the one that there is, and begins an OPTIONS file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stand {
-    /// Number of the MANIFEST.
-    manifest: u64,
-    /// Its length.
-    bytes: u64,
-    /// Number of the newest OPTIONS file; 0 without any.
-    options: u64,
-}
-
-impl Stand {
-    /// That of the database in `path` now.
-    fn now(fs: &dyn FileSystem, path: &Path) -> Result<Self> {
-        let manifest = current_manifest(fs, path)?;
-        let file = path.join(filename::manifest(manifest));
-        let bytes = fs.file_size(&file).map_err(|e| Error::io(file.display(), &e))?;
-        let options = latest_options_file(fs, path)?.map_or(0, |(number, _)| number);
-        Ok(Self { manifest, bytes, options })
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let mut numbers = line.strip_prefix(FLUSHED)?.split(' ').map(str::parse::<u64>);
-        let mut next = || numbers.next()?.ok();
-        Some(Self { manifest: next()?, bytes: next()?, options: next()? })
-    }
-
-    fn line(&self) -> String {
-        format!("{FLUSHED}{} {} {}\n", self.manifest, self.bytes, self.options)
+        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
     }
 }
 
@@ -146,12 +86,8 @@ impl Note {
                 let token = lines.next().unwrap_or_default().to_owned();
                 // One that a crash cut short says nothing.
                 let other = PathBuf::from(lines.next().unwrap_or_default());
-                let (mut began, mut flushed) = (None, None);
-                for line in lines {
-                    began = began.or_else(|| Began::parse(line));
-                    flushed = flushed.or_else(|| Stand::parse(line));
-                }
-                Ok((!token.is_empty()).then_some(Self { token, other, began, flushed }))
+                let began = lines.next().and_then(Began::parse);
+                Ok((!token.is_empty()).then_some(Self { token, other, began }))
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
@@ -162,7 +98,10 @@ impl Note {
         let path = dir.join(WAL_OWNER);
         let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
         let mut text = format!("{}\n{}\n", self.token, self.other.display());
-        text.extend(self.began.iter().map(Began::line).chain(self.flushed.iter().map(Stand::line)));
+        if let Some(Began { manifest, log, kept }) = self.began {
+            let kept = kept.map(|kept| format!(" {kept}")).unwrap_or_default();
+            text.push_str(&format!("{manifest} {log}{kept}\n"));
+        }
         let written =
             fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
         written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))
@@ -170,27 +109,6 @@ impl Note {
 }
 
 impl Note {
-    /// Of a directory that nothing more is known of.
-    fn new(token: String, other: PathBuf) -> Self {
-        Self { token, other, began: None, flushed: None }
-    }
-
-    /// Of the database in `path`: nothing in its WALs is needed. It is as its last close left it.
-    fn is_flushed(&self, fs: &dyn FileSystem, path: &Path) -> bool {
-        self.flushed.is_some_and(|then| Stand::now(fs, path).is_ok_and(|now| now == then))
-    }
-
-    /// What the last opening of the database in `path` began, if that counts for one that has a fast path, or has none.
-    /// Without one, what an opening with one has left is taken as it is: so users go on without a log that is lost.
-    fn began_for(&self, fs: &dyn FileSystem, path: &Path, fast: bool) -> Option<Began> {
-        self.began.filter(|began| fast || !began.fast).filter(|_| !self.is_flushed(fs, path))
-    }
-
-    /// Of a database: true if `dir` has the same token.
-    fn is_of(&self, fs: &dyn FileSystem, dir: &Path) -> bool {
-        Note::read(fs, dir).ok().flatten().is_some_and(|theirs| theirs.token == self.token)
-    }
-
     /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
     /// the same token: that one is a copy of it, file by file.
     fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
@@ -199,31 +117,17 @@ impl Note {
     }
 }
 
-/// What the last opening of the database in `path` began, if it noted that, and if it counts for one that is `fast` or
-/// is not ([`Note::began_for`]).
-pub(crate) fn read_began(fs: &dyn FileSystem, path: &Path, fast: bool) -> Result<Option<Began>> {
-    Ok(Note::read(fs, path)?.and_then(|own| own.began_for(fs, path, fast)))
+/// What the last opening of the database in `path` began, if it noted that.
+pub(crate) fn read_began(fs: &dyn FileSystem, path: &Path) -> Result<Option<Began>> {
+    Ok(Note::read(fs, path)?.and_then(|own| own.began))
 }
 
 /// Notes what an opening of the database in `path` began. Its WAL directory is claimed.
 pub(crate) fn note_began(fs: &dyn FileSystem, path: &Path, began: Began) -> Result<()> {
     match Note::read(fs, path)? {
-        Some(own) => Note { began: Some(began), flushed: None, ..own }.write(fs, path),
+        Some(own) => Note { began: Some(began), ..own }.write(fs, path),
         None => Ok(()),
     }
-}
-
-/// Notes how the database in `path` was closed, which has its WALs elsewhere, when its files do not change any more:
-/// whether something in the WALs is needed, and which MANIFEST counts, for it may have been begun anew.
-pub(crate) fn note_closed(fs: &dyn FileSystem, path: &Path, is_flushed: bool) -> Result<()> {
-    let Some(own) = Note::read(fs, path)? else { return Ok(()) };
-    let now = Stand::now(fs, path)?;
-    let flushed = is_flushed.then_some(now);
-    let began = own.began.map(|began| Began { manifest: now.manifest, ..began });
-    if (began, flushed) == (own.began, own.flushed) {
-        return Ok(());
-    }
-    Note { began, flushed, ..own }.write(fs, path)
 }
 
 /// Refuses a WAL directory that belongs to another database than the one in `path`. Changes nothing.
@@ -292,16 +196,6 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
     )))
 }
 
-/// Notes that nothing is needed of the WALs of the database in `path`: a repair made tables of all that were in
-/// `wal_dir`.
-pub(crate) fn note_repaired(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
-    let Some(own) = Note::read(fs, path)? else { return Ok(()) };
-    if !fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
-        return Ok(());
-    }
-    Note { began: None, flushed: Some(Stand::now(fs, path)?), ..own }.write(fs, path)
-}
-
 /// What the MANIFEST of a database says of its WALs.
 struct Needed {
     /// Number of the MANIFEST.
@@ -314,12 +208,12 @@ struct Needed {
 }
 
 impl Needed {
-    /// Those of the needed WALs that must be there, as far as `began`, which noted the last opening, lets know.
-    fn expected(&self, began: Option<Began>) -> Vec<u64> {
-        let Some(began) = began.filter(|began| began.manifest == self.manifest) else { return Vec::new() };
+    /// One of the needed WALs that is not among `wals`, as far as `began`, which noted the last opening, lets know.
+    fn missing_among(&self, wals: &[u64], began: Option<Began>) -> Option<u64> {
+        let began = began.filter(|began| began.manifest == self.manifest)?;
         // That of a column family without data stays behind.
-        let all = self.of_families.iter().copied().chain([began.log]).chain(began.kept);
-        all.filter(|n| *n >= self.range.start).collect()
+        let mut expected = self.of_families.iter().copied().chain([began.log]).chain(began.kept);
+        expected.find(|n| *n >= self.range.start && !wals.contains(n))
     }
 }
 
@@ -360,20 +254,16 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
         return refuse_if_gone(fs, path, wal_dir);
     }
-    let here = fs.list_dir(wal_dir).map(|names| wal_numbers(&names)).unwrap_or_default();
+    // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
     let theirs = Note::read(fs, &own.other).ok().flatten();
-    let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else {
-        return refuse_if_away(fs, path, wal_dir, &here, &own);
-    };
+    let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else { return Ok(()) };
     let names = fs.list_dir(&own.other);
     let names = names.map_err(|e| Error::io(format_args!("cannot list {}", own.other.display()), &e))?;
     let wals = wal_numbers(&names);
     let needed = needed_wals(fs, path);
     // Without a MANIFEST that can be read all may be needed.
     let from = needed.as_ref().map_or(0, |needed| needed.range.start);
-    let expected = needed.map(|needed| needed.expected(own.began_for(fs, path, true))).unwrap_or_default();
-    // Some may have been moved to where they are looked for.
-    let missing = expected.into_iter().find(|n| !wals.contains(n) && !here.contains(n));
+    let missing = needed.and_then(|needed| needed.missing_among(&wals, own.began));
     let any = follows || theirs.is_elsewhere(fs, path);
     let wal = if any { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
     let Some(wal) = wal.or(missing) else { return Ok(()) };
@@ -408,62 +298,6 @@ fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()
     )))
 }
 
-/// The same where the directory that it had last is not there, cannot be read, or has nothing of it: its device is not
-/// mounted, and nobody knows what the WALs there have.
-///
-/// They are not needed if the last close says so. Nor are they if a later opening had its WALs where they are looked
-/// for now: RocksDB asks nobody, and leaves a WAL there. That the last opening had them in the other directory is known
-/// of its note, or of its OPTIONS file.
-fn refuse_if_away(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, here: &[u64], own: &Note) -> Result<()> {
-    let Some(needed) = needed_wals(fs, path) else { return Ok(()) };
-    let is_last = || {
-        own.began.is_some_and(|began| began.manifest == needed.manifest)
-            || stored_wal_dir(fs, path).is_some_and(|stored| absolute(&stored) == own.other)
-    };
-    if here.iter().any(|n| *n >= needed.range.start) || own.is_flushed(fs, path) || !is_last() {
-        return Ok(());
-    }
-    Err(Error::invalid_argument(format!(
-        "{}: the WALs of this database are in {}, where nothing of it can be found now, and wal_dir is {}: is that \
-         device mounted? Mount it and open the database with it (and flush all column families and close it, to do \
-         without it from then on). If these WALs are lost, or this is a copy that is to do without them, delete {}",
-        path.display(),
-        own.other.display(),
-        wal_dir.display(),
-        path.join(WAL_OWNER).display()
-    )))
-}
-
-/// For those who only read: refuses a WAL directory that lacks WALs of the database in `path` which must be there. An
-/// opening for writing finds that while it recovers.
-///
-/// Another process may write to the database and delete WALs meanwhile. It does so only when the MANIFEST says that
-/// they are not needed: one that was needed before the directory was listed, and is after it, was there.
-pub(crate) fn refuse_if_lost(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, options: &DbOptions) -> Result<()> {
-    if wal_dir == path || options.wal_recovery_mode == RecoveryMode::SkipAnyCorruptedRecords {
-        return Ok(());
-    }
-    let began = read_began(fs, path, misses_logs(options, path))?;
-    let expected = || needed_wals(fs, path).map(|needed| needed.expected(began)).unwrap_or_default();
-    let mut lost = if began.is_some() { expected() } else { Vec::new() };
-    if lost.is_empty() {
-        return Ok(());
-    }
-    let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
-    let wals = wal_numbers(&names);
-    lost.retain(|n| !wals.contains(n));
-    if !lost.is_empty() {
-        let still = expected();
-        lost.retain(|n| still.contains(n));
-    }
-    let Some(number) = lost.first() else { return Ok(()) };
-    Err(Error::corruption(format!(
-        "{}: this WAL is missing, and the MANIFEST or WAL_OWNER says that it was there: is the right device mounted? \
-         Bring it back; to read what is there without it, use the recovery mode SkipAnyCorruptedRecords",
-        wal_dir.join(filename::wal(*number)).display()
-    )))
-}
-
 /// The same where they are in the database's own directory: there was no `wal_dir` before.
 fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
     if fs.same_file(path, wal_dir).unwrap_or(path == wal_dir) {
@@ -489,13 +323,12 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: 
     )))
 }
 
-/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening and its last
-/// close noted: another one takes its place, which has its WALs there.
+/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening began: another
+/// one takes its place, which has its WALs there.
 pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
-        let is_noted = own.began.is_some() || own.flushed.is_some();
-        return if is_noted { Note::new(own.token, own.other).write(fs, path) } else { Ok(()) };
+        return if own.began.is_some() { Note { began: None, ..own }.write(fs, path) } else { Ok(()) };
     }
     let note = path.join(WAL_OWNER);
     fs.remove(&note).map_err(|e| Error::io(format_args!("cannot remove {}", note.display()), &e))
@@ -520,18 +353,8 @@ fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option
 pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
     // One that is not there, or is somebody else's, may be needed when it is there again.
-    match own.is_of(fs, &own.other) {
-        true => Note::new(own.token, PathBuf::new()).write(fs, path),
-        false => Ok(()),
-    }
-}
-
-/// The same before the opening begins its MANIFEST, where the directory is not there, and the last close says that
-/// nothing in it is needed: once there is another MANIFEST, nothing says so any more.
-pub(crate) fn leave_flushed(fs: &dyn FileSystem, path: &Path) -> Result<()> {
-    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
-    match own.is_flushed(fs, path) && !own.is_of(fs, &own.other) {
-        true => Note::new(own.token, PathBuf::new()).write(fs, path),
+    match Note::read(fs, &own.other).ok().flatten().is_some_and(|theirs| theirs.token == own.token) {
+        true => Note { token: own.token, other: PathBuf::new(), began: None }.write(fs, path),
         false => Ok(()),
     }
 }
@@ -572,15 +395,14 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
     // that is named and has nothing is taken for one whose device is gone.
     if own.is_none() {
-        Note::new(token.clone(), PathBuf::new()).write(fs, path)?;
+        Note { token: token.clone(), other: PathBuf::new(), began: None }.write(fs, path)?;
     }
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
-        Note::new(token.clone(), database).write(fs, wal_dir)?;
+        Note { token: token.clone(), other: database, began: None }.write(fs, wal_dir)?;
     }
     if own.as_ref().is_none_or(|own| own.other != wals) {
         // Recovery may refuse after this, and the next opening must refuse for the same reason.
-        let (began, flushed) = own.map_or((None, None), |own| (own.began, own.flushed));
-        Note { token, other: wals, began, flushed }.write(fs, path)?;
+        Note { token, other: wals, began: own.and_then(|own| own.began) }.write(fs, path)?;
     }
     Ok(())
 }
@@ -627,12 +449,6 @@ pub(crate) fn is_inside(fs: &dyn FileSystem, path: &Path, dir: &Path) -> bool {
     })
 }
 
-/// True if a WAL directory says that it is that of the database in `path`, which has the note `own`.
-fn agree(fs: &dyn FileSystem, path: &Path, own: &Note, theirs: &Note) -> bool {
-    // The token alone may have been read there and copied here.
-    own.token == theirs.token && fs.same_file(&theirs.other, path).unwrap_or(theirs.other == path)
-}
-
 /// Refuses a WAL directory that nobody names but the files of the database in `path`, which anybody may have written:
 /// unless it lies in that directory, or says itself that it belongs to the database there.
 pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
@@ -641,7 +457,11 @@ pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -
     }
     let own = Note::read(fs, path).ok().flatten();
     let theirs = Note::read(fs, wal_dir).ok().flatten();
-    if own.zip(theirs).is_some_and(|(own, theirs)| agree(fs, path, &own, &theirs)) {
+    // The token alone may have been read there and copied here.
+    let agree = |own: &Note, theirs: &Note| {
+        own.token == theirs.token && fs.same_file(&theirs.other, path).unwrap_or(theirs.other == path)
+    };
+    if own.zip(theirs).is_some_and(|(own, theirs)| agree(&own, &theirs)) {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(

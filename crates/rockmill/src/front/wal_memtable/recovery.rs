@@ -54,17 +54,9 @@ pub(crate) struct RecoveryPlan {
     pub flush_full: bool,
     /// Data is to stay in memory, and its logs with it, where that can be.
     pub keep_logs: bool,
-    /// Logs that must be there. `None` where that is not known: what is missing may never have been there.
-    pub expected: Option<ExpectedLogs>,
-}
-
-/// Logs that must be there.
-#[derive(Debug, Clone)]
-pub(crate) struct ExpectedLogs {
-    /// Their numbers.
-    pub numbers: Vec<u64>,
-    /// They are of an opening with a fast path: all that they name must be there, too.
-    pub of_fast_path: bool,
+    /// Logs that must be there, and with them all that logs name. `None` where that is not known: what is missing may
+    /// never have been there.
+    pub expected: Option<Vec<u64>>,
 }
 
 impl RecoveryPlan {
@@ -133,8 +125,7 @@ impl WalMemtable {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
         let oldest = plan.oldest;
-        let expected = plan.expected.iter().flat_map(|expected| &expected.numbers);
-        let expected = expected.map(|&n| (n, "the MANIFEST or WAL_OWNER"));
+        let expected = plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER"));
         let lacks_expected = self.lacks_a_log(logs, plan, expected)?;
         logs.iter().filter(|&&n| n >= plan.bound && n < oldest).try_for_each(|&n| self.refuse_transactions(n))?;
         let mut replay = Replay {
@@ -197,20 +188,15 @@ impl WalMemtable {
     ) -> Result<bool> {
         let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
         let Some((number, by)) = named.next() else { return Ok(false) };
-        let was_there = |expected: &&ExpectedLogs| expected.of_fast_path || expected.numbers.contains(&number);
         // That mode takes what there is.
-        let takes_all = plan.mode == RecoveryMode::SkipAnyCorruptedRecords;
-        let Some(expected) = plan.expected.as_ref().filter(was_there).filter(|_| !takes_all) else { return Ok(true) };
-        let way = match expected.of_fast_path {
-            true => {
-                "`wal_dir` alone, without a fast path, which goes on without it and without what came after it, or, \
-                 where tables have some of that, with the recovery mode SkipAnyCorruptedRecords"
-            }
-            false => "the recovery mode SkipAnyCorruptedRecords, which goes on without it",
-        };
+        if plan.expected.is_none() || plan.mode == RecoveryMode::SkipAnyCorruptedRecords {
+            return Ok(true);
+        }
         Err(Error::corruption(format!(
-            "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Is the right \
-             device mounted? Bring it back; if it is lost, open the database once with {way}",
+            "{}: this WAL is missing, and {by} says that it was there: what it held may be in no table. Bring it back; \
+             if it is lost, open the database once with `wal_dir` alone, without a fast path, which goes on without it \
+             and without what came after it, or, where tables have some of that, with the recovery mode \
+             SkipAnyCorruptedRecords",
             self.log_path(number).display()
         )))
     }

@@ -296,10 +296,6 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
             let _ = options.db.fs.remove(&new);
         }
     })?;
-    if wal_dir != path {
-        // Or an opening without that directory would ask for it.
-        wal_owner::note_repaired(&*options.db.fs, path, &wal_dir)?;
-    }
     Ok(repair.report)
 }
 
