@@ -389,6 +389,9 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                 statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
                 statistics.record(Histogram::ErrorHandlerAutoresumeRetryCount, tries.unsigned_abs().into());
                 tries = 0;
+            } else if db.state.lock().errors().worst.as_ref().is_some_and(|b| b.needs.tables > needs.tables) {
+                // It was made with too little space, as is known now: `max_bgerror_resume_count` is of others.
+                tries -= 1;
             }
         }
     }
