@@ -250,8 +250,8 @@ fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, now: Secon
 }
 
 /// Flushes begin when this part of what memtables and logs may hold is used, so that one half is filled while the other
-/// is flushed: long before writers stop. Derived: with two of the same size, neither waits for the other. Not measured
-/// by itself.
+/// is flushed: long before writers stop. Derived: with two of the same size, neither waits for the other. Simulated in
+/// the cases of `index_tables.rs`: a quarter -29 to +4 % (-5 % in the median), three quarters -22 to +28 % (-2 %).
 const FLUSH_PART: u64 = 2;
 
 /// True when a flush of full memtables is to begin, or is to begin again after that in flight. `index`: when index

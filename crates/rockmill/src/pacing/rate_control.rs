@@ -30,7 +30,8 @@ const RATE_MIN: BytesPerSecond = 16.0 * 1024.0;
 /// trigger next to the compaction trigger: half or twice the step has 6 and 2 % less throughput, none 8 %.
 const STEP_FACTOR: f64 = 1.1;
 /// The most that S changes by in one look, as a part of it, however long ago the last was. Derived: after a pause of
-/// writers nothing says what compactions took in meanwhile. Simulated: while writers write, no look comes near it.
+/// writers nothing says what compactions took in meanwhile. Simulated: while writers write, no look comes near it, and
+/// 24 fills without it are the same.
 const CHANGE_MAX: f64 = 0.1;
 /// The shortest time from one look to the next. Each write looks; what is to be learned takes seconds. Simulated: half,
 /// twice or nothing of it changes throughput by less than 4 %, and no wait.
