@@ -78,12 +78,7 @@ fn measure() -> BTreeMap<&'static str, f64> {
     record("get_from_1_level_reads", of.reads, READS);
     record("get_from_1_level_bytes", of.read_bytes, READS);
     let before = fs.counts();
-    for _ in 0..READS {
-        let mut iter = db.raw_iterator();
-        iter.seek(format!("{:016}", random.next_u64() % writes));
-        (0..10).for_each(|_| iter.next());
-        iter.status().expect("a seek");
-    }
+    seeks(&db, &mut random, writes);
     let of = fs.counts() - before;
     record("seek_10_next_reads", of.reads, READS);
     record("seek_10_next_bytes", of.read_bytes, READS);
@@ -224,15 +219,7 @@ fn measure_threads() -> BTreeMap<&'static str, f64> {
     out.insert("get_4_threads_reads", of.reads as f64 / (THREADS * READS) as f64);
     out.insert("get_4_threads_bytes", of.read_bytes as f64 / (THREADS * READS) as f64);
     let before = fs.counts();
-    all(&|thread| {
-        let mut random = Mersenne64::new(thread);
-        for _ in 0..READS {
-            let mut iter = db.raw_iterator();
-            iter.seek(format!("{:016}", random.next_u64() % keys));
-            (0..10).for_each(|_| iter.next());
-            iter.status().expect("a seek");
-        }
-    });
+    all(&|thread| seeks(&db, &mut Mersenne64::new(thread), keys));
     let of = fs.counts() - before;
     out.insert("seek_10_next_4_threads_reads", of.reads as f64 / (THREADS * READS) as f64);
     out.insert("seek_10_next_4_threads_bytes", of.read_bytes as f64 / (THREADS * READS) as f64);
@@ -250,6 +237,16 @@ fn measure_threads() -> BTreeMap<&'static str, f64> {
     // The last one is the first of the next memtable.
     out.insert("memtable_64_mib_entries", (n - 1) as f64);
     out
+}
+
+/// Seeks among so many keys, each with ten steps.
+fn seeks(db: &Db, random: &mut Mersenne64, keys: u64) {
+    for _ in 0..READS {
+        let mut iter = db.raw_iterator();
+        iter.seek(format!("{:016}", random.next_u64() % keys));
+        (0..10).for_each(|_| iter.next());
+        iter.status().expect("a seek");
+    }
 }
 
 /// The counts once nothing has been counted for a while: a call to flush returns before the thread that flushed has

@@ -70,4 +70,11 @@ fn what_cannot_be_written_is_said_and_the_page_stays() {
     let other = ["--only=mixed", "--rows=mixgraph", "--rockmill=/bin/true", "--scale=1"];
     let (ok, said) = write(dir.path(), &RESULTS.replace("SECTION", "mixed"), PAGE, &other).unwrap();
     assert!(!ok && said.contains("mixed | mixgraph |  at scale 0.5"), "{said}");
+    // Nor are those with other flags, to which pairs would be added.
+    let results = RESULTS.replace("SECTION", "mixed").replace("\"command\": \"", "\"command\": \"rockmill bench");
+    let other = ["--only=mixed", "--rows=mixgraph", "--rockmill=/bin/true", "--scale=0.5"];
+    let (ok, said) = write(dir.path(), &results, PAGE, &other).unwrap();
+    assert!(!ok && said.contains("with other flags"), "{said}");
+    let (ok, said) = write(dir.path(), "{}", PAGE, &["--table", "--rows=no such row"]).unwrap();
+    assert!(!ok && said.contains("no cell has these --rows"), "{said}");
 }
