@@ -34,6 +34,8 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
+/// Keys of a full segment, on average.
+pub(crate) const SEGMENT_KEYS: usize = ((1u64 << SEGMENT_BITS) * BUCKETS_OF_KEYS.1 / BUCKETS_OF_KEYS.0) as usize;
 /// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys,
 /// enlargements add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
 const BUCKET_SLOTS_MAX: u64 = 128;

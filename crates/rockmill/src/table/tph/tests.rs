@@ -13,6 +13,8 @@ use rockmill_format::{Comparator, InternalKeyComparator};
 use rockmill_io::{FileSystem, MemFileSystem, OpKind, WriteOptions};
 
 use super::*;
+use crate::error::ErrorKind;
+use crate::helpers::{Help, Helpers};
 use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -749,4 +751,35 @@ fn a_check_finds_a_head_that_is_wrong() {
     one.head.totals.entries += 1;
     let wrong = one.verify().unwrap_err().to_string();
     assert!(wrong.contains("the head counts 201 entries of 200 user keys, the files have 200 of 200"), "{wrong}");
+}
+
+/// With so many keys that the function has several segments.
+#[test]
+fn a_function_is_the_same_whoever_builds_it_and_none_is_built_after_a_stop() {
+    let mut world = World::new(&mut fastrand::Rng::with_seed(1));
+    world.cmp = InternalKeyComparator::default();
+    world.settings = BlockBasedSettings::default();
+    world.compression = CompressionType::None;
+    let build = |help: Option<&Help>, stop: &(dyn Fn() -> bool + Sync)| {
+        let mut builder = world.builder(7, Vec::new());
+        builder.set_help(help);
+        for n in 0..200_000u32 {
+            builder.add(InternalKey::new(&n.to_be_bytes(), 1, ValueType::Value).as_bytes(), &[])?;
+        }
+        let (_, file) = builder.finish_without_waiting(stop)?;
+        file.wait()?;
+        Ok::<_, Error>(world.fs.read_to_vec(&World::path(7)).unwrap())
+    };
+    let helpers = Arc::new(Helpers::default());
+    let help = helpers.help(3).unwrap();
+    let alone = build(None, &|| false).unwrap();
+    assert!(build(Some(&help), &|| false).unwrap() == alone, "threads write other bytes");
+    assert!(help.micros() > 0, "nobody helped");
+    for help in [None, Some(&help)] {
+        for stop_at in 0..3 {
+            let looks = AtomicUsize::new(0);
+            let stopped = build(help, &|| looks.fetch_add(1, Ordering::Relaxed) >= stop_at);
+            assert_eq!(stopped.unwrap_err().kind(), ErrorKind::ShutdownInProgress);
+        }
+    }
 }
