@@ -41,6 +41,8 @@ pub(crate) const SEGMENT_KEYS: usize = ((1u64 << SEGMENT_BITS) * BUCKETS_OF_KEYS
 const BUCKET_SLOTS_MAX: u64 = 128;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
+/// Nearly all buckets have no more keys than this.
+const KEYS_OF_MOST_BUCKETS: usize = 8;
 /// Sets of slots by the size of the bucket that has them.
 const PLANES: usize = 4;
 
@@ -313,12 +315,16 @@ impl SegmentBuilder {
             }
             self.waiting.push(bucket);
             while let Some(bucket) = self.waiting.pop() {
-                let found = self.free(bucket, groups).or_else(|| {
-                    evictions += 1;
-                    self.least_harm(bucket, groups, evictions, evictions - before)
-                });
-                let Some(pilot) = found.filter(|_| evictions <= evictions_max) else { return false };
-                self.evict(bucket, pilot, groups, pilots);
+                let pilot = match self.free(bucket, groups) {
+                    Some(pilot) => pilot,
+                    None => {
+                        evictions += 1;
+                        let found = self.least_harm(bucket, groups, evictions, evictions - before);
+                        let Some(pilot) = found.filter(|_| evictions <= evictions_max) else { return false };
+                        self.evict(bucket, pilot, groups, pilots);
+                        pilot
+                    }
+                };
                 self.occupy(bucket, pilot, groups);
                 pilots[usize::from(bucket)] = pilot;
             }
@@ -357,7 +363,14 @@ impl SegmentBuilder {
     #[inline(always)]
     fn is_apart(&self, keys: &[u64], pilot: u8, groups: u32) -> bool {
         let slot = |key| self.groups.slot(key, pilot, groups);
-        (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])))
+        let mut slots = [0; KEYS_OF_MOST_BUCKETS];
+        if keys.len() > slots.len() {
+            return (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])));
+        }
+        keys.iter().enumerate().all(|(i, &key)| {
+            slots[i] = slot(key);
+            !slots[..i].contains(&slots[i])
+        })
     }
 
     /// A pilot that evicts only small buckets: as small as can be, then preferably one of that size. Among equals the

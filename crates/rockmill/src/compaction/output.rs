@@ -226,9 +226,10 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.add(ikey, value)
     }
 
-    /// Adds a surviving entry, the only one of its user key, that stays where it is.
-    pub fn keep(&mut self, ikey: &[u8], value: &[u8], new_user_key: bool, origin: Origin) -> Result<()> {
-        self.table_for(ikey, new_user_key)?.keep(ikey, value, origin)
+    /// Adds a surviving entry, the only one of its user key, that stays where it is. False where the table for it, which
+    /// is open now, cannot have it so: then it is to be added.
+    pub fn keep(&mut self, ikey: &[u8], value_len: usize, new_user_key: bool, origin: Origin) -> Result<bool> {
+        self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }
 
     /// Says that a user key behind the last survivor is gone, and what it leaves in files that tables go on using.
@@ -307,11 +308,17 @@ impl<'a> Outputs<'a> {
         if split {
             return true;
         }
-        if !sharing && crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
+        // No smaller one ends here: see `Bases::size_max`.
+        let (at_boundary, size_max) = match sharing {
+            true => (crossed.begins_base, self.plan.file_size_target),
+            false => (crossed.boundaries > 0, self.plan.file_size_max),
+        };
+        let most = open.builder.file_size_most();
+        if !at_boundary && most < size_max {
             return false;
         }
         // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
-        let (least, most) = (open.builder.file_size_estimate(), open.builder.file_size_most());
+        let least = open.builder.file_size_estimate();
         if !self.ends_at_size(most, crossed) {
             return false;
         }

@@ -65,11 +65,11 @@ impl TableBuilder {
     }
 
     /// Adds a point entry, the only one of its user key, that stays where it is in a file of
-    /// [`TableBuilderOptions::pieces`].
-    pub(crate) fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+    /// [`TableBuilderOptions::pieces`]. False where it cannot, and has to be added.
+    pub(crate) fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
         match self {
-            Self::BlockBased(builder) => builder.add(ikey, value),
-            Self::Tph(builder) => builder.keep(ikey, value, origin),
+            Self::BlockBased(_) => Ok(false),
+            Self::Tph(builder) => builder.keep(ikey, value_len, origin),
         }
     }
 

@@ -203,11 +203,15 @@ impl Destination<'_> {
             if !more {
                 break;
             }
-            let (key, value, new) = (resolver.key(), resolver.value(), resolver.is_new_user_key());
-            match resolver.origin() {
-                Some(origin) => outputs.keep(key, value, new, origin)?,
-                None => outputs.add(key, value, new)?,
+            let (key, new) = (resolver.key(), resolver.is_new_user_key());
+            let origin = resolver.origin();
+            if let Some(origin) = origin
+                && outputs.keep(key, resolver.kept_value_len(), new, origin)?
+            {
+                continue;
             }
+            // Where it could have stayed, its table is chosen already.
+            outputs.add(key, resolver.value(), new && origin.is_none())?;
         }
         self.made(resolver.stats(), outputs)
     }

@@ -138,6 +138,10 @@ impl Run for ScanRun<'_> {
         self.scan.as_ref().map_or(&[], |s| s.value())
     }
 
+    fn value_len(&self) -> usize {
+        self.scan.as_ref().map_or(0, |s| s.value_len())
+    }
+
     fn origin(&self) -> Option<Origin> {
         self.scan.as_ref()?.origin()
     }

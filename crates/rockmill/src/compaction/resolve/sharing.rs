@@ -163,6 +163,12 @@ impl<S: MergeStream> Resolver<'_, S> {
         self.origin
     }
 
+    /// Bytes of the value of a survivor that may stay where it is.
+    #[inline]
+    pub fn kept_value_len(&self) -> usize {
+        self.input.value_len()
+    }
+
     /// The user keys that are gone, up to the current survivor, or all that are left behind the last one.
     #[inline]
     pub fn next_gone(&mut self, at_end: bool) -> Option<(Vec<u8>, Leaves)> {

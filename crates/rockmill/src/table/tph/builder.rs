@@ -137,16 +137,16 @@ impl TphBuilder {
         Ok(())
     }
 
-    /// Adds a point entry that stays where it is. It is the only one of its user key.
-    pub fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+    /// Adds a point entry that stays where it is. It is the only one of its user key. False where the table may not use
+    /// the file, and nothing has happened.
+    pub fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
         let place = origin.piece as usize;
         if !self.may_use(place) {
-            return self.add(ikey, value);
+            return Ok(false);
         }
         if !self.gone.is_empty() {
             self.write_gone()?;
         }
-        let value_len = value.len();
         let known = self.kept.get_mut(place).zip(self.options.pieces.get(place));
         let Some((kept, piece)) = known.filter(|(_, piece)| origin.block < piece.blocks) else {
             return Err(self.bad(ikey, "stays in a file that the table does not have"));
@@ -165,7 +165,7 @@ impl TphBuilder {
         }
         self.note_key(ikey, (u64::from(origin.piece) + 1) << BLOCK_BITS | origin.block);
         self.note(ikey, value_len);
-        Ok(())
+        Ok(true)
     }
 
     /// False where the table has the file already, for other keys, as it is listed once, and where it has enough files.

@@ -542,6 +542,10 @@ impl<S: StreamSource> TableScan for PieceScan<S> {
         self.iter.files.iter().map(|f| f.iter.bytes_read()).sum()
     }
 
+    fn value_len(&self) -> usize {
+        self.iter.current.map_or(0, |current| self.iter.files[current].iter.value_len())
+    }
+
     fn origin(&self) -> Option<Origin> {
         let (piece, file) = (self.place()?, self.iter.files.get(self.iter.current?)?);
         Some(Origin { piece, block: file.iter.block_number() as u64, alone: self.first && self.last })

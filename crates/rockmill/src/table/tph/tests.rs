@@ -216,9 +216,10 @@ fn compact(
             if newer.is_none() && !placeholder {
                 survives = true;
                 any = true;
-                match scan.origin().filter(|o| o.alone && (world.keeps_all || rng.u8(0..8) > 0)) {
-                    Some(origin) => builder.keep(scan.key(), scan.value(), origin).unwrap(),
-                    None => builder.add(scan.key(), scan.value()).unwrap(),
+                assert_eq!(scan.value_len(), scan.value().len());
+                let origin = scan.origin().filter(|o| o.alone && (world.keeps_all || rng.u8(0..8) > 0));
+                if !origin.is_some_and(|o| builder.keep(scan.key(), scan.value_len(), o).unwrap()) {
+                    builder.add(scan.key(), scan.value()).unwrap();
                 }
             }
             scan.next();
@@ -686,7 +687,7 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     let mut scan = base.scan_keeping(&StreamReads::unpaced(0, true), &|file| u32::try_from(file).ok());
     scan.seek_to_first();
     while scan.valid() {
-        builder.keep(scan.key(), scan.value(), scan.origin().unwrap()).unwrap();
+        assert!(builder.keep(scan.key(), scan.value_len(), scan.origin().unwrap()).unwrap());
         scan.next();
     }
     builder.finish().unwrap();
