@@ -640,25 +640,36 @@ impl BlockCache {
             of != Some(key) && Arc::strong_count(entry) == 2
         };
         // Those of the last time mostly still are unused. Without them a full cache would pass the same used entries
-        // for each block.
-        let mut left = missing;
+        // for each block. What is needed comes to stand at the end.
+        let (mut left, mut known) = (missing, Vec::new());
         let mut unused = std::mem::take(&mut *self.unused.lock());
-        unused.retain(|key| {
-            let entry = if left > 0 { part.peek(key) } else { None };
-            let entry = entry.filter(|entry| is_unused(key, entry));
-            left = left.saturating_sub(entry.as_ref().map_or(0, |entry| entry.charge() as u64));
-            entry.is_some()
-        });
+        while left > 0
+            && let Some(key) = unused.pop()
+        {
+            if let Some(entry) = part.peek(&key).filter(|entry| is_unused(&key, entry)) {
+                left = left.saturating_sub(entry.charge() as u64);
+                known.push(key);
+            }
+        }
+        unused.append(&mut known);
         if left > 0 {
-            left = missing;
             unused.clear();
-            let mut entries = part.iter();
-            while left > 0 {
-                let (key, entry) = entries.next()?;
+            left = missing;
+            let mut further = UNUSED_KEPT;
+            for (key, entry) in part.iter() {
+                if left == 0 {
+                    if further == 0 {
+                        break;
+                    }
+                    further -= 1;
+                }
                 if is_unused(&key, &entry) {
                     left = left.saturating_sub(entry.charge() as u64);
                     unused.push(key);
                 }
+            }
+            if left > 0 {
+                return None;
             }
         }
         Some(unused)
