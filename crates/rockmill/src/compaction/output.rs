@@ -226,8 +226,8 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.add(ikey, value)
     }
 
-    /// Adds a surviving entry, the only one of its user key, that stays where it is. False where the table for it, which
-    /// is open now, cannot have it so: then it is to be added.
+    /// Adds a surviving entry, the only one of its user key, that stays where it is. False where the table for it,
+    /// which is open now, cannot have it so: then it is to be added.
     pub fn keep(&mut self, ikey: &[u8], value_len: usize, new_user_key: bool, origin: Origin) -> Result<bool> {
         self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }

@@ -102,6 +102,11 @@ impl Sharing {
     }
 }
 
+#[inline]
+fn is_placeholder(ikey: &[u8]) -> bool {
+    tag(ikey) as u8 == ValueType::Placeholder as u8
+}
+
 impl<S: MergeStream> Resolver<'_, S> {
     /// Before the first survivor: outputs may go on using files of the inputs.
     pub fn share(&mut self) -> Result<()> {
@@ -129,13 +134,18 @@ impl<S: MergeStream> Resolver<'_, S> {
     /// Goes over placeholders.
     #[inline]
     pub(super) fn pass_placeholders(&mut self) -> Result<()> {
-        if self.sharing.is_some() { self.pass_placeholders_in_files() } else { Ok(()) }
+        if self.sharing.is_some() && self.at_placeholder() { self.pass_placeholders_in_files() } else { Ok(()) }
     }
 
-    #[inline(never)]
+    #[inline]
+    fn at_placeholder(&self) -> bool {
+        self.input.valid() && is_placeholder(self.input.key())
+    }
+
+    #[cold]
     fn pass_placeholders_in_files(&mut self) -> Result<()> {
         let Some(sharing) = &mut self.sharing else { return Ok(()) };
-        while self.input.valid() && tag(self.input.key()) as u8 == ValueType::Placeholder as u8 {
+        while self.input.valid() && is_placeholder(self.input.key()) {
             sharing.placeholders.push_back((user_key(self.input.key()).to_vec(), self.input.leaves()));
             self.input.advance()?;
         }

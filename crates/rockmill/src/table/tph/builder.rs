@@ -400,14 +400,13 @@ fn tph_block(
     Ok(head.encode(0, false))
 }
 
+/// A function's bytes, the hashes that it is of, and what stands for each.
+type Function = (Vec<u8>, Vec<u64>, Column);
+
 /// The function of the keys' hashes, with these and the keys' places. Different keys whose hashes are equal become one
 /// that several share: by chance that happens once in 37 million tables of a million keys. `None` for keys that
 /// somebody chose who knows the seed.
-fn function_of(
-    hashes: Column,
-    places: Column,
-    means: &FunctionMeans<'_>,
-) -> Result<Option<(Vec<u8>, Vec<u64>, Column)>> {
+fn function_of(hashes: Column, places: Column, means: &FunctionMeans<'_>) -> Result<Option<Function>> {
     let hashes = hashes.into_vec();
     match means.build(&hashes) {
         Err(BuildError::Duplicate { .. }) => {}
