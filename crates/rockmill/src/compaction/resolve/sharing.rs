@@ -102,11 +102,6 @@ impl Sharing {
     }
 }
 
-#[inline]
-fn is_placeholder(ikey: &[u8]) -> bool {
-    tag(ikey) as u8 == ValueType::Placeholder as u8
-}
-
 impl<S: MergeStream> Resolver<'_, S> {
     /// Before the first survivor: outputs may go on using files of the inputs.
     pub fn share(&mut self) -> Result<()> {
@@ -134,18 +129,13 @@ impl<S: MergeStream> Resolver<'_, S> {
     /// Goes over placeholders.
     #[inline]
     pub(super) fn pass_placeholders(&mut self) -> Result<()> {
-        if self.sharing.is_some() && self.at_placeholder() { self.pass_placeholders_in_files() } else { Ok(()) }
+        if self.sharing.is_some() { self.pass_placeholders_in_files() } else { Ok(()) }
     }
 
-    #[inline]
-    fn at_placeholder(&self) -> bool {
-        self.input.valid() && is_placeholder(self.input.key())
-    }
-
-    #[cold]
+    #[inline(never)]
     fn pass_placeholders_in_files(&mut self) -> Result<()> {
         let Some(sharing) = &mut self.sharing else { return Ok(()) };
-        while self.input.valid() && is_placeholder(self.input.key()) {
+        while self.input.valid() && tag(self.input.key()) as u8 == ValueType::Placeholder as u8 {
             sharing.placeholders.push_back((user_key(self.input.key()).to_vec(), self.input.leaves()));
             self.input.advance()?;
         }

@@ -308,6 +308,9 @@ impl Head {
     }
 }
 
+/// Hashes whose slots are found together.
+const FOUND_TOGETHER: usize = 64;
+
 /// Appends function, signatures and locators to a head. Each hash has a locator; that of a key that is gone has none.
 pub(super) fn append_finder(
     out: &mut Vec<u8>,
@@ -322,16 +325,19 @@ pub(super) fn append_finder(
     let signatures = out.len();
     let locators = signatures + reader.slot_count();
     out.resize(locators + (reader.slot_count() * bits as usize).div_ceil(8) + 8, 0);
-    for (&hash, block) in hashes.iter().zip(locators_of) {
-        let Some(block) = block else { continue };
-        let slot = reader.slot(hash);
-        out[signatures + slot] = signature(hash);
-        let at = slot * bits as usize;
-        let place = locators + at / 8;
-        let Some(bytes) = out.get_mut(place..place + 8).and_then(|b| b.first_chunk_mut::<8>()) else {
-            return false;
-        };
-        *bytes = (u64::from_le_bytes(*bytes) | (block << (at % 8))).to_le_bytes();
+    let (mut locators_of, mut slots) = (locators_of, [0; FOUND_TOGETHER]);
+    for hashes in hashes.chunks(FOUND_TOGETHER) {
+        reader.slots(hashes, &mut slots);
+        for ((&hash, &slot), block) in hashes.iter().zip(&slots).zip(&mut locators_of) {
+            let Some(block) = block else { continue };
+            out[signatures + slot] = signature(hash);
+            let at = slot * bits as usize;
+            let place = locators + at / 8;
+            let Some(bytes) = out.get_mut(place..place + 8).and_then(|b| b.first_chunk_mut::<8>()) else {
+                return false;
+            };
+            *bytes = (u64::from_le_bytes(*bytes) | (block << (at % 8))).to_le_bytes();
+        }
     }
     true
 }
