@@ -2,7 +2,7 @@
 
 use crate::error::BuildError;
 use crate::mix::{mix, salt};
-use crate::{cphash, pilot};
+use crate::{cphash, partition, pilot};
 
 /// Attempts with different salts before a builder gives up.
 const ATTEMPTS_MAX: u8 = 16;
@@ -93,10 +93,21 @@ impl Builder {
         self
     }
 
-    /// How many threads build, at least one. Small sets use fewer.
+    /// How many threads build, the calling one among them, at least one. Small sets use fewer. The others are started
+    /// for this build; where one cannot be started, there is one fewer.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
+    }
+
+    /// How many threads are of use for so many keys: [`Kind::Pilot`] has one segment for some 92,000 keys, and a thread
+    /// does whole segments.
+    pub fn useful_threads(&self, keys: usize) -> usize {
+        let keys_of_a_thread = match self.kind {
+            Kind::Pilot => pilot::SEGMENT_KEYS,
+            Kind::CpHash | Kind::Chd => partition::KEYS_PER_THREAD_MIN,
+        };
+        (keys / keys_of_a_thread).max(1)
     }
 
     /// Whether AVX2 is used where the processor has it; it is by default. The bytes are the same without it.

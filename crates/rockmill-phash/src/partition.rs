@@ -1,13 +1,14 @@
 //! Brings the keys of each segment together, and runs segments on several threads.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::build::Job;
 use crate::mix::mix;
 
 /// Keys that are not worth another thread.
-const KEYS_PER_THREAD_MIN: usize = 20_000;
+pub(crate) const KEYS_PER_THREAD_MIN: usize = 20_000;
 
 /// The mixed hashes by segment: each thread's part of the input lies in a list of its own, sorted by segment.
 pub(crate) struct Partition {
@@ -47,16 +48,8 @@ impl Partition {
             }
             List { mixed, starts }
         };
-        let lists = if threads == 1 {
-            vec![sort(job.hashes)]
-        } else {
-            let sort = &sort;
-            thread::scope(|scope| {
-                let running: Vec<_> = job.hashes.chunks(chunk).map(|part| scope.spawn(move || sort(part))).collect();
-                running.into_iter().map(join).collect()
-            })
-        };
-        Self { lists }
+        let parts = if threads == 1 { vec![job.hashes] } else { job.hashes.chunks(chunk).collect() };
+        Self { lists: on_threads(parts, sort) }
     }
 
     /// The keys of a segment, as one slice for each list.
@@ -79,22 +72,37 @@ pub(crate) fn in_parallel<P: Send, R: Send, E: Send>(
     work: impl Fn(Range<usize>, P) -> Result<R, E> + Sync,
 ) -> Result<Vec<R>, E> {
     let threads = job.threads.min(segments).min(job.hashes.len() / KEYS_PER_THREAD_MIN).max(1);
-    let ranges: Vec<_> = (0..threads).map(|t| segments * t / threads..segments * (t + 1) / threads).collect();
-    let parts: Vec<_> = ranges.into_iter().map(|range| (range.clone(), split(range))).collect();
-    if threads == 1 {
-        return parts.into_iter().map(|(range, part)| work(range, part)).collect();
-    }
-    let work = &work;
-    thread::scope(|scope| {
-        let running: Vec<_> = parts.into_iter().map(|(range, part)| scope.spawn(move || work(range, part))).collect();
-        let done: Vec<_> = running.into_iter().map(join).collect();
-        done.into_iter().collect()
-    })
+    let ranges = (0..threads).map(|t| segments * t / threads..segments * (t + 1) / threads);
+    let parts = ranges.map(|range| (range.clone(), split(range))).collect();
+    on_threads(parts, |(range, part)| work(range, part)).into_iter().collect()
 }
 
-fn join<R>(running: thread::ScopedJoinHandle<'_, R>) -> R {
-    match running.join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
+/// Does each of `parts` on a thread of its own, the first ones on the calling thread. The results are in order.
+fn on_threads<P: Send, R: Send>(parts: Vec<P>, work: impl Fn(P) -> R + Sync) -> Vec<R> {
+    if parts.len() <= 1 {
+        return parts.into_iter().map(work).collect();
     }
+    let others = parts.len() - 1;
+    let done: Mutex<Vec<Option<R>>> = Mutex::new(parts.iter().map(|_| None).collect());
+    let left = Mutex::new(parts.into_iter().enumerate());
+    let take = || locked(&left).next();
+    let work = || {
+        while let Some((i, part)) = take() {
+            let result = work(part);
+            locked(&done)[i] = Some(result);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..others {
+            // Where no thread is to be had, the others do its part.
+            let _ = thread::Builder::new().name("perfect-hash".to_owned()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+}
+
+/// What a panic left is not read: it goes on in the thread that began.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -34,11 +34,15 @@ const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
+/// Keys of a full segment, on average.
+pub(crate) const SEGMENT_KEYS: usize = ((1u64 << SEGMENT_BITS) * BUCKETS_OF_KEYS.1 / BUCKETS_OF_KEYS.0) as usize;
 /// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys,
 /// enlargements add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
 const BUCKET_SLOTS_MAX: u64 = 128;
 /// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
 const CHAIN_MAX: u32 = 8;
+/// Nearly all buckets have no more keys than this.
+const KEYS_OF_MOST_BUCKETS: usize = 8;
 /// Sets of slots by the size of the bucket that has them.
 const PLANES: usize = 4;
 
@@ -311,12 +315,16 @@ impl SegmentBuilder {
             }
             self.waiting.push(bucket);
             while let Some(bucket) = self.waiting.pop() {
-                let found = self.free(bucket, groups).or_else(|| {
-                    evictions += 1;
-                    self.least_harm(bucket, groups, evictions, evictions - before)
-                });
-                let Some(pilot) = found.filter(|_| evictions <= evictions_max) else { return false };
-                self.evict(bucket, pilot, groups, pilots);
+                let pilot = match self.free(bucket, groups) {
+                    Some(pilot) => pilot,
+                    None => {
+                        evictions += 1;
+                        let found = self.least_harm(bucket, groups, evictions, evictions - before);
+                        let Some(pilot) = found.filter(|_| evictions <= evictions_max) else { return false };
+                        self.evict(bucket, pilot, groups, pilots);
+                        pilot
+                    }
+                };
                 self.occupy(bucket, pilot, groups);
                 pilots[usize::from(bucket)] = pilot;
             }
@@ -355,7 +363,14 @@ impl SegmentBuilder {
     #[inline(always)]
     fn is_apart(&self, keys: &[u64], pilot: u8, groups: u32) -> bool {
         let slot = |key| self.groups.slot(key, pilot, groups);
-        (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])))
+        let mut slots = [0; KEYS_OF_MOST_BUCKETS];
+        if keys.len() > slots.len() {
+            return (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])));
+        }
+        keys.iter().enumerate().all(|(i, &key)| {
+            slots[i] = slot(key);
+            !slots[..i].contains(&slots[i])
+        })
     }
 
     /// A pilot that evicts only small buckets: as small as can be, then preferably one of that size. Among equals the

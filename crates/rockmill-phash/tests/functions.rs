@@ -198,6 +198,16 @@ fn the_bytes_depend_on_the_set_alone() {
 }
 
 #[test]
+fn few_keys_need_one_thread() {
+    let threads = |kind, keys| Builder::new().kind(kind).useful_threads(keys);
+    for kind in Kind::ALL {
+        assert_eq!([0, 1, 19_999].map(|keys| threads(kind, keys)), [1, 1, 1], "{kind:?}");
+        assert!(threads(kind, 1_000_000) > 8, "{kind:?}");
+    }
+    assert_eq!([183_000, 184_000, 1_000_000].map(|keys| threads(Kind::Pilot, keys)), [1, 2, 10]);
+}
+
+#[test]
 fn equal_hashes_are_reported_with_their_places() {
     for kind in Kind::ALL {
         for n in [2, 100, 50_000] {

@@ -9,6 +9,9 @@
 //!    Threads of the program itself are not counted: nothing tells what they do.
 //!
 //! Helpers are started when they are first wanted and end when the database is closed.
+//!
+//! Work that cannot be cut into such pieces is done by threads that its owner starts, and that end with it: the same
+//! rules say how many ([`Help::extra`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,6 +47,8 @@ struct Shared {
     started: AtomicUsize,
     /// Helpers that do a piece.
     busy: AtomicUsize,
+    /// Threads that jobs have started themselves ([`Help::extra`]).
+    extra: AtomicUsize,
     /// Pieces that helpers did.
     done: AtomicU64,
 }
@@ -208,9 +213,51 @@ impl Help {
         !self.idle_only || is_idle() || self.helpers.shared.busy.load(Ordering::Relaxed) > 0
     }
 
+    /// How many threads the caller may start for work of its own, `want` at most: they count as helpers until the
+    /// result is dropped, and the time until then as theirs.
+    pub fn extra(&self, want: usize) -> ExtraThreads {
+        let shared = &self.helpers.shared;
+        let more = |n| (n + shared.busy.load(Ordering::Relaxed) < self.most).then_some(n + 1);
+        let next = || {
+            shared.extra.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+            let working = if self.idle_only { Working::if_idle() } else { Some(Working::begin()) };
+            if working.is_none() {
+                shared.extra.fetch_sub(1, Ordering::Relaxed);
+            }
+            working
+        };
+        // A schedule explorer does not see them.
+        let want = if cfg!(rockmill_shuttle) { 0 } else { want };
+        let working = std::iter::from_fn(next).take(want).collect();
+        ExtraThreads { help: self.clone(), working, began: crate::perf_context::now_nanos() }
+    }
+
     /// Microseconds that helpers have spent.
     pub fn micros(&self) -> u64 {
         self.nanos.load(Ordering::Relaxed) / 1000
+    }
+}
+
+/// What [`Help::extra`] allows.
+pub(crate) struct ExtraThreads {
+    help: Help,
+    working: Vec<Working>,
+    began: u64,
+}
+
+impl ExtraThreads {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.working.len()
+    }
+}
+
+impl Drop for ExtraThreads {
+    fn drop(&mut self) {
+        let threads = self.working.len();
+        self.help.helpers.shared.extra.fetch_sub(threads, Ordering::Relaxed);
+        let nanos = crate::perf_context::now_nanos().saturating_sub(self.began);
+        self.help.nanos.fetch_add(nanos * threads as u64, Ordering::Relaxed);
     }
 }
 

@@ -183,6 +183,10 @@ impl BlockCursor {
         if shared + unshared != self.key.len() {
             return true;
         }
+        // The first byte that is not shared says it nearly always.
+        if shared < user_len && keys.get(key_at) != self.key.get(shared) {
+            return true;
+        }
         let rest = keys.get(key_at..key_at + user_len.saturating_sub(shared));
         shared < user_len && rest != self.key.get(shared..user_len)
     }

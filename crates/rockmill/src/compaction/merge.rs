@@ -49,6 +49,10 @@ pub trait MergeStream {
     }
     /// The file that the current entry is in, for messages about it; nothing for what is in memory.
     fn file(&self) -> Option<&Path>;
+    /// Bytes of the current value.
+    fn value_len(&self) -> usize {
+        self.value().len()
+    }
     /// Where the current entry is, if outputs may leave it there ([`TableScan::origin`](crate::table::TableScan)).
     fn origin(&self) -> Option<Origin> {
         None
@@ -100,6 +104,10 @@ pub trait Run {
     /// Behind that block, where it waits.
     fn skip_block(&mut self) -> Result<()> {
         Ok(())
+    }
+    /// Bytes of the current value.
+    fn value_len(&self) -> usize {
+        self.value().len()
     }
     /// See [`MergeStream::origin`].
     fn origin(&self) -> Option<Origin> {
@@ -375,6 +383,10 @@ impl<R: Run> MergeStream for Merger<R> {
 
     fn file(&self) -> Option<&Path> {
         self.runs.get(self.current).and_then(|r| r.file())
+    }
+
+    fn value_len(&self) -> usize {
+        self.runs.get(self.current).map_or(0, |r| r.value_len())
     }
 
     fn origin(&self) -> Option<Origin> {

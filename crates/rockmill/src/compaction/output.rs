@@ -27,7 +27,7 @@ use super::plan::{JobPlan, OutputPlan, Part, Rules};
 use super::subtrees::subtree_of;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;
-use super::{JobHost, JobMeans};
+use super::{JobHost, JobMeans, Stop};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::Help;
@@ -35,6 +35,7 @@ use crate::pacing::file::{Gate, JobFile, Measures};
 use crate::range_del::CompactionRangeDel;
 use crate::statistics::Histogram;
 use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use crate::table::{
     KeptPiece, Leaves, Origin, PieceUse, SyncingTable, TableBuilder, TableBuilderOptions, TableSummary,
 };
@@ -107,8 +108,10 @@ pub(super) struct Outputs<'a> {
     created: &'a Created<'a>,
     /// What tables are written through; the file system's own files without.
     io: Option<&'a BatchIo>,
-    /// Who may compress.
+    /// Who may compress and build functions.
     help: Option<Help>,
+    /// Ends what takes long.
+    stop: Stop<'a>,
     made: Tables,
     open: Option<Open>,
     /// Tables that are complete but may not be durable, oldest first.
@@ -180,6 +183,7 @@ impl<'a> Outputs<'a> {
         part: &'a Part,
         created: &'a Created<'a>,
         io: Option<&'a BatchIo>,
+        stop: Stop<'a>,
     ) -> Self {
         let grandparents = Grandparents::new(&plan.grandparents, rules);
         let range_del = tombstones.cursor(rules);
@@ -191,6 +195,7 @@ impl<'a> Outputs<'a> {
             created,
             io,
             help: None,
+            stop,
             made: Tables::default(),
             open: None,
             syncing: VecDeque::new(),
@@ -210,7 +215,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Lets helpers compress.
+    /// Lets helpers compress and build functions.
     pub fn set_help(&mut self, help: Option<&Help>) {
         self.help = help.cloned();
     }
@@ -221,9 +226,10 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.add(ikey, value)
     }
 
-    /// Adds a surviving entry, the only one of its user key, that stays where it is.
-    pub fn keep(&mut self, ikey: &[u8], value: &[u8], new_user_key: bool, origin: Origin) -> Result<()> {
-        self.table_for(ikey, new_user_key)?.keep(ikey, value, origin)
+    /// Adds a surviving entry, the only one of its user key, that stays where it is. False where the table for it,
+    /// which is open now, cannot have it so: then it is to be added.
+    pub fn keep(&mut self, ikey: &[u8], value_len: usize, new_user_key: bool, origin: Origin) -> Result<bool> {
+        self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }
 
     /// Says that a user key behind the last survivor is gone, and what it leaves in files that tables go on using.
@@ -302,11 +308,17 @@ impl<'a> Outputs<'a> {
         if split {
             return true;
         }
-        if !sharing && crossed.boundaries == 0 && open.builder.file_size_most() < self.plan.file_size_max {
+        // No smaller one ends here: see `Bases::size_max`.
+        let (at_boundary, size_max) = match sharing {
+            true => (crossed.begins_base, self.plan.file_size_target),
+            false => (crossed.boundaries > 0, self.plan.file_size_max),
+        };
+        let most = open.builder.file_size_most();
+        if !at_boundary && most < size_max {
             return false;
         }
         // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
-        let (least, most) = (open.builder.file_size_estimate(), open.builder.file_size_most());
+        let least = open.builder.file_size_estimate();
         if !self.ends_at_size(most, crossed) {
             return false;
         }
@@ -360,7 +372,8 @@ impl<'a> Outputs<'a> {
             })?;
         }
         let Open { builder, number, path, .. } = open;
-        let (summary, file) = match builder.finish_without_waiting() {
+        let stop = self.stop;
+        let (summary, file) = match builder.finish_without_waiting(&|| stop.iter().any(|s| s.load(Ordering::Acquire))) {
             Ok(done) => done,
             Err(e) => {
                 let failed = Err(e.context(path.display()));

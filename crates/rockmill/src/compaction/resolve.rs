@@ -35,6 +35,7 @@ use crate::compaction_filter::Decision;
 use crate::error::{Error, ErrorKind, Result};
 use crate::range_del::CompactionRangeDel;
 use crate::sync::atomic::Ordering;
+use crate::table::Origin;
 
 mod operands;
 pub(super) mod pass;
@@ -139,6 +140,8 @@ pub struct Resolver<'a, S> {
     on_current: bool,
     /// Outputs may go on using files of the inputs.
     sharing: Option<Sharing>,
+    /// Where the current entry is, if it may stay there; meaningful with `on_current`.
+    origin: Option<Origin>,
 }
 
 impl<'a, S: MergeStream> Resolver<'a, S> {
@@ -167,6 +170,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
             replaced: None,
             on_current: false,
             sharing: None,
+            origin: None,
         })
     }
 
@@ -202,12 +206,15 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        if self.sharing.is_some() {
-            self.note_left();
-            self.input.advance()?;
-            return self.pass_placeholders();
-        }
-        self.input.advance()
+        self.note_left();
+        self.advance_from_survivor()
+    }
+
+    /// The same where the current entry survives: nothing is gone.
+    #[inline]
+    fn advance_from_survivor(&mut self) -> Result<()> {
+        self.input.advance()?;
+        self.pass_placeholders()
     }
 
     /// Counts an entry read, and now and then looks whether the store closes.
@@ -239,7 +246,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     /// To the next survivor; false at the end.
     pub fn next_survivor(&mut self) -> Result<bool> {
         if std::mem::take(&mut self.on_current) {
-            self.advance()?;
+            self.advance_from_survivor()?;
         } else if std::mem::take(&mut self.left_operand) && self.operands.waiting() {
             self.next_operand();
             self.left_operand = true;
@@ -379,8 +386,10 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     fn zero_sequence(&mut self, seq: SequenceNumber, value_type: ValueType, is_input: bool) {
         let zeroed = self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value;
         // What may stay where it is stays as it is.
-        let may_stay = is_input && self.sharing.is_some() && !self.emitted;
-        if zeroed && !(may_stay && self.input.origin().is_some_and(|o| o.alone)) {
+        if self.sharing.is_some() && self.may_stay(is_input) {
+            return;
+        }
+        if zeroed {
             self.set_tag(0, ValueType::Value);
             self.zeroed = true;
         }

@@ -18,6 +18,7 @@ use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
 use crate::panics::guarded;
 use crate::range_del::FragmentedRangeTombstones;
+use crate::sync::atomic::AtomicBool;
 
 /// Writes what `entries` gives and these range tombstones as tables of a column family that do not overlap (as one
 /// table for level 0), synced together with their directory.
@@ -62,7 +63,8 @@ fn write(
     };
     let rules = Rules::new(cmp.clone(), Vec::new());
     let (tombstones, part) = (Tombstones::whole(tombstones), Part::default());
-    let mut outputs = Outputs::new(&plan, &rules, &tombstones, &part, created, None);
+    let never = AtomicBool::new(false);
+    let mut outputs = Outputs::new(&plan, &rules, &tombstones, &part, created, None, [&never; 3]);
 
     // Entries of one user key and sequence number, of which one is written.
     let mut same = Same::default();

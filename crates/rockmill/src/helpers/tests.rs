@@ -190,6 +190,24 @@ fn a_table_gets_no_more_threads_than_it_may_have() {
 }
 
 #[test]
+fn threads_of_a_job_s_own_count_as_helpers() {
+    let helpers = Arc::new(Helpers::default());
+    let help = helpers.help(3).unwrap();
+    let (two, one) = (help.extra(2), help.extra(9));
+    assert_eq!([two.count(), one.count(), help.extra(1).count()], [2, 1, 0]);
+    drop(two);
+    // A helper at work is one of the three.
+    let mut ahead = Ahead::new(&help);
+    let go = begun_by_a_helper(&mut ahead);
+    assert_eq!(help.extra(9).count(), 1);
+    go.store(true, Ordering::SeqCst);
+    assert_eq!(ahead.take().unwrap().unwrap().result, 0);
+    drop(one);
+    until(|| help.extra(9).count() == 3);
+    assert!(help.micros() > 0, "their time counts, too");
+}
+
+#[test]
 fn where_no_core_is_idle_nobody_helps() {
     let helpers = Arc::new(Helpers::default());
     let Some(help) = helpers.help(-1) else {
@@ -199,6 +217,7 @@ fn where_no_core_is_idle_nobody_helps() {
     assert_eq!(help.most(), cores() - 1);
     let busy: Vec<_> = (0..cores()).map(|_| Working::begin()).collect();
     assert!(!is_idle() && Working::if_idle().is_none());
+    assert_eq!(help.extra(1).count(), 0);
     let mut ahead = Ahead::new(&help);
     ahead.push(plain(5));
     std::thread::sleep(Duration::from_millis(20));

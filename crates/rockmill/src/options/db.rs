@@ -138,8 +138,8 @@ declare_options! {
     /// in the page cache. It is kept for the next jobs, for 5 seconds. Without a ring it bounds what a flush reads from
     /// logs at a time.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
-    /// Threads that compress and decompress blocks for compactions and flushes: -1 where cores are idle, 0 none,
-    /// otherwise so many at most for all jobs of the database, idle cores or not.
+    /// Threads that compress and decompress blocks and build the functions of TPH tables for compactions and flushes:
+    /// -1 where cores are idle, 0 none, otherwise so many at most for all jobs of the database, idle cores or not.
     compaction_helper_threads: i32 = -1, own, set_compaction_helper_threads;
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
     /// dumps none.

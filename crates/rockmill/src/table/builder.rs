@@ -10,6 +10,9 @@ use super::tph::{Origin, TphBuilder};
 use crate::error::Result;
 use crate::helpers::Help;
 
+/// Says whether a table is no longer wanted.
+pub(crate) type StopBuild<'a> = &'a (dyn Fn() -> bool + Sync);
+
 /// Builds a table of one kind or another: entries in order, range tombstones in order (at any time), `finish`.
 ///
 /// After a failure every later call gives it again. A builder that is dropped leaves an incomplete file, which is its
@@ -41,7 +44,7 @@ impl TableBuilder {
         }
     }
 
-    /// Lets helpers compress, as many as `parallel_threads` allows; before the first entry.
+    /// Lets helpers compress, as many as `parallel_threads` allows, and build a function; before the first entry.
     pub(crate) fn set_help(&mut self, help: Option<&Help>) {
         of_kind!(self, builder => builder.set_help(help))
     }
@@ -62,11 +65,11 @@ impl TableBuilder {
     }
 
     /// Adds a point entry, the only one of its user key, that stays where it is in a file of
-    /// [`TableBuilderOptions::pieces`].
-    pub(crate) fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+    /// [`TableBuilderOptions::pieces`]. False where it cannot, and has to be added.
+    pub(crate) fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
         match self {
-            Self::BlockBased(builder) => builder.add(ikey, value),
-            Self::Tph(builder) => builder.keep(ikey, value, origin),
+            Self::BlockBased(_) => Ok(false),
+            Self::Tph(builder) => builder.keep(ikey, value_len, origin),
         }
     }
 
@@ -103,14 +106,18 @@ impl TableBuilder {
 
     /// Writes the rest, syncs and closes the file.
     pub fn finish(self) -> Result<TableSummary> {
-        let (summary, file) = self.finish_without_waiting()?;
+        let (summary, file) = self.finish_without_waiting(&|| false)?;
         file.wait()?;
         Ok(summary)
     }
 
-    /// Writes the rest and begins to sync the file: the table is not durable before `SyncingTable::wait` returns.
-    pub(crate) fn finish_without_waiting(self) -> Result<(TableSummary, SyncingTable)> {
-        of_kind!(self, builder => builder.finish_without_waiting())
+    /// Writes the rest and begins to sync the file: the table is not durable before `SyncingTable::wait` returns. What
+    /// takes long ends with an error soon after `stop` returns true; several threads may call it.
+    pub(crate) fn finish_without_waiting(self, stop: StopBuild<'_>) -> Result<(TableSummary, SyncingTable)> {
+        match self {
+            Self::BlockBased(builder) => builder.finish_without_waiting(),
+            Self::Tph(builder) => builder.finish_without_waiting(stop),
+        }
     }
 
     /// Gives up: closes the file, whose contents mean nothing.

@@ -10,7 +10,7 @@
 //! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
 //!    capacity limit the block is refused instead and the read fails.
 //! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]). A strict cache that has no room
-//!    for one refuses it before anything else has gone.
+//!    for one, or for a block, refuses it before anything else has gone.
 //! 5. Where single keys are hot, and not the blocks that they are in, lookups keep *rows* instead of blocks
 //!    (`rows.rs`). A row is itself a small block: all entries of one user key of one block.
 
@@ -31,6 +31,7 @@ use self::rows::RowChoice;
 use super::block_based::TableMeta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::setters::setters;
+use crate::sync::Mutex;
 
 /// An uncompressed block with its layout found.
 #[derive(Debug)]
@@ -385,6 +386,9 @@ impl Cache {
     }
 }
 
+/// Unused entries that a strict cache remembers at most.
+const UNUSED_KEPT: usize = 64;
+
 type Blocks = Shards<Key, Arc<CachedBlock>, ByCharge, FoldHash, Pinning>;
 
 /// Shards that hold `capacity` bytes together.
@@ -428,6 +432,8 @@ pub struct BlockCache {
     reserved: AtomicU64,
     stripes: [Stripe; STRIPES],
     rows: RowChoice,
+    /// Entries that nobody used when a strict cache last looked for some: see [`Self::room_for`].
+    unused: Mutex<Vec<Key>>,
 }
 
 impl std::fmt::Debug for BlockCache {
@@ -460,6 +466,7 @@ impl BlockCache {
             reserved: AtomicU64::new(0),
             stripes: Default::default(),
             rows,
+            unused: Mutex::default(),
         })
     }
 
@@ -537,7 +544,7 @@ impl BlockCache {
         }
     }
 
-    /// Keeps a block. Fails when the capacity is strict and everything in the cache is in use.
+    /// Keeps a block. Fails when the capacity is strict and what is not in use would not make room; then that stays.
     pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) -> Result<()> {
         self.insert_as((id, offset), block, Priority::Low)
     }
@@ -558,7 +565,9 @@ impl BlockCache {
             }
             return if strict { Err(self.full(charge)) } else { Ok(()) };
         }
-        let pinning = std::ptr::eq(part, &self.cache).then_some(&self.pinning);
+        let unused = if strict { self.room_for(part, Some(&key), charge) } else { Some(Vec::new()) };
+        let Some(unused) = unused else { return Err(self.full(charge)) };
+        let pinning = self.pinning_of(part);
         pinning.inspect(|p| p.enters(&block));
         let mut evicted = Default::default();
         part.insert_with_lifecycle(key, block, &mut evicted);
@@ -570,7 +579,8 @@ impl BlockCache {
             self.rows.is_full();
         }
         drop(evicted);
-        if strict && self.usage() > self.capacity.load(Ordering::Relaxed) {
+        // Other threads may have taken the room in the meantime.
+        if strict && !self.make_room(part, unused) {
             if let Some((_, gone)) = part.remove(&key) {
                 pinning.inspect(|p| p.leaves(&gone));
             }
@@ -596,45 +606,90 @@ impl BlockCache {
         let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
         let charge = block.charge() as u64;
         let strict = self.strict.load(Ordering::Relaxed);
-        let unused = if strict { self.room_for(charge)? } else { Vec::new() };
+        let unused = if strict { self.room_for(&self.cache, None, charge)? } else { Vec::new() };
         let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
         self.rows.charge(charge);
         self.reserved.fetch_add(charge, Ordering::Relaxed);
         self.cache.insert((0, number), Arc::clone(&block));
         let reservation = Reservation { cache: Arc::clone(self), number, pin: block };
-        let over = || self.usage() > self.capacity.load(Ordering::Relaxed);
-        // The insertion evicts from one shard alone. A reservation may be larger than a shard.
-        for key in unused {
-            if !over() {
-                break;
-            }
-            if let Some((_, gone)) = self.cache.remove_if(&key, |entry| Arc::strong_count(entry) == 1) {
-                self.pinning.leaves(&gone);
-            }
-        }
         // Other threads may have taken the room in the meantime.
-        (!strict || !over()).then_some(reservation)
+        (self.make_room(&self.cache, unused) || !strict).then_some(reservation)
     }
 
-    /// Entries that nobody uses, enough of them to make room for `charge` bytes; `None` if all of them are not enough.
-    /// Evicts nothing.
-    fn room_for(&self, charge: u64) -> Option<Vec<Key>> {
+    /// Where the bytes of the entries of `part` are counted.
+    fn pinning_of(&self, part: &Blocks) -> Option<&Pinning> {
+        std::ptr::eq(part, &self.cache).then_some(&self.pinning)
+    }
+
+    /// Entries of `part` that nobody uses, enough of them to make room for `charge` bytes, in the place of the entry
+    /// `of` if it is there; `None` if all of them are not enough. Evicts nothing.
+    fn room_for(&self, part: &Blocks, of: Option<&Key>, charge: u64) -> Option<Vec<Key>> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         // Reservations are never evicted. This refuses most of what is refused, without a look at every entry.
         if self.reserved.load(Ordering::Relaxed).saturating_add(charge) > capacity {
             return None;
         }
-        let mut missing = self.usage().saturating_add(charge).saturating_sub(capacity);
-        let (mut unused, mut entries) = (Vec::new(), self.cache.iter());
-        while missing > 0 {
-            let (key, entry) = entries.next()?;
-            // The iterator holds it, too.
-            if Arc::strong_count(&entry) == 2 {
-                missing = missing.saturating_sub(entry.charge() as u64);
-                unused.push(key);
+        let missing = self.usage().saturating_add(charge).saturating_sub(capacity);
+        if missing == 0 {
+            return Some(Vec::new());
+        }
+        let missing =
+            missing.saturating_sub(of.and_then(|key| part.peek(key)).map_or(0, |entry| entry.charge() as u64));
+        let is_unused = |key: &Key, entry: &Arc<CachedBlock>| {
+            // The caller holds it, too.
+            of != Some(key) && Arc::strong_count(entry) == 2
+        };
+        // Those of the last time mostly still are unused. Without them a full cache would pass the same used entries
+        // for each block. What is needed comes to stand at the end.
+        let (mut left, mut known) = (missing, Vec::new());
+        let mut unused = std::mem::take(&mut *self.unused.lock());
+        while left > 0
+            && let Some(key) = unused.pop()
+        {
+            if let Some(entry) = part.peek(&key).filter(|entry| is_unused(&key, entry)) {
+                left = left.saturating_sub(entry.charge() as u64);
+                known.push(key);
+            }
+        }
+        unused.append(&mut known);
+        if left > 0 {
+            unused.clear();
+            left = missing;
+            let mut further = UNUSED_KEPT;
+            for (key, entry) in part.iter() {
+                if left == 0 {
+                    if further == 0 {
+                        break;
+                    }
+                    further -= 1;
+                }
+                if is_unused(&key, &entry) {
+                    left = left.saturating_sub(entry.charge() as u64);
+                    unused.push(key);
+                }
+            }
+            if left > 0 {
+                return None;
             }
         }
         Some(unused)
+    }
+
+    /// After an insertion, which evicts from one shard alone: evicts as much of what [`Self::room_for`] found as is
+    /// still too much. False if that does not make room.
+    fn make_room(&self, part: &Blocks, mut unused: Vec<Key>) -> bool {
+        let over = || self.usage() > self.capacity.load(Ordering::Relaxed);
+        while over() {
+            let Some(key) = unused.pop() else { return false };
+            if let Some((_, gone)) = part.remove_if(&key, |entry| Arc::strong_count(entry) == 1) {
+                self.pinning_of(part).inspect(|p| p.leaves(&gone));
+            }
+        }
+        if !unused.is_empty() {
+            unused.truncate(UNUSED_KEPT);
+            *self.unused.lock() = unused;
+        }
+        true
     }
 
     /// Changes the bytes allowed.

@@ -73,6 +73,11 @@ pub trait TableScan: InternalIterator {
     /// Bytes read of the table's files so far.
     fn bytes_read(&self) -> u64;
 
+    /// Bytes of the current value.
+    fn value_len(&self) -> usize {
+        self.value().len()
+    }
+
     /// Where the current entry is, if a compaction's outputs may leave it there.
     fn origin(&self) -> Option<Origin> {
         None

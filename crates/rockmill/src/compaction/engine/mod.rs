@@ -15,7 +15,6 @@
 
 use std::sync::Arc;
 
-use rockmill_format::key::user_key;
 use rockmill_io::Clock;
 use rockmill_io::ring::BatchIo;
 
@@ -132,7 +131,7 @@ pub(super) struct Destination<'a> {
     pub tombstones: &'a Tombstones,
     /// The host, and what it was asked to create.
     pub created: &'a Created<'a>,
-    /// Who may compress and decompress.
+    /// Who may compress, decompress and build functions.
     pub help: Option<&'a Help>,
 }
 
@@ -166,10 +165,10 @@ impl Destination<'_> {
     }
 
     /// Where survivors go. With `io`, tables are written through it, unless the plan has them in the page cache.
-    fn outputs<'a>(&'a self, io: Option<&'a BatchIo>) -> Outputs<'a> {
+    fn outputs<'a>(&'a self, io: Option<&'a BatchIo>, stop: Stop<'a>) -> Outputs<'a> {
         let Self { plan, part, tombstones, created, help } = *self;
         let io = io.filter(|_| !plan.output.page_cache);
-        let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io);
+        let mut outputs = Outputs::new(&plan.output, &plan.rules, tombstones, part, created, io, stop);
         outputs.set_help(help);
         outputs
     }
@@ -177,7 +176,7 @@ impl Destination<'_> {
     /// Resolves a merge and writes what survives, through `io` where it is given. This is the loop of nearly all jobs.
     /// Apart from [`Self::drain_sharing`], so that the resolver has one caller for each stream and is inlined into it.
     pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
-        let mut outputs = self.outputs(io);
+        let mut outputs = self.outputs(io, stop);
         let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
         loop {
             while resolver.next_survivor()? {
@@ -192,26 +191,27 @@ impl Destination<'_> {
 
     /// The same where the outputs may go on using files of the inputs.
     fn drain_sharing(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
-        let mut outputs = self.outputs(io);
+        let mut outputs = self.outputs(io, stop);
         let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
         resolver.share()?;
         outputs.share(self.plan);
-        let mut before = Vec::new();
         loop {
             let more = resolver.next_survivor()?;
-            while let Some((user_key, leaves)) = resolver.next_gone(!more, &before) {
+            while let Some((user_key, leaves)) = resolver.next_gone(!more) {
                 outputs.gone(&user_key, leaves);
             }
             if !more {
                 break;
             }
-            let (key, value, new) = (resolver.key(), resolver.value(), resolver.is_new_user_key());
-            match resolver.origin() {
-                Some(origin) => outputs.keep(key, value, new, origin)?,
-                None => outputs.add(key, value, new)?,
+            let (key, new) = (resolver.key(), resolver.is_new_user_key());
+            let origin = resolver.origin();
+            if let Some(origin) = origin
+                && outputs.keep(key, resolver.kept_value_len(), new, origin)?
+            {
+                continue;
             }
-            before.clear();
-            before.extend_from_slice(user_key(key));
+            // Where it could have stayed, its table is chosen already.
+            outputs.add(key, resolver.value(), new && origin.is_none())?;
         }
         self.made(resolver.stats(), outputs)
     }

@@ -24,6 +24,8 @@ pub(in crate::compaction) struct ScanRun<'a> {
     /// Those that come, the next one last.
     files: Vec<&'a Arc<SpecFile>>,
     scan: Option<Box<dyn TableScan>>,
+    /// It stands on an entry.
+    valid: bool,
     /// What of its bytes the job's progress has.
     counted: u64,
     steps: u32,
@@ -59,7 +61,7 @@ impl<'a> ScanRun<'a> {
         ring: Option<&'a RingReads>,
     ) -> Result<Self> {
         let files = in_part(run, plan, part).rev().collect();
-        let mut new = Self { host, plan, part, ring, files, scan: None, counted: 0, steps: 0 };
+        let mut new = Self { host, plan, part, ring, files, scan: None, valid: false, counted: 0, steps: 0 };
         new.next_file()?;
         Ok(new)
     }
@@ -89,9 +91,9 @@ impl<'a> ScanRun<'a> {
             }
             scan.status()?;
             self.counted = 0;
-            let valid = scan.valid();
+            self.valid = scan.valid();
             self.scan = Some(scan);
-            if valid {
+            if self.valid {
                 return Ok(());
             }
         }
@@ -108,14 +110,16 @@ impl<'a> ScanRun<'a> {
 }
 
 impl Run for ScanRun<'_> {
+    #[inline]
     fn valid(&self) -> bool {
-        self.scan.as_ref().is_some_and(|s| s.valid())
+        self.valid
     }
 
     fn advance(&mut self) -> Result<()> {
         let Some(scan) = &mut self.scan else { return Ok(()) };
         scan.next();
-        if scan.valid() {
+        self.valid = scan.valid();
+        if self.valid {
             self.steps = self.steps.wrapping_add(1);
             if self.steps.is_multiple_of(PROGRESS_STEPS) {
                 self.count();
@@ -132,6 +136,10 @@ impl Run for ScanRun<'_> {
 
     fn value(&self) -> &[u8] {
         self.scan.as_ref().map_or(&[], |s| s.value())
+    }
+
+    fn value_len(&self) -> usize {
+        self.scan.as_ref().map_or(0, |s| s.value_len())
     }
 
     fn origin(&self) -> Option<Origin> {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::{ValueType, tag, user_key};
+use rockmill_format::key_buffer::KeyBuffer;
 
 use super::{MergeStream, Resolver};
 use crate::error::Result;
@@ -17,8 +18,9 @@ type Keys = VecDeque<(Vec<u8>, Leaves)>;
 pub(super) struct Sharing {
     /// The user key whose entries are being left, and what it leaves.
     group: (Vec<u8>, Leaves),
-    /// The user key of the last survivor.
-    survived: Vec<u8>,
+    /// The user key of the last survivor, and of the one before it.
+    survived: KeyBuffer,
+    before: KeyBuffer,
     any_survived: bool,
     /// User keys of which no entry survived.
     gone: Keys,
@@ -30,7 +32,8 @@ impl Sharing {
     pub fn new() -> Self {
         Self {
             group: (Vec::new(), Leaves::Nothing),
-            survived: Vec::new(),
+            survived: KeyBuffer::new(),
+            before: KeyBuffer::new(),
             any_survived: false,
             gone: Keys::new(),
             placeholders: Keys::new(),
@@ -39,14 +42,15 @@ impl Sharing {
 
     /// An entry of `key` is left.
     fn left(&mut self, key: &[u8], leaves: Leaves) {
+        if leaves == Leaves::Nothing {
+            return;
+        }
         if self.group.0 != key {
             self.end_group();
             self.group.0.clear();
             self.group.0.extend_from_slice(key);
         }
-        if leaves != Leaves::Nothing {
-            self.group.1 = leaves;
-        }
+        self.group.1 = leaves;
     }
 
     fn end_group(&mut self) {
@@ -57,21 +61,22 @@ impl Sharing {
     }
 
     fn is_survivor(&self, key: &[u8]) -> bool {
-        self.any_survived && self.survived == key
+        self.any_survived && *self.survived == *key
     }
 
     /// An entry of `key` survives.
+    #[inline]
     pub fn survives(&mut self, key: &[u8]) {
-        if self.group.0 != key {
+        if self.group.1 != Leaves::Nothing && self.group.0 != key {
             self.end_group();
         }
-        self.survived.clear();
-        self.survived.extend_from_slice(key);
+        std::mem::swap(&mut self.survived, &mut self.before);
+        self.survived.set(key);
         self.any_survived = true;
     }
 
     /// The next user key that is gone, before the last survivor, or all that are left at the end.
-    fn next_gone(&mut self, at_end: bool, before: &[u8], cmp: &InternalKeyComparator) -> Option<(Vec<u8>, Leaves)> {
+    fn next_gone(&mut self, at_end: bool, cmp: &InternalKeyComparator) -> Option<(Vec<u8>, Leaves)> {
         if at_end {
             self.end_group();
         }
@@ -85,7 +90,7 @@ impl Sharing {
             let first = if of_gone { gone } else { placeholder }?;
             let order = cmp.compare_user(&first.0, &self.survived);
             // What came before the survivor before this one was taken then.
-            let survived = self.any_survived && (order.is_eq() || first.0 == before);
+            let survived = self.any_survived && (order.is_eq() || *first.0 == *self.before);
             if !at_end && !survived && order.is_gt() {
                 return None;
             }
@@ -105,8 +110,15 @@ impl<S: MergeStream> Resolver<'_, S> {
     }
 
     /// Notes what the current entry leaves, before it is left.
-    #[inline(never)]
+    #[inline]
     pub(super) fn note_left(&mut self) {
+        if self.sharing.is_some() {
+            self.note_left_in_files();
+        }
+    }
+
+    #[inline(never)]
+    fn note_left_in_files(&mut self) {
         if let Some(sharing) = &mut self.sharing
             && self.input.valid()
         {
@@ -115,8 +127,13 @@ impl<S: MergeStream> Resolver<'_, S> {
     }
 
     /// Goes over placeholders.
-    #[inline(never)]
+    #[inline]
     pub(super) fn pass_placeholders(&mut self) -> Result<()> {
+        if self.sharing.is_some() { self.pass_placeholders_in_files() } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn pass_placeholders_in_files(&mut self) -> Result<()> {
         let Some(sharing) = &mut self.sharing else { return Ok(()) };
         while self.input.valid() && tag(self.input.key()) as u8 == ValueType::Placeholder as u8 {
             sharing.placeholders.push_back((user_key(self.input.key()).to_vec(), self.input.leaves()));
@@ -125,20 +142,38 @@ impl<S: MergeStream> Resolver<'_, S> {
         Ok(())
     }
 
-    /// Where the current survivor is, if it may stay there: nothing of it has changed, and no newer version of its user
-    /// key survives, which a new file would have without it.
-    pub fn origin(&self) -> Option<Origin> {
-        if !self.on_current || !self.new_user_key || self.replaced.is_some() {
-            return None;
+    /// Finds out whether the current entry, which survives, may stay where it is: nothing of it has changed
+    /// (`is_input`), and no newer version of its user key survives, which a new file would have without it.
+    #[inline(never)]
+    pub(super) fn may_stay(&mut self, is_input: bool) -> bool {
+        self.origin = None;
+        if is_input && !self.emitted {
+            self.origin = self.input.origin().filter(|origin| origin.alone);
         }
-        let origin = self.input.origin()?;
-        (origin.alone && *self.key == *self.input.key()).then_some(origin)
+        self.origin.is_some()
     }
 
-    /// The user keys that are gone, up to the current survivor, or all that are left behind the last one. `before` is
-    /// the user key of the survivor before.
-    pub fn next_gone(&mut self, at_end: bool, before: &[u8]) -> Option<(Vec<u8>, Leaves)> {
-        let cmp = &self.rules.cmp;
-        self.sharing.as_mut()?.next_gone(at_end, before, cmp)
+    /// Where the current survivor is, if it may stay there.
+    #[inline]
+    pub fn origin(&self) -> Option<Origin> {
+        if !self.on_current {
+            return None;
+        }
+        debug_assert!(self.origin.is_none() || (self.new_user_key && *self.key == *self.input.key()));
+        self.origin
+    }
+
+    /// Bytes of the value of a survivor that may stay where it is.
+    #[inline]
+    pub fn kept_value_len(&self) -> usize {
+        self.input.value_len()
+    }
+
+    /// The user keys that are gone, up to the current survivor, or all that are left behind the last one.
+    #[inline]
+    pub fn next_gone(&mut self, at_end: bool) -> Option<(Vec<u8>, Leaves)> {
+        let (sharing, cmp) = (self.sharing.as_mut()?, &self.rules.cmp);
+        let none = sharing.gone.is_empty() && sharing.placeholders.is_empty();
+        if none && !at_end { None } else { sharing.next_gone(at_end, cmp) }
     }
 }

@@ -128,6 +128,11 @@ impl OpenPieces {
         self.get(number).filter(|table| table.serves_as_piece())
     }
 
+    /// The number under which the cache has the blocks of an open file.
+    fn cache_id(&self, number: u64) -> Option<u64> {
+        self.get(number)?.cache_id()
+    }
+
     /// Lists a piece that was opened, unless it is open already: the one that all share from now on.
     fn share(&mut self, number: u64, opened: &Arc<Table>) -> Arc<Table> {
         if let Some(shared) = self.piece(number) {
@@ -287,7 +292,9 @@ impl TableCache {
 
     fn open_table(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
         let own = file.own_file();
-        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| c.new_id()));
+        // The file may be open as a piece of another table. What the cache has of that serves here, too.
+        let new_id = |c: &BlockCache| self.pieces.lock().cache_id(file.number()).unwrap_or_else(|| c.new_id());
+        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| new_id(c)));
         let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
         let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
         let caching = MetaCaching { pin, ..settings.caching };
@@ -446,8 +453,8 @@ mod tests {
     use super::*;
     use crate::{Db, Error, Options};
 
-    #[test]
-    fn a_piece_is_open_once_as_long_as_somebody_uses_it() {
+    /// A database with one table.
+    fn with_a_table() -> (Db, Arc<CfData>, Arc<Version>) {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_file_system(Arc::new(MemFileSystem::new()));
@@ -458,6 +465,39 @@ mod tests {
             let state = db.inner.state.lock();
             (Arc::clone(state.family(0).unwrap().cf()), Arc::clone(state.family(0).unwrap().version()))
         };
+        (db, cf, version)
+    }
+
+    #[test]
+    fn a_table_whose_file_is_open_as_a_piece_finds_its_blocks_in_the_cache() {
+        let (db, cf, version) = with_a_table();
+        let file = version.files().next().unwrap();
+        let cache = Some(BlockCache::new(1 << 20));
+        for tph in [false, true] {
+            let tables = TableCache::new(&db.inner.opts, cache.clone(), db.inner.pacing.read_protection());
+            let settings = TableSettings { tph, ..tables.settings(&cf) };
+            let caching = MetaCaching { on_demand: OnDemand::All, ..settings.caching };
+            let open = |id| tables.open_one(file.own_file(), None, id, &settings, caching);
+            let piece = tables.piece(file.number(), open).unwrap();
+            let opened = || {
+                let file = FileMeta::new(file.entry.clone(), Arc::clone(&cf.purge));
+                let table = tables.open_table(&file, &settings).unwrap();
+                assert!(file.cache_id.get().is_some() && file.cache_id.get().copied() == table.cache_id());
+                table
+            };
+            let table = opened();
+            assert!(!Arc::ptr_eq(&table, &piece) && table.cache_id() == piece.cache_id(), "tph: {tph}");
+            assert_eq!(opened().cache_id(), piece.cache_id());
+            // As long as somebody has it open.
+            let id = piece.cache_id();
+            drop((table, piece));
+            assert_ne!(opened().cache_id(), id);
+        }
+    }
+
+    #[test]
+    fn a_piece_is_open_once_as_long_as_somebody_uses_it() {
+        let (db, cf, version) = with_a_table();
         let file = version.files().next().unwrap();
         let tables = &db.inner.readers.tables;
         let settings = tables.settings(&cf);

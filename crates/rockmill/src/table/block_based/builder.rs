@@ -604,20 +604,20 @@ impl BlockBasedBuilder {
 
     /// Writes the rest and begins to sync the file: the table is not durable before `SyncingTable::wait` returns.
     pub fn finish_without_waiting(self) -> Result<(TableSummary, SyncingTable)> {
-        self.finish_with(|_| None)
+        self.finish_with(|_| Ok(None))
     }
 
     /// The same, with a meta block of this name and contents where `more` gives one. It is told how many data blocks
     /// there are.
     pub(in crate::table) fn finish_with(
         mut self,
-        more: impl FnOnce(u64) -> Option<(&'static str, Vec<u8>)>,
+        more: impl FnOnce(u64) -> Result<Option<(&'static str, Vec<u8>)>>,
     ) -> Result<(TableSummary, SyncingTable)> {
         self.catch_up(None)?;
         self.flush_block(None)?;
         self.write_held()?;
         self.settle()?;
-        let more = more(self.blocks_ended);
+        let more = more(self.blocks_ended)?;
         let tail_start = self.writer.offset;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 

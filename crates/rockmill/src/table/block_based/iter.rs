@@ -200,6 +200,12 @@ impl<S: Source> TableIter<S> {
         self.invalidate();
     }
 
+    /// Bytes of the current value.
+    #[inline]
+    pub(in crate::table) fn value_len(&self) -> usize {
+        self.cursor.value_range().len()
+    }
+
     /// The number of the current data block.
     #[inline]
     pub(in crate::table) fn block_number(&self) -> usize {

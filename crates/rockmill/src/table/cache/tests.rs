@@ -317,6 +317,52 @@ fn what_a_strict_cache_refuses_to_reserve_evicts_nothing() {
     }
 }
 
+#[test]
+fn what_a_strict_cache_refuses_to_keep_evicts_nothing() {
+    for shard_bits in [0, 2] {
+        // Blocks in use take seven of eight MiB.
+        let (cache, there, mut held) = full(shard_bits, 1700);
+        let stay = || there.iter().filter(|n| cache.0.contains(1, **n)).count();
+        let usage = cache.get_usage();
+        for _ in 0..3 {
+            assert!(cache.0.insert(1, 5000, block(3 << 19)).is_err());
+            assert!(cache.0.insert_meta(4, block(3 << 19), Priority::Low).is_err());
+            assert_eq!((stay(), cache.get_usage()), (there.len(), usage), "{shard_bits}");
+        }
+        // Others make room for a small one, those in use do not.
+        cache.0.insert(1, 5000, block(100_000)).unwrap();
+        assert!(cache.0.contains(1, 5000) && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+        assert!((0..1700).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
+        // All are in use: one that is there is replaced by one that is no larger.
+        held.extend((0..6000).filter_map(|n| cache.0.get(1, n)));
+        let usage = cache.get_usage();
+        held.push(block(4096));
+        cache.0.insert(1, 0, Arc::clone(&held[held.len() - 1])).unwrap();
+        assert_eq!(cache.get_usage(), usage);
+        assert!(cache.0.insert(1, 0, block(100_000)).is_err() && cache.0.insert(1, 6000, block(90_000)).is_err());
+        assert_eq!(cache.get_usage(), usage);
+    }
+}
+
+/// Everything in the block's own shard is in use, and the others have room.
+#[test]
+fn a_block_finds_room_in_other_shards_of_a_strict_cache() {
+    let (cache, there, mut held) = full(2, 0);
+    let blocks = &cache.0.cache;
+    let shard = |n: u64| blocks.shard_index(&(1, n));
+    let of_shard = |n: &u64| shard(*n) == shard(5000);
+    held.extend(there.iter().copied().filter(of_shard).filter_map(|n| cache.0.get(1, n)));
+    assert!(held.len() > 300);
+    let more: Vec<u64> = (5000..10_000).filter(of_shard).take(400).collect();
+    for n in &more {
+        let block = block(4096);
+        held.push(Arc::clone(&block));
+        cache.0.insert(1, *n, block).unwrap();
+        assert!(cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+    }
+    assert!(there.iter().copied().filter(|n| of_shard(n)).chain(more).all(|n| cache.0.contains(1, n)));
+}
+
 /// Its own shard cannot make room for it, so all of them do.
 #[test]
 fn a_reservation_larger_than_a_shard_finds_room_in_a_full_strict_cache() {

@@ -4,15 +4,17 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use rockmill_format::key::{self, MAX_SEQUENCE, ValueType};
+use rockmill_format::key_buffer::KeyBuffer;
 use rockmill_format::{InternalKey, SequenceNumber};
 use rockmill_io::WritableFile;
 use rockmill_phash::BuildError;
 
 use super::PIECES_MAX;
 use super::layout::{self, Head, LOCATOR_BITS_MAX, PieceUse, Totals};
-use crate::error::{Error, Result};
-use crate::helpers::Help;
+use crate::error::{Error, ErrorKind, Result};
+use crate::helpers::{ExtraThreads, Help};
 use crate::table::block_based::{BlockBasedBuilder, TPH_BLOCK};
+use crate::table::builder::StopBuild;
 use crate::table::options::{TableBuilderOptions, TableSummary};
 use crate::table::syncing::SyncingTable;
 
@@ -55,6 +57,8 @@ const SHARED: u64 = u64::MAX - 1;
 pub struct TphBuilder {
     blocks: BlockBasedBuilder,
     options: TableBuilderOptions,
+    /// Who may build the function.
+    help: Option<Help>,
     /// Hash and place of each user key.
     hashes: Column,
     places: Column,
@@ -72,7 +76,7 @@ pub struct TphBuilder {
     /// User keys that are gone, behind the last entry, and which piece has placeholders of them.
     gone: Vec<(Vec<u8>, Option<u32>)>,
     /// First and last entry; placeholders are none.
-    last_key: Vec<u8>,
+    last_key: KeyBuffer,
     last_block: u64,
     first_key: Vec<u8>,
     seqnos: (SequenceNumber, SequenceNumber),
@@ -88,6 +92,7 @@ impl TphBuilder {
         let p = &options.properties;
         Self {
             blocks,
+            help: None,
             hashes: Column::default(),
             places: Column::default(),
             seed: rockmill_phash::hash_key(p.db_id.as_bytes(), p.orig_file_number),
@@ -98,7 +103,7 @@ impl TphBuilder {
             used: 0,
             placeholders: false,
             gone: Vec::new(),
-            last_key: Vec::new(),
+            last_key: KeyBuffer::new(),
             last_block: 0,
             first_key: Vec::new(),
             seqnos: (SequenceNumber::MAX, 0),
@@ -110,6 +115,7 @@ impl TphBuilder {
     /// See [`TableBuilder`](crate::table::TableBuilder).
     pub(crate) fn set_help(&mut self, help: Option<&Help>) {
         self.blocks.set_help(help);
+        self.help = help.cloned();
     }
 
     /// Adds a point entry, whose value is written to the own file.
@@ -131,16 +137,16 @@ impl TphBuilder {
         Ok(())
     }
 
-    /// Adds a point entry that stays where it is. It is the only one of its user key.
-    pub fn keep(&mut self, ikey: &[u8], value: &[u8], origin: Origin) -> Result<()> {
+    /// Adds a point entry that stays where it is. It is the only one of its user key. False where the table may not use
+    /// the file, and nothing has happened.
+    pub fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
         let place = origin.piece as usize;
         if !self.may_use(place) {
-            return self.add(ikey, value);
+            return Ok(false);
         }
         if !self.gone.is_empty() {
             self.write_gone()?;
         }
-        let value_len = value.len();
         let known = self.kept.get_mut(place).zip(self.options.pieces.get(place));
         let Some((kept, piece)) = known.filter(|(_, piece)| origin.block < piece.blocks) else {
             return Err(self.bad(ikey, "stays in a file that the table does not have"));
@@ -149,15 +155,17 @@ impl TphBuilder {
         kept.0 += bytes;
         self.used += usize::from(!std::mem::replace(&mut kept.1, true));
         self.kept_bytes += (bytes as f64 * piece.stored_per_byte) as u64;
-        if !self.begins_user_key(ikey) {
-            return Err(self.bad(ikey, "stays where it is, and has other versions"));
-        }
-        if !self.last_key.is_empty() && self.options.cmp.compare(&self.last_key, ikey) != Ordering::Less {
-            return Err(self.bad(ikey, "is not after the one before"));
+        // The order of what is added is the blocks' to check.
+        if !self.last_key.is_empty() {
+            match self.options.cmp.compare_user(key::user_key(&self.last_key), key::user_key(ikey)) {
+                Ordering::Less => {}
+                Ordering::Equal => return Err(self.bad(ikey, "stays where it is, and has other versions")),
+                Ordering::Greater => return Err(self.bad(ikey, "is not after the one before")),
+            }
         }
         self.note_key(ikey, (u64::from(origin.piece) + 1) << BLOCK_BITS | origin.block);
         self.note(ikey, value_len);
-        Ok(())
+        Ok(true)
     }
 
     /// False where the table has the file already, for other keys, as it is listed once, and where it has enough files.
@@ -223,8 +231,7 @@ impl TphBuilder {
         if self.first_key.is_empty() {
             self.first_key.extend_from_slice(ikey);
         }
-        self.last_key.clear();
-        self.last_key.extend_from_slice(ikey);
+        self.last_key.set(ikey);
         let (tag, t) = (key::tag(ikey), &mut self.totals);
         t.entries += 1;
         t.key_bytes += ikey.len() as u64;
@@ -272,7 +279,7 @@ impl TphBuilder {
     }
 
     /// Writes the rest and begins to sync the file.
-    pub fn finish_without_waiting(mut self) -> Result<(TableSummary, SyncingTable)> {
+    pub fn finish_without_waiting(mut self, stop: StopBuild<'_>) -> Result<(TableSummary, SyncingTable)> {
         let pieces: Arc<[KeptPiece]> = Arc::clone(&self.options.pieces);
         if self.placeholders && self.kept.iter().all(|(_, needed)| !needed) {
             // Whoever takes a table of one file for a block-based one must not meet placeholders.
@@ -311,10 +318,11 @@ impl TphBuilder {
             blocks += piece.blocks;
         });
         let (hashes, places) = (std::mem::take(&mut self.hashes), std::mem::take(&mut self.places));
-        let (seed, without) = (self.seed, self.without_function);
+        let means =
+            (!self.without_function).then_some(FunctionMeans { seed: self.seed, help: self.help.as_ref(), stop });
         let (mut summary, file) = self.blocks.finish_with(|own_blocks| {
             head.own_blocks = own_blocks;
-            Some((TPH_BLOCK, tph_block(&head, hashes, places, &firsts, seed, without)))
+            Ok(Some((TPH_BLOCK, tph_block(&head, hashes, places, &firsts, means)?)))
         })?;
 
         let cmp = &self.options.cmp;
@@ -341,9 +349,35 @@ impl TphBuilder {
     }
 }
 
-/// The meta block. Where no function can be made, the table goes without: lookups then search its files in turn.
-fn tph_block(head: &Head, hashes: Column, places: Column, firsts: &[u64], seed: u64, without: bool) -> Vec<u8> {
-    if !without && let Some((function, hashes, places)) = function_of(hashes, places, seed) {
+/// How a function is built.
+#[derive(Clone, Copy)]
+struct FunctionMeans<'a> {
+    seed: u64,
+    help: Option<&'a Help>,
+    stop: StopBuild<'a>,
+}
+
+impl FunctionMeans<'_> {
+    /// Builds with the threads that are to be had. The bytes do not depend on how many they are.
+    fn build(&self, hashes: &[u64]) -> std::result::Result<Vec<u8>, BuildError> {
+        let builder = rockmill_phash::Builder::new().seed(self.seed);
+        let others = builder.useful_threads(hashes.len()) - 1;
+        let extra = self.help.filter(|_| others > 0).map(|help| help.extra(others));
+        builder.threads(1 + extra.as_ref().map_or(0, ExtraThreads::count)).build_until(hashes, self.stop)
+    }
+}
+
+/// The meta block. Where no function can be made, or `means` is `None`, the table goes without: lookups then search its
+/// files in turn.
+fn tph_block(
+    head: &Head,
+    hashes: Column,
+    places: Column,
+    firsts: &[u64],
+    means: Option<FunctionMeans<'_>>,
+) -> Result<Vec<u8>> {
+    let function = means.map(|means| function_of(hashes, places, &means)).transpose()?;
+    if let Some((function, hashes, places)) = function.flatten() {
         let blocks = head.blocks();
         let shared = places.iter().any(|packed| packed == SHARED);
         let bits = layout::locator_bits(blocks + u64::from(shared));
@@ -356,24 +390,28 @@ fn tph_block(head: &Head, hashes: Column, places: Column, firsts: &[u64], seed: 
                 Some(head.own_blocks + first + (packed & ((1 << BLOCK_BITS) - 1)))
             }
         };
-        let keys = hashes.into_iter().zip(places.iter().map(place));
         let mut out = head.encode(bits, true);
-        if bits <= LOCATOR_BITS_MAX && layout::append_finder(&mut out, &function, keys, bits) {
-            return out;
+        if bits <= LOCATOR_BITS_MAX
+            && layout::append_finder(&mut out, &function, &hashes, places.iter().map(place), bits)
+        {
+            return Ok(out);
         }
     }
-    head.encode(0, false)
+    Ok(head.encode(0, false))
 }
+
+/// A function's bytes, the hashes that it is of, and what stands for each.
+type Function = (Vec<u8>, Vec<u64>, Column);
 
 /// The function of the keys' hashes, with these and the keys' places. Different keys whose hashes are equal become one
 /// that several share: by chance that happens once in 37 million tables of a million keys. `None` for keys that
 /// somebody chose who knows the seed.
-fn function_of(hashes: Column, places: Column, seed: u64) -> Option<(Vec<u8>, Vec<u64>, Column)> {
-    let build = |hashes: &[u64]| rockmill_phash::Builder::new().seed(seed).build(hashes);
+fn function_of(hashes: Column, places: Column, means: &FunctionMeans<'_>) -> Result<Option<Function>> {
     let hashes = hashes.into_vec();
-    match build(&hashes) {
+    match means.build(&hashes) {
         Err(BuildError::Duplicate { .. }) => {}
-        built => return built.ok().map(|function| (function, hashes, places)),
+        Err(BuildError::Stopped) => return Err(stopped()),
+        built => return Ok(built.ok().map(|function| (function, hashes, places))),
     }
     let mut keys: Vec<(u64, u64)> = hashes.into_iter().zip(places.iter()).collect();
     keys.sort_unstable();
@@ -387,7 +425,14 @@ fn function_of(hashes: Column, places: Column, seed: u64) -> Option<(Vec<u8>, Ve
     let hashes: Vec<u64> = keys.iter().map(|key| key.0).collect();
     let mut places = Column::default();
     keys.into_iter().for_each(|key| places.push(key.1));
-    build(&hashes).ok().map(|function| (function, hashes, places))
+    match means.build(&hashes) {
+        Err(BuildError::Stopped) => Err(stopped()),
+        built => Ok(built.ok().map(|function| (function, hashes, places))),
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::ShutdownInProgress, "it was stopped")
 }
 
 /// Numbers of a chunk: 256 KiB.

@@ -394,8 +394,9 @@ pub(super) struct PieceScan<S: Source> {
     /// There is one file.
     single: bool,
     leaves: Leaves,
-    /// The current entry is the first of its user key in its file, as far as that is known.
+    /// The current entry is the first of its user key in its file, as far as that is known, and the last.
     first: bool,
+    last: bool,
 }
 
 impl<S: StreamSource> PieceScan<S> {
@@ -403,7 +404,7 @@ impl<S: StreamSource> PieceScan<S> {
         let kept = places.iter().enumerate().filter(|(_, place)| place.is_some()).fold(0, |all, (i, _)| all | bit(i));
         let single = files.len() == 1;
         let iter = TphIter::new(files, cmp);
-        Self { iter, places, kept, single, leaves: Leaves::Nothing, first: true }
+        Self { iter, places, kept, single, leaves: Leaves::Nothing, first: true, last: false }
     }
 
     fn place(&self) -> Option<u32> {
@@ -428,6 +429,7 @@ impl<S: StreamSource> PieceScan<S> {
         self.iter.current = valid.then_some(0);
         if valid {
             self.note(0);
+            self.arrive();
         } else {
             self.iter.failed(0);
         }
@@ -437,6 +439,13 @@ impl<S: StreamSource> PieceScan<S> {
         let kept = self.kept;
         let skipped = self.iter.settle_anew(|_, stale| stale & kept != 0);
         self.note(skipped.stale);
+        self.arrive();
+    }
+
+    /// On another entry. It is looked at once, however often it is asked for.
+    #[inline]
+    fn arrive(&mut self) {
+        self.last = self.iter.current.is_some_and(|current| self.iter.files[current].iter.is_last_of_user_key());
     }
 }
 
@@ -458,6 +467,7 @@ impl<S: StreamSource> InternalIterator for PieceScan<S> {
 
     fn seek_to_last(&mut self) {
         self.iter.seek_to_last();
+        self.arrive();
     }
 
     /// Only for keys before all entries of a user key.
@@ -474,11 +484,14 @@ impl<S: StreamSource> InternalIterator for PieceScan<S> {
 
     fn seek_for_prev(&mut self, target: &[u8]) {
         self.iter.seek_for_prev(target);
+        self.arrive();
     }
 
     fn next(&mut self) {
-        let Some(current) = self.iter.current else { return };
-        let ends_user_key = self.iter.files[current].iter.is_last_of_user_key();
+        if self.iter.current.is_none() {
+            return;
+        }
+        let ends_user_key = self.last;
         if self.single {
             self.iter.files[0].iter.next();
             self.first = ends_user_key;
@@ -499,10 +512,12 @@ impl<S: StreamSource> InternalIterator for PieceScan<S> {
                 }
             }
         }
+        self.arrive();
     }
 
     fn prev(&mut self) {
         self.iter.prev();
+        self.arrive();
     }
 
     fn key(&self) -> &[u8] {
@@ -527,13 +542,13 @@ impl<S: StreamSource> TableScan for PieceScan<S> {
         self.iter.files.iter().map(|f| f.iter.bytes_read()).sum()
     }
 
+    fn value_len(&self) -> usize {
+        self.iter.current.map_or(0, |current| self.iter.files[current].iter.value_len())
+    }
+
     fn origin(&self) -> Option<Origin> {
         let (piece, file) = (self.place()?, self.iter.files.get(self.iter.current?)?);
-        Some(Origin {
-            piece,
-            block: file.iter.block_number() as u64,
-            alone: self.first && file.iter.is_last_of_user_key(),
-        })
+        Some(Origin { piece, block: file.iter.block_number() as u64, alone: self.first && self.last })
     }
 
     fn leaves(&self) -> Leaves {

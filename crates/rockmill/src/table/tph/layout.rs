@@ -308,12 +308,15 @@ impl Head {
     }
 }
 
-/// Appends function, signatures and locators to a head. `keys`: hash and locator of each live user key; a key that is
-/// gone has none.
+/// Hashes whose slots are found together.
+const FOUND_TOGETHER: usize = 64;
+
+/// Appends function, signatures and locators to a head. Each hash has a locator; that of a key that is gone has none.
 pub(super) fn append_finder(
     out: &mut Vec<u8>,
     function: &[u8],
-    keys: impl Iterator<Item = (u64, Option<u64>)>,
+    hashes: &[u64],
+    locators_of: impl Iterator<Item = Option<u64>>,
     bits: u32,
 ) -> bool {
     let Ok(reader) = PerfectHash::open(function) else { return false };
@@ -322,16 +325,19 @@ pub(super) fn append_finder(
     let signatures = out.len();
     let locators = signatures + reader.slot_count();
     out.resize(locators + (reader.slot_count() * bits as usize).div_ceil(8) + 8, 0);
-    for (hash, block) in keys {
-        let Some(block) = block else { continue };
-        let slot = reader.slot(hash);
-        out[signatures + slot] = signature(hash);
-        let at = slot * bits as usize;
-        let place = locators + at / 8;
-        let Some(bytes) = out.get_mut(place..place + 8).and_then(|b| <&mut [u8; 8]>::try_from(b).ok()) else {
-            return false;
-        };
-        *bytes = (u64::from_le_bytes(*bytes) | (block << (at % 8))).to_le_bytes();
+    let (mut locators_of, mut slots) = (locators_of, [0; FOUND_TOGETHER]);
+    for hashes in hashes.chunks(FOUND_TOGETHER) {
+        reader.slots(hashes, &mut slots);
+        for ((&hash, &slot), block) in hashes.iter().zip(&slots).zip(&mut locators_of) {
+            let Some(block) = block else { continue };
+            out[signatures + slot] = signature(hash);
+            let at = slot * bits as usize;
+            let place = locators + at / 8;
+            let Some(bytes) = out.get_mut(place..place + 8).and_then(|b| b.first_chunk_mut::<8>()) else {
+                return false;
+            };
+            *bytes = (u64::from_le_bytes(*bytes) | (block << (at % 8))).to_le_bytes();
+        }
     }
     true
 }
@@ -362,7 +368,7 @@ mod tests {
         let hashes: Vec<u64> = keys.iter().map(|k| k.0).collect();
         let function = rockmill_phash::Builder::new().seed(rng.u64(..)).build(&hashes).unwrap();
         let mut out = head.encode(bits, true);
-        assert!(append_finder(&mut out, &function, keys.iter().copied(), bits));
+        assert!(append_finder(&mut out, &function, &hashes, keys.iter().map(|k| k.1), bits));
         out
     }
 

@@ -13,6 +13,8 @@ use rockmill_format::{Comparator, InternalKeyComparator};
 use rockmill_io::{FileSystem, MemFileSystem, OpKind, WriteOptions};
 
 use super::*;
+use crate::error::ErrorKind;
+use crate::helpers::{Help, Helpers};
 use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -214,9 +216,10 @@ fn compact(
             if newer.is_none() && !placeholder {
                 survives = true;
                 any = true;
-                match scan.origin().filter(|o| o.alone && (world.keeps_all || rng.u8(0..8) > 0)) {
-                    Some(origin) => builder.keep(scan.key(), scan.value(), origin).unwrap(),
-                    None => builder.add(scan.key(), scan.value()).unwrap(),
+                assert_eq!(scan.value_len(), scan.value().len());
+                let origin = scan.origin().filter(|o| o.alone && (world.keeps_all || rng.u8(0..8) > 0));
+                if !origin.is_some_and(|o| builder.keep(scan.key(), scan.value_len(), o).unwrap()) {
+                    builder.add(scan.key(), scan.value()).unwrap();
                 }
             }
             scan.next();
@@ -684,7 +687,7 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     let mut scan = base.scan_keeping(&StreamReads::unpaced(0, true), &|file| u32::try_from(file).ok());
     scan.seek_to_first();
     while scan.valid() {
-        builder.keep(scan.key(), scan.value(), scan.origin().unwrap()).unwrap();
+        assert!(builder.keep(scan.key(), scan.value_len(), scan.origin().unwrap()).unwrap());
         scan.next();
     }
     builder.finish().unwrap();
@@ -749,4 +752,35 @@ fn a_check_finds_a_head_that_is_wrong() {
     one.head.totals.entries += 1;
     let wrong = one.verify().unwrap_err().to_string();
     assert!(wrong.contains("the head counts 201 entries of 200 user keys, the files have 200 of 200"), "{wrong}");
+}
+
+/// With so many keys that the function has several segments.
+#[test]
+fn a_function_is_the_same_whoever_builds_it_and_none_is_built_after_a_stop() {
+    let mut world = World::new(&mut fastrand::Rng::with_seed(1));
+    world.cmp = InternalKeyComparator::default();
+    world.settings = BlockBasedSettings::default();
+    world.compression = CompressionType::None;
+    let build = |help: Option<&Help>, stop: &(dyn Fn() -> bool + Sync)| {
+        let mut builder = world.builder(7, Vec::new());
+        builder.set_help(help);
+        for n in 0..200_000u32 {
+            builder.add(InternalKey::new(&n.to_be_bytes(), 1, ValueType::Value).as_bytes(), &[])?;
+        }
+        let (_, file) = builder.finish_without_waiting(stop)?;
+        file.wait()?;
+        Ok::<_, Error>(world.fs.read_to_vec(&World::path(7)).unwrap())
+    };
+    let helpers = Arc::new(Helpers::default());
+    let help = helpers.help(3).unwrap();
+    let alone = build(None, &|| false).unwrap();
+    assert!(build(Some(&help), &|| false).unwrap() == alone, "threads write other bytes");
+    assert!(help.micros() > 0, "nobody helped");
+    for help in [None, Some(&help)] {
+        for stop_at in 0..3 {
+            let looks = AtomicUsize::new(0);
+            let stopped = build(help, &|| looks.fetch_add(1, Ordering::Relaxed) >= stop_at);
+            assert_eq!(stopped.unwrap_err().kind(), ErrorKind::ShutdownInProgress);
+        }
+    }
 }
