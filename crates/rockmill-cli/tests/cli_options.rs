@@ -203,6 +203,10 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
         assert!(both.contains(words), "{both}");
     }
+    let six = s.ok(&["simulate", "--compare", "--strategy", "all", "--data", "512M", "--threads", "4"]);
+    for words in ["jobs of all over idle threads", "classic-leveled", "df-leveled", "classic-tiered", "df-tiered"] {
+        assert!(six.contains(words), "{six}");
+    }
     let overwrite = ["simulate", "--data", "1G", "--workload", "overwrite", "--rate", "20M"];
     let tph = s.json(&[&overwrite[..], &["--table_format=tph", "--piece-limit", "8", "--garbage-percent=50"]].concat());
     assert_eq!((&tph["piece_limit"], &tph["garbage_percent"]), (&8.into(), &50.into()));
@@ -211,7 +215,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for (args, words) in [
         (&["--piece-limit", "4"][..], "--table-format=tph"),
         (&["--table-format", "tph", "--piece-limit", "0"], "1..=1024"),
-        (&["--strategy", "magic"], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
+        (&["--strategy", "magic"], "there are leveled, tiered, df-leveled, df-tiered, classic-leveled"),
         (&["--data", "200T"], "1M to 100T"),
         (&["--threads", "0"], "threads"),
         (&["--write", "1G"], "--workload overwrite"),

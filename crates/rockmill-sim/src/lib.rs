@@ -38,9 +38,9 @@ pub mod settings;
 pub mod share;
 pub mod tree;
 
-pub use compare::Comparison;
+pub use compare::{AllStrategies, Comparison};
 pub use engine::{run, run_telling};
 pub use fast::{Fast, FastComparison, Front};
 pub use report::Report;
 pub use rockmill::internals::simulation::Triggers;
-pub use settings::{KeyOrder, Settings, SettingsError, Split, Workload};
+pub use settings::{KeyOrder, Manner, Settings, SettingsError, Split, Workload};

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    Compaction, IntraDf, Moment, PendingRun, RunningCompactions, Version, pick, pick_intra_df_of,
+    Compaction, CompactionReason, IntraDf, Moment, PendingRun, RunningCompactions, Version, level_scores, pick,
+    pick_intra_df_of,
 };
 use rockmill::{CfOptions, CompactionStyle};
+use rockmill_sim::Manner;
 use rockmill_sim::interleave::{Done, History, Pick, PickMerge, Step, Strategy};
 
 const STEPS: usize = 300;
@@ -46,29 +48,105 @@ fn all_hold(strategy: Option<Strategy>) -> Done {
 
 #[test]
 fn leveled_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Level, false)));
+    all_hold(Some((CompactionStyle::Level, Manner::Usual)));
 }
 
 #[test]
 fn tiered_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Universal, false)));
+    all_hold(Some((CompactionStyle::Universal, Manner::Usual)));
 }
 
 #[test]
 fn df_leveled_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Level, true)));
+    let done = all_hold(Some((CompactionStyle::Level, Manner::DownForce)));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
 fn df_tiered_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Universal, true)));
+    let done = all_hold(Some((CompactionStyle::Universal, Manner::DownForce)));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
+fn classic_leveled_keeps_newer_above_older() {
+    let done = all_hold(Some((CompactionStyle::Level, Manner::Classic)));
+    assert_eq!(done.merges, 0, "no output waits for another: {done:?}");
+}
+
+#[test]
+fn classic_tiered_keeps_newer_above_older() {
+    all_hold(Some((CompactionStyle::Universal, Manner::Classic)));
+}
+
+/// Picks as the store does, and holds what the shape of the tree asked for to the classic rules.
+fn classic_pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut RunningCompactions,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let before: Vec<usize> = version.levels.iter().map(|level| level.iter().filter(|f| is_busy(f)).count()).collect();
+    let c = pick(version, options, cursors, moment)?;
+    let leveled = options.compaction_style == CompactionStyle::Level;
+    let by_shape = match leveled {
+        true => matches!(c.reason, CompactionReason::LevelL0FilesNum | CompactionReason::LevelMaxLevelSize),
+        false => c.reason == CompactionReason::UniversalSortedRunNum,
+    };
+    if !by_shape {
+        return Some(c);
+    }
+    let (from, to) = (c.start_level(), c.output_level);
+    let last = version.levels.len() - 1;
+    if leveled {
+        assert!(to > from && c.output_run == 0, "{c:?}");
+        assert!(from > 0 || c.inputs[0].1.len() == 1, "one run of L0 at a time: {c:?}");
+        let scores = level_scores(version, options);
+        let bytes: u64 = version.levels[to].iter().map(|f| f.size()).sum();
+        assert!(to == last || bytes <= scores.targets[to], "L{to} is full: {bytes} of {:?}", scores.targets);
+    } else {
+        let runs = if from == 0 { version.levels[0].len() } else { version.levels[from].runs().count() };
+        assert!(runs >= runs_most(options) && before[from] == 0, "{runs} runs, {before:?}: {c:?}");
+        assert_eq!(c.input_files().count(), version.levels[from].len(), "all runs of the level");
+        assert!(to == from + 1 || (to == last && from == last), "{c:?}");
+        assert!(to == from || version.levels[to].runs().count() < runs_most(options), "L{to} is full");
+    }
+    Some(c)
+}
+
+fn is_busy(f: &rockmill::internals::simulation::FileMeta) -> bool {
+    f.being_compacted.load(std::sync::atomic::Ordering::Acquire)
+}
+
+fn runs_most(options: &CfOptions) -> usize {
+    options.level0_file_num_compaction_trigger.max(2) as usize
+}
+
+/// Histories of flushes and the strategy's own jobs, in any order: each job by the rules, and at no moment does the
+/// tree have more runs than it may.
+#[test]
+fn classic_trees_keep_strictly_to_their_shape() {
+    for style in [CompactionStyle::Level, CompactionStyle::Universal] {
+        for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
+            let mut history = History::random(seed, Some((style, Manner::Classic)), STEPS);
+            let by_itself = |s: &Step| {
+                !matches!(s, Step::Manual(_) | Step::Refit(_) | Step::Ingest(_) | Step::DeleteFiles(_) | Step::Wait(_))
+            };
+            history.steps.retain(by_itself);
+            (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+            let most = if style == CompactionStyle::Level { 1 } else { runs_most(&history.options) };
+            let shape = |version: &Version| {
+                let runs: Vec<usize> = version.levels.iter().skip(1).map(|level| level.runs().count()).collect();
+                if runs.iter().all(|n| *n <= most) { Ok(()) } else { Err(format!("more than {most}: {runs:?}")) }
+            };
+            history.run_watching(classic_pick, shape).unwrap_or_else(|e| panic!("{style:?}, seed {seed}: {e}"));
+        }
+    }
+}
+
+#[test]
 fn fifo_never_shows_what_was_overwritten() {
-    all_hold(Some((CompactionStyle::Fifo, false)));
+    all_hold(Some((CompactionStyle::Fifo, Manner::Usual)));
 }
 
 #[test]
@@ -123,14 +201,14 @@ fn is_found(strategy: Strategy, out_of_order: bool, broken: Pick) -> Vec<Step> {
 
 #[test]
 fn commits_out_of_order_are_found() {
-    is_found((CompactionStyle::Level, true), true, pick);
-    is_found((CompactionStyle::Universal, true), true, pick);
+    is_found((CompactionStyle::Level, Manner::DownForce), true, pick);
+    is_found((CompactionStyle::Universal, Manner::DownForce), true, pick);
 }
 
 #[test]
 fn a_df_job_that_leaves_an_older_run_behind_is_found() {
-    is_found((CompactionStyle::Level, true), false, leaves_a_run);
-    is_found((CompactionStyle::Universal, true), false, leaves_a_run);
+    is_found((CompactionStyle::Level, Manner::DownForce), false, leaves_a_run);
+    is_found((CompactionStyle::Universal, Manner::DownForce), false, leaves_a_run);
 }
 
 /// Drops tombstones of pending runs, although what they delete may be live.
@@ -163,7 +241,7 @@ fn go_too_deep(
 fn broken_merges_of_pending_runs_are_found() {
     for (name, merge) in [("tombstones", forgets_tombstones as PickMerge), ("place", go_too_deep)] {
         let histories =
-            (0..4000).map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, true)), STEPS)));
+            (0..4000).map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, Manner::DownForce)), STEPS)));
         let (seed, history) = histories
             .map(|(seed, h)| (seed, History { merge, ..h }))
             .find(|(_, h)| h.run(pick).is_err())
@@ -179,7 +257,7 @@ fn broken_merges_of_pending_runs_are_found() {
 #[test]
 fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let (seed, history) = (0..200)
-        .map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, false)), STEPS)))
+        .map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, Manner::Usual)), STEPS)))
         .find(|(_, h)| h.run(broken).is_err())
         .expect("some history shows it");
     let small = history.shrink(broken);

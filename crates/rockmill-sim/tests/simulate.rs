@@ -226,7 +226,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     for (change, words) in [
         (
             (|s| s.strategy = "magic".to_owned()) as fn(&mut Settings),
-            "there are leveled, tiered, df-leveled, df-tiered, fifo",
+            "there are leveled, tiered, df-leveled, df-tiered, classic-leveled, classic-tiered, fifo",
         ),
         (|s| s.data_bytes = 1 << 60, "1M to 100T"),
         (|s| s.threads = 0, "threads"),

@@ -421,7 +421,8 @@ fn what_is_taken_without_a_word_stays_in_the_file() {
 #[test]
 fn what_is_the_callers_is_never_taken_from_a_file() {
     let own: Vec<_> = Options::default().values().into_iter().filter(|o| !o.in_files).collect();
-    for name in ["merge_engine", "kernel_driver", "kernel_merge_program", "compaction_downforce"] {
+    for name in ["merge_engine", "kernel_driver", "kernel_merge_program", "compaction_downforce", "compaction_classic"]
+    {
         assert!(own.iter().any(|o| o.name == name), "{name}");
     }
     for option in own {
@@ -562,6 +563,25 @@ fn the_compaction_style_changes_while_the_database_is_open() {
         };
         db.set_options(&[(&*name, &*usual)]).unwrap();
     }
+    // Nor under the classic strategies, which know less.
+    let classic = [("compaction_style", "kCompactionStyleUniversal"), ("compaction_classic", "true")];
+    for (name, value, usual) in [
+        ("max_read_amp", "9", "-1"),
+        ("stop_style", "kCompactionStopStyleSimilarSize", "kCompactionStopStyleTotalSize"),
+        ("compression_size_percent", "50", "-1"),
+        ("size_ratio", "2", "1"),
+        ("min_merge_width", "3", "2"),
+        ("max_merge_width", "9", "4294967295"),
+        ("max_size_amplification_percent", "100", "200"),
+    ] {
+        let name = format!("compaction_options_universal.{name}");
+        let e = db.set_options(&[&classic[..], &[(&*name, value)]].concat()).unwrap_err();
+        assert!(e.message().contains(&format!("{name} has no effect with compaction_classic")), "{e}");
+        db.set_options(&[("compaction_classic", "false"), (&*name, value)]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        db.set_options(&[(&*name, usual)]).unwrap();
+    }
+    let e = db.set_options(&[("compaction_classic", "true"), ("compaction_downforce", "true")]).unwrap_err();
+    assert!(e.message().contains("compaction_classic does not go with compaction_downforce"), "{e}");
     assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
 }
 

@@ -418,11 +418,17 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                 ErrorKind::InvalidArgument => Ok(()),
                 _ => Err(e.into()),
             },
-            // The one that FIFO compaction, which has one level, refuses.
-            Err(e) if fifo && (name, value) == ("compaction_downforce", "true") => match e.kind() {
-                ErrorKind::InvalidArgument => Ok(()),
-                _ => Err(e.into()),
-            },
+            // FIFO compaction, which has one level, refuses both, and either refuses the other.
+            Err(e)
+                if value == "true"
+                    && ((name == "compaction_downforce" && (fifo || now.cf.compaction_classic))
+                        || (name == "compaction_classic" && (fifo || now.cf.compaction_downforce))) =>
+            {
+                match e.kind() {
+                    ErrorKind::InvalidArgument => Ok(()),
+                    _ => Err(e.into()),
+                }
+            }
             done => Ok(done?),
         }
     }
