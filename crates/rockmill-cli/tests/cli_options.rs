@@ -195,9 +195,13 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
     assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
     let text = s.ok(&args[..7]);
-    for words in ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"] {
+    let words = ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"];
+    for words in words.into_iter().chain(["limited by"]) {
         assert!(text.contains(words), "{text}");
     }
+    let limits = first["limited_by"].as_object().expect("a map");
+    let all: f64 = limits.values().map(|part| part.as_f64().expect("a number")).sum();
+    assert!((all - 1.0).abs() < 0.01 && limits.contains_key("writers"), "{first}");
     // What DF-compaction brings, and what splitting jobs brings, apart.
     let both = s.ok(&["simulate", "--compare", "--data", "1G", "--threads", "4", "--filter-bits", "10"]);
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {

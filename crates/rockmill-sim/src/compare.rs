@@ -83,6 +83,7 @@ impl Comparison {
                 let (x, y) = ((f.of)(plain), (f.of)(df));
                 let _ = writeln!(out, "{:<34} {x:>12.2} {y:>12.2} {:>8.2}", f.title, y / x);
             }
+            let _ = writeln!(out, "{:<34} {:>12} {:>12}", "limited most by", most(plain), most(df));
             for r in [plain, df].into_iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
@@ -152,6 +153,9 @@ impl AllStrategies {
                 }
                 out.push('\n');
             }
+            let _ = write!(out, "{:<34}", "limited most by");
+            reports.iter().for_each(|r| drop(write!(out, " {:>15}", most(r))));
+            out.push('\n');
             for r in reports.iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
@@ -181,6 +185,11 @@ const FIGURES: [Figure; 10] = [
     Figure { name: "seek", title: "a seek, microseconds", of: |r| r.seek_seconds * 1e6 },
     Figure { name: "stalled", title: "stopped or delayed, % of the time", of: stalled },
 ];
+
+/// What limited a run most, and in how many percent of the time.
+fn most(r: &Report) -> String {
+    r.limits.largest().first().map_or_else(String::new, |(l, part)| format!("{} {:.0} %", l.name(), part * 100.0))
+}
 
 fn stalled(r: &Report) -> f64 {
     (r.stopped_seconds + r.delayed_seconds) / r.seconds.max(1e-9) * 100.0
