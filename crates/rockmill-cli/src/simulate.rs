@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
-use rockmill_sim::{AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload};
+use rockmill_sim::{
+    AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload,
+};
 
 use crate::args::{TableFormatArg, parse_size};
 use crate::calibrate;

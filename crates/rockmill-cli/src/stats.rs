@@ -1,5 +1,5 @@
-//! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open or had
-//! it last.
+//! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open or
+//! had it last.
 
 use std::collections::HashMap;
 

@@ -154,7 +154,9 @@ impl AllStrategies {
                 out.push('\n');
             }
             let _ = write!(out, "{:<34}", "limited most by");
-            reports.iter().for_each(|r| drop(write!(out, " {:>15}", most(r))));
+            for r in reports {
+                let _ = write!(out, " {:>15}", most(r));
+            }
             out.push('\n');
             for r in reports.iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);

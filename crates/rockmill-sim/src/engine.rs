@@ -16,8 +16,8 @@ use rockmill::{CfOptions, CompactionStyle};
 
 use crate::fast::{Fast, FastReport, Front, FullTables, Held, Use};
 use crate::keys::{Cuts, Extent, KeySpace};
-use crate::peer::PeerControl;
 use crate::limits::{self, Limit};
+use crate::peer::PeerControl;
 use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
 use crate::report::{Recorder, Report};

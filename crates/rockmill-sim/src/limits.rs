@@ -26,15 +26,8 @@ pub enum Limit {
 
 impl Limit {
     /// All.
-    pub const ALL: [Self; 7] = [
-        Self::Writers,
-        Self::Cores,
-        Self::Device,
-        Self::FastDevice,
-        Self::Flushes,
-        Self::Threads,
-        Self::Jobs,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Writers, Self::Cores, Self::Device, Self::FastDevice, Self::Flushes, Self::Threads, Self::Jobs];
 
     /// For programs.
     pub fn name(self) -> &'static str {
@@ -143,7 +136,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const MACHINE: Capacity = Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0, fast: [10.0, 10.0, 20.0] };
+    const MACHINE: Capacity =
+        Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0, fast: [10.0, 10.0, 20.0] };
 
     #[test]
     fn what_is_used_up_comes_before_what_is_waited_for() {

@@ -284,7 +284,8 @@ impl Report {
             let _ = writeln!(out, "{name:<20} {value}");
         }
         let limits = self.limits.largest();
-        let limits: Vec<String> = limits.iter().map(|(l, part)| format!("{} {:.0} %", l.words(), part * 100.0)).collect();
+        let limits: Vec<String> =
+            limits.iter().map(|(l, part)| format!("{} {:.0} %", l.words(), part * 100.0)).collect();
         let _ = writeln!(out, "{:<20} {}", "limited by", limits.join("; "));
         if let Some((files, index)) = self.tph {
             let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");

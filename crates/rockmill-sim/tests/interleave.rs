@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    Compaction, CompactionReason, IntraDf, Moment, PendingRun, RunningCompactions, Version, level_scores, pick,
-    pick_intra_df_of,
+    Compaction, CompactionReason, FileMeta, IntraDf, Level, Moment, PendingRun, RunningCompactions, Version,
+    level_scores, pick, pick_intra_df_of, runs_due,
 };
 use rockmill::{CfOptions, CompactionStyle};
 use rockmill_sim::Manner;
 use rockmill_sim::interleave::{Done, History, Pick, PickMerge, Step, Strategy};
 
 const STEPS: usize = 300;
+const DF_LEVELED: Strategy = (CompactionStyle::Level, Manner::DownForce);
+const DF_TIERED: Strategy = (CompactionStyle::Universal, Manner::DownForce);
 
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
@@ -58,13 +60,13 @@ fn tiered_keeps_newer_above_older() {
 
 #[test]
 fn df_leveled_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Level, Manner::DownForce)));
+    let done = all_hold(Some(DF_LEVELED));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
 fn df_tiered_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Universal, Manner::DownForce)));
+    let done = all_hold(Some(DF_TIERED));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
@@ -114,7 +116,7 @@ fn classic_pick(
     Some(c)
 }
 
-fn is_busy(f: &rockmill::internals::simulation::FileMeta) -> bool {
+fn is_busy(f: &FileMeta) -> bool {
     f.being_compacted.load(std::sync::atomic::Ordering::Acquire)
 }
 
@@ -141,6 +143,52 @@ fn classic_trees_keep_strictly_to_their_shape() {
             };
             history.run_watching(classic_pick, shape).unwrap_or_else(|e| panic!("{style:?}, seed {seed}: {e}"));
         }
+    }
+}
+
+/// The most extra runs of a level that have one key, of tables such that `counts`; and the most of a level at all.
+fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize) {
+    let of_level = |level: &Level| {
+        let runs: Vec<Vec<(u8, u8)>> = level
+            .extras
+            .iter()
+            .map(|run| {
+                let files = run.files.iter().filter(|f| counts(f));
+                files.map(|f| (f.smallest_user_key()[0], f.largest_user_key()[0])).collect()
+            })
+            .collect();
+        let has = |key: u8| runs.iter().filter(|run| run.iter().any(|(s, l)| (*s..=*l).contains(&key))).count();
+        ((0..=255).map(has).max().unwrap_or(0), runs.iter().filter(|run| !run.is_empty()).count())
+    };
+    version.levels.iter().skip(1).map(of_level).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
+}
+
+/// Under load, with jobs that end early or late: what no job has of extra runs keeps to twice what is due for a merge,
+/// at each key, and what there is with what jobs have stays within a few times that, at each key and as a number.
+#[test]
+fn extra_runs_are_bounded_under_load() {
+    for strategy in [DF_LEVELED, DF_TIERED] {
+        let mut most = (0.0f64, 0.0f64, 0.0f64);
+        for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
+            let mut history = History::random(seed, Some(strategy), STEPS);
+            // What a job had comes back when it fails.
+            let load = |s: &Step| {
+                matches!(s, Step::Flush(_) | Step::Start | Step::Merge | Step::Finish(_) | Step::FinishLater(_))
+            };
+            history.steps.retain(load);
+            (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+            let bound = 2 * runs_due(&history.options);
+            let watch = |version: &Version| {
+                let (free, _) = extra_runs(version, |f| !is_busy(f));
+                let (depth, count) = extra_runs(version, |_| true);
+                most.0 = most.0.max(free as f64 / bound as f64);
+                most.1 = most.1.max(depth as f64 / bound as f64);
+                most.2 = most.2.max(count as f64 / bound as f64);
+                if free <= bound { Ok(()) } else { Err(format!("{free} free runs at one key, {bound} are allowed")) }
+            };
+            history.run_watching(pick, watch).unwrap_or_else(|e| panic!("{strategy:?}, seed {seed}: {e}"));
+        }
+        println!("{strategy:?}: at one key, free and all, and all of a level, by what is allowed: {most:?}");
     }
 }
 
@@ -201,14 +249,14 @@ fn is_found(strategy: Strategy, out_of_order: bool, broken: Pick) -> Vec<Step> {
 
 #[test]
 fn commits_out_of_order_are_found() {
-    is_found((CompactionStyle::Level, Manner::DownForce), true, pick);
-    is_found((CompactionStyle::Universal, Manner::DownForce), true, pick);
+    is_found(DF_LEVELED, true, pick);
+    is_found(DF_TIERED, true, pick);
 }
 
 #[test]
 fn a_df_job_that_leaves_an_older_run_behind_is_found() {
-    is_found((CompactionStyle::Level, Manner::DownForce), false, leaves_a_run);
-    is_found((CompactionStyle::Universal, Manner::DownForce), false, leaves_a_run);
+    is_found(DF_LEVELED, false, leaves_a_run);
+    is_found(DF_TIERED, false, leaves_a_run);
 }
 
 /// Drops tombstones of pending runs, although what they delete may be live.
@@ -240,8 +288,7 @@ fn go_too_deep(
 #[test]
 fn broken_merges_of_pending_runs_are_found() {
     for (name, merge) in [("tombstones", forgets_tombstones as PickMerge), ("place", go_too_deep)] {
-        let histories =
-            (0..4000).map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, Manner::DownForce)), STEPS)));
+        let histories = (0..4000).map(|seed| (seed, History::random(seed, Some(DF_LEVELED), STEPS)));
         let (seed, history) = histories
             .map(|(seed, h)| (seed, History { merge, ..h }))
             .find(|(_, h)| h.run(pick).is_err())

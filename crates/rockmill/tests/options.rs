@@ -563,25 +563,6 @@ fn the_compaction_style_changes_while_the_database_is_open() {
         };
         db.set_options(&[(&*name, &*usual)]).unwrap();
     }
-    // Nor under the classic strategies, which know less.
-    let classic = [("compaction_style", "kCompactionStyleUniversal"), ("compaction_classic", "true")];
-    for (name, value, usual) in [
-        ("max_read_amp", "9", "-1"),
-        ("stop_style", "kCompactionStopStyleSimilarSize", "kCompactionStopStyleTotalSize"),
-        ("compression_size_percent", "50", "-1"),
-        ("size_ratio", "2", "1"),
-        ("min_merge_width", "3", "2"),
-        ("max_merge_width", "9", "4294967295"),
-        ("max_size_amplification_percent", "100", "200"),
-    ] {
-        let name = format!("compaction_options_universal.{name}");
-        let e = db.set_options(&[&classic[..], &[(&*name, value)]].concat()).unwrap_err();
-        assert!(e.message().contains(&format!("{name} has no effect with compaction_classic")), "{e}");
-        db.set_options(&[("compaction_classic", "false"), (&*name, value)]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        db.set_options(&[(&*name, usual)]).unwrap();
-    }
-    let e = db.set_options(&[("compaction_classic", "true"), ("compaction_downforce", "true")]).unwrap_err();
-    assert!(e.message().contains("compaction_classic does not go with compaction_downforce"), "{e}");
     assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
 }
 

@@ -1,5 +1,5 @@
-//! The strategies in real directories, with real threads and a load that keeps them busy: what is written is there while
-//! they run, at rest and after another opening, and each has the tree that it is for.
+//! The strategies in real directories, with real threads and a load that keeps them busy: what is written is there
+//! while they run, at rest and after another opening, and each has the tree that it is for.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -168,4 +168,46 @@ fn classic_strategies_go_with_every_engine_table_and_front() {
             }
         }
     }
+}
+
+/// What has nothing to say under the classic strategies is not taken without a word, nor what contradicts them.
+#[test]
+fn options_without_an_effect_on_classic_strategies_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let db = Db::open(&options("leveled"), temp.path().join("db")).unwrap();
+    let classic = [("compaction_style", "kCompactionStyleUniversal"), ("compaction_classic", "true")];
+    for (name, value, usual) in [
+        ("max_read_amp", "9", "-1"),
+        ("stop_style", "kCompactionStopStyleSimilarSize", "kCompactionStopStyleTotalSize"),
+        ("compression_size_percent", "50", "-1"),
+        ("size_ratio", "2", "1"),
+        ("min_merge_width", "3", "2"),
+        ("max_merge_width", "9", "4294967295"),
+        ("max_size_amplification_percent", "100", "200"),
+    ] {
+        let name = format!("compaction_options_universal.{name}");
+        let e = db.set_options(&[&classic[..], &[(&*name, value)]].concat()).unwrap_err();
+        assert!(e.message().contains(&format!("{name} has no effect with compaction_classic")), "{e}");
+        db.set_options(&[("compaction_classic", "false"), (&*name, value)]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        db.set_options(&[(&*name, usual)]).unwrap();
+    }
+    let e = db.set_options(&[("compaction_classic", "true"), ("compaction_downforce", "true")]).unwrap_err();
+    assert!(e.message().contains("compaction_classic does not go with compaction_downforce"), "{e}");
+    let fifo = [("compaction_style", "kCompactionStyleFIFO"), ("compaction_classic", "true")];
+    assert!(db.set_options(&fifo).unwrap_err().message().contains("compaction_classic"));
+    // One level has no place for what becomes of its runs.
+    drop(db);
+    let mut o = options("tiered");
+    o.set_num_levels(1);
+    let db = Db::open(&o, temp.path().join("one")).unwrap();
+    let e = db.set_options(&[("compaction_classic", "true")]).unwrap_err();
+    assert!(e.message().contains("with compaction_classic needs num_levels of at least 2"), "{e}");
+    // An OPTIONS file has no such line, so a database opens as RocksDB would open it.
+    drop(db);
+    let db = Db::open(&options("classic-tiered"), temp.path().join("two")).unwrap();
+    drop(db);
+    let names = std::fs::read_dir(temp.path().join("two")).unwrap().map(|f| f.unwrap().path());
+    let written: Vec<_> = names.filter(|p| p.to_string_lossy().contains("OPTIONS-")).collect();
+    assert!(!written.is_empty());
+    assert!(written.iter().all(|p| !std::fs::read_to_string(p).unwrap().contains("compaction_classic")));
 }

@@ -1,8 +1,8 @@
 //! The classic strategies: what textbooks, and the paper on DF-compaction, call leveled and tiered. They are here to
 //! compare the others with, and keep strictly to the shape of their trees:
 //!
-//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. Its oldest table goes down as soon as it is
-//!   there, alone, into all that it overlaps in the base level; deeper levels give one table at a time as in leveled
+//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. Its oldest table goes down as soon as it
+//!   is there, alone, into all that it overlaps in the base level; deeper levels give one table at a time as in leveled
 //!   compaction (`leveled.rs`). L0 is never merged among itself.
 //! - *Tiered*: a level has up to `level0_file_num_compaction_trigger` sorted runs. When it has as many, all of them
 //!   become one run of the next level; the last level merges its runs in place. The runs are extra runs of the level.

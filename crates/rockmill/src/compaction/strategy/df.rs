@@ -195,7 +195,13 @@ impl Picker<'_> {
     }
 
     /// The job, if it may run now.
-    pub(super) fn df_job(&self, reason: CompactionReason, inputs: Inputs, level: usize, run: u64) -> Option<Compaction> {
+    pub(super) fn df_job(
+        &self,
+        reason: CompactionReason,
+        inputs: Inputs,
+        level: usize,
+        run: u64,
+    ) -> Option<Compaction> {
         self.running.depends_on(self.version, &inputs, level, run)?;
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);

@@ -43,8 +43,8 @@ impl LevelScores {
         order
     }
 
-    /// Those of the first so many levels whose score asks for a compaction, the most pressing first. The last one, which
-    /// may have runs to merge, counts, too.
+    /// Those of the first so many levels whose score asks for a compaction, the most pressing first. The last one,
+    /// which may have runs to merge, counts, too.
     pub(super) fn by_fullness(&self, levels: usize) -> Vec<usize> {
         let mut due: Vec<usize> = (0..self.scores.len().min(levels)).filter(|l| self.scores[*l] >= 1.0).collect();
         due.sort_by(|a, b| self.scores[*b].total_cmp(&self.scores[*a]));

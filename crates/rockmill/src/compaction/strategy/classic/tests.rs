@@ -74,8 +74,7 @@ fn a_full_level_takes_nothing_until_what_makes_it_smaller_has_committed() {
         .file(0, "a", "z", MB)
         .build();
     let mut running = RunningCompactions::new();
-    let mut levels: Vec<usize> =
-        std::iter::from_fn(|| next(&v, &o, &mut running)).map(|c| c.start_level()).collect();
+    let mut levels: Vec<usize> = std::iter::from_fn(|| next(&v, &o, &mut running)).map(|c| c.start_level()).collect();
     levels.sort_unstable();
     assert_eq!(levels, [0, 2]);
 }
