@@ -211,21 +211,22 @@ impl History {
     /// # Errors
     /// What did not hold, and after which step.
     pub fn run(&self, pick: Pick) -> Result<Done, String> {
-        self.run_watching(pick, |_| Ok(()))
+        self.run_watching(pick, |_, _| Ok(()))
     }
 
-    /// The same, and after each step `watch` says what else must hold.
+    /// The same, and after each step `watch` says what else must hold, given the tree and how many jobs run or wait.
     ///
     /// # Errors
     /// Those of [`run`](Self::run), and of `watch`.
     pub fn run_watching(
         &self,
         pick: Pick,
-        mut watch: impl FnMut(&Version) -> Result<(), String>,
+        mut watch: impl FnMut(&Version, usize) -> Result<(), String>,
     ) -> Result<Done, String> {
         let mut world = World::new(self);
         for (n, step) in self.steps.iter().enumerate() {
-            let done = world.step(step, pick).and_then(|()| world.check()).and_then(|()| watch(&world.version));
+            let done = world.step(step, pick).and_then(|()| world.check());
+            let done = done.and_then(|()| watch(&world.version, world.cursors.count()));
             done.map_err(|e| format!("step {n}, {step:?}: {e}"))?;
         }
         if !self.out_of_order {

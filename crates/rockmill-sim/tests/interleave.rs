@@ -137,7 +137,7 @@ fn classic_trees_keep_strictly_to_their_shape() {
             history.steps.retain(by_itself);
             (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
             let most = if style == CompactionStyle::Level { 1 } else { runs_most(&history.options) };
-            let shape = |version: &Version| {
+            let shape = |version: &Version, _| {
                 let runs: Vec<usize> = version.levels.iter().skip(1).map(|level| level.runs().count()).collect();
                 if runs.iter().all(|n| *n <= most) { Ok(()) } else { Err(format!("more than {most}: {runs:?}")) }
             };
@@ -163,12 +163,13 @@ fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize
     version.levels.iter().skip(1).map(of_level).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
-/// Under load, with jobs that end early or late: what no job has of extra runs keeps to twice what is due for a merge,
-/// at each key, and what there is with what jobs have stays within a few times that, at each key and as a number.
+/// Under load, with jobs that end early or late. What no job has of extra runs keeps to twice what is due for a merge,
+/// at each key. Each job that runs or waits may have taken so much again: runs that it takes deeper are there until it
+/// commits. And a level has no more than twice as many in all: runs whose keys lie apart are few.
 #[test]
 fn extra_runs_are_bounded_under_load() {
     for strategy in [DF_LEVELED, DF_TIERED] {
-        let mut most = (0.0f64, 0.0f64, 0.0f64);
+        let mut most = [0.0f64; 3];
         for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
             let mut history = History::random(seed, Some(strategy), STEPS);
             // What a job had comes back when it fails.
@@ -178,17 +179,22 @@ fn extra_runs_are_bounded_under_load() {
             history.steps.retain(load);
             (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
             let bound = 2 * runs_due(&history.options);
-            let watch = |version: &Version| {
-                let (free, _) = extra_runs(version, |f| !is_busy(f));
-                let (depth, count) = extra_runs(version, |_| true);
-                most.0 = most.0.max(free as f64 / bound as f64);
-                most.1 = most.1.max(depth as f64 / bound as f64);
-                most.2 = most.2.max(count as f64 / bound as f64);
-                if free <= bound { Ok(()) } else { Err(format!("{free} free runs at one key, {bound} are allowed")) }
+            let watch = |version: &Version, jobs: usize| {
+                let ((free, _), (depth, count)) = (extra_runs(version, |f| !is_busy(f)), extra_runs(version, |_| true));
+                let allowed = [bound, bound * (1 + jobs), 2 * bound * (1 + jobs)];
+                for ((most, n), allowed) in most.iter_mut().zip([free, depth, count]).zip(allowed) {
+                    *most = most.max(n as f64 / bound as f64);
+                    if n > allowed {
+                        return Err(format!(
+                            "{free} free at one key, {depth} with others, {count} in all: {allowed:?}"
+                        ));
+                    }
+                }
+                Ok(())
             };
             history.run_watching(pick, watch).unwrap_or_else(|e| panic!("{strategy:?}, seed {seed}: {e}"));
         }
-        println!("{strategy:?}: at one key, free and all, and all of a level, by what is allowed: {most:?}");
+        println!("{strategy:?}: free and all at one key, and all of a level, by twice what is due: {most:?}");
     }
 }
 
