@@ -92,9 +92,9 @@ pub struct SimulateArgs {
     /// --compare also all, which are all of these but fifo
     #[arg(long, value_name = "NAME", default_value = "leveled")]
     pub strategy: String,
-    /// Compaction threads
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub threads: usize,
+    /// Compaction threads [default: 16; 4 with --calibrate]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Parts that one job may be split into
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub subcompactions: usize,
@@ -186,8 +186,9 @@ pub struct SimulateArgs {
     /// Jobs read, merge and write one after the other, as the engine pread does
     #[arg(long)]
     pub no_overlap: bool,
-    /// CPU nanoseconds of a write
-    #[arg(long, value_name = "X", default_value_t = 2000.0)]
+    /// CPU nanoseconds of a write, of all writers together. The default is that of several writers at once, so that the
+    /// tree is what limits a run; one alone takes about 2000
+    #[arg(long, value_name = "X", default_value_t = 500.0)]
     pub write_ns: f64,
     /// CPU nanoseconds of a merge for each entry
     #[arg(long, value_name = "X", default_value_t = 250.0)]
@@ -290,7 +291,8 @@ impl SimulateArgs {
         });
         Ok(Settings {
             strategy: self.strategy.clone(),
-            threads: self.threads,
+            // What is measured must run here.
+            threads: self.threads.unwrap_or(if self.calibrate.is_some() { 4 } else { 16 }),
             subcompactions: self.subcompactions,
             split: self.split,
             data_bytes: self.data,

@@ -207,6 +207,12 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
         assert!(both.contains(words), "{both}");
     }
+    // With the defaults what a strategy does is what counts, and not the writer.
+    let default = s.json(&["simulate", "--compare", "--data", "20G"]);
+    let gain = default["split_idle"]["df_by_plain"]["throughput"].as_f64().expect("a number");
+    let writers = |strategy: &str| default["split_idle"][strategy]["limited_by"]["writers"].as_f64().expect("a number");
+    println!("{gain} {} {}", writers("leveled"), writers("df-leveled"));
+    assert!(gain > 1.2 && writers("leveled") < 0.5 && writers("df-leveled") < 0.5, "{gain}");
     let six = s.ok(&["simulate", "--compare", "--strategy", "all", "--data", "512M", "--threads", "4"]);
     for words in ["jobs of all over idle threads", "classic-leveled", "df-leveled", "classic-tiered", "df-tiered"] {
         assert!(six.contains(words), "{six}");
