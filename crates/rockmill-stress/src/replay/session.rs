@@ -39,9 +39,9 @@ fn write_at_last(db: &Db, batch: &WriteBatch, mut options: WriteOptions) -> rock
     }
 }
 
-/// A snapshot of a history.
-/// True where a strategy may be refused: FIFO compaction, which has one level, goes with neither of the two options, nor
-/// they with one another, and what universal compaction was given to choose has nothing to say in a classic strategy.
+/// True where a strategy may be refused: FIFO compaction, which has one level, goes with neither of the two options,
+/// nor they with one another, and what universal compaction was given to choose has nothing to say in a classic
+/// strategy.
 fn may_refuse_strategy(now: &CfOptions, name: &str, value: &str) -> bool {
     let fifo = now.compaction_style == CompactionStyle::Fifo;
     let chosen = now.compaction_options_universal != UniversalCompactOptions::default();
@@ -53,6 +53,7 @@ fn may_refuse_strategy(now: &CfOptions, name: &str, value: &str) -> bool {
     }
 }
 
+/// A snapshot of a history.
 pub(super) struct Held<'db> {
     /// Every other one has none: its options alone hold it.
     pub handle: Option<Snapshot<'db>>,
