@@ -18,11 +18,11 @@ use crate::store::{self, Manner, OpenToWrite};
 
 /// Make a database one that RocksDB opens: merge away what RocksDB does not know
 ///
-/// DF-compaction (the option compaction_downforce) leaves extra sorted runs in levels, and some kinds of table share
-/// files with others. RocksDB refuses a database that has either. Each extra run is merged into its level's base run,
-/// and each table of several files is rewritten as one file in its place, in all column families. Then a MANIFEST
-/// without them is begun. Column families write block-based tables from then on. Nothing else is rewritten. When
-/// interrupted, run it again: the database is whole at every moment.
+/// DF-compaction (the option compaction_downforce) and classic tiered compaction (compaction_classic) leave extra
+/// sorted runs in levels, and some kinds of table share files with others. RocksDB refuses a database that has either.
+/// Each extra run is merged into its level's base run, and each table of several files is rewritten as one file in its
+/// place, in all column families. Then a MANIFEST without them is begun. Column families write block-based tables from
+/// then on. Nothing else is rewritten. When interrupted, run it again: the database is whole at every moment.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,8 +54,9 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
     let families: Vec<ColumnFamily> = names.iter().filter_map(|name| db.cf_handle(name)).collect();
     for cf in &families {
         // Jobs that leave extra runs would go on meanwhile.
-        if db.get_options_cf(cf).cf.compaction_downforce {
-            db.set_options_cf(cf, &[("compaction_downforce", "false")])?;
+        let now = db.get_options_cf(cf).cf;
+        if now.compaction_downforce || now.compaction_classic {
+            db.set_options_cf(cf, &[("compaction_downforce", "false"), ("compaction_classic", "false")])?;
         }
     }
     let before = Refused::of(&db, &families)?;

@@ -1,5 +1,5 @@
-//! Jobs that run in the process that has a database open, as its info log tells them: RocksDB's too, since the events
-//! have the same names.
+//! Jobs that run in the process that has a database open, and those that ended, as its info log tells them: RocksDB's
+//! too, since the events have the same names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,20 +29,47 @@ pub struct Job {
     began_micros: u64,
 }
 
-/// Jobs that run in the process that has the database open; `None` when no process has.
-pub fn jobs(db: &Path) -> Option<Vec<Job>> {
-    let lock = std::fs::metadata(db.join("LOCK")).ok()?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    if !holds(&locks, lock.ino()) {
-        return None;
-    }
+/// How jobs ended that the log tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ended {
+    flushes: u64,
+    flushes_failed: u64,
+    compactions: u64,
+    moves: u64,
+    /// As another one failed that had to commit before.
+    compactions_dropped: u64,
+    compactions_failed: u64,
+}
+
+/// What the info log of a database tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Jobs that run in the process that has the database open; `None` when no process has.
+    pub running: Option<Vec<Job>>,
+    /// Those that ended, of the process that has it open or had it last.
+    pub ended: Ended,
+}
+
+/// What the info log of a database tells; `None` without one.
+pub fn told(db: &Path) -> Option<Told> {
+    let (jobs, ended) = read(&log_text(db)?);
+    Some(Told { running: is_open(db).then_some(jobs), ended })
+}
+
+/// True while a process has the database open.
+fn is_open(db: &Path) -> bool {
+    let Ok(lock) = std::fs::metadata(db.join("LOCK")) else { return false };
+    std::fs::read_to_string("/proc/locks").is_ok_and(|locks| holds(&locks, lock.ino()))
+}
+
+fn log_text(db: &Path) -> Option<String> {
     // As any file of the directory: a pipe of that name is not waited for.
     let log = PosixFileSystem::default().open_random(&db.join("LOG"), false).ok()?;
     let len = log.size();
     let mut text = vec![0; usize::try_from(len.min(LOG_BYTES_MAX)).ok()?];
     let read = log.read_at(len.saturating_sub(LOG_BYTES_MAX), &mut text).ok()?;
     text.truncate(read);
-    Some(unfinished(&String::from_utf8_lossy(&text)))
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// True if a line of /proc/locks is about the file with this number: `1: POSIX ADVISORY WRITE 42 fe:00:1234 0 EOF`.
@@ -52,13 +79,17 @@ fn holds(locks: &str, inode: u64) -> bool {
     locks.lines().filter(|line| line.contains("WRITE")).any(|line| of(line) == Some(inode))
 }
 
-fn unfinished(log: &str) -> Vec<Job> {
+/// Jobs that began and did not end, and how others ended.
+fn read(log: &str) -> (Vec<Job>, Ended) {
     let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
+    let mut ended = Ended::default();
     for line in log.lines() {
         let Some((_, event)) = line.split_once("EVENT_LOG_v1 ") else {
             // A job that failed or was stopped has no last event.
-            if line.contains("Compaction error") || line.contains("Compaction stopped") || line.contains("Flush error")
-            {
+            let (compaction, flush) = (line.contains("Compaction error"), line.contains("Flush error"));
+            ended.compactions_failed += u64::from(compaction);
+            ended.flushes_failed += u64::from(flush || line.contains("background error (Flush)"));
+            if compaction || flush || line.contains("Compaction stopped") {
                 let number = line.split_once("[JOB ").and_then(|(_, rest)| rest.split(']').next()?.parse().ok());
                 jobs.remove(&number.unwrap_or(0));
             }
@@ -88,11 +119,44 @@ fn unfinished(log: &str) -> Vec<Job> {
                     j.written_bytes += number("file_size").unwrap_or(0);
                 }
             }
-            "compaction_finished" | "trivial_move" | "flush_finished" => drop(jobs.remove(&job)),
+            kind @ ("compaction_finished" | "trivial_move" | "flush_finished" | "compaction_dropped") => {
+                drop(jobs.remove(&job));
+                *match kind {
+                    "compaction_finished" => &mut ended.compactions,
+                    "trivial_move" => &mut ended.moves,
+                    "flush_finished" => &mut ended.flushes,
+                    _ => &mut ended.compactions_dropped,
+                } += 1;
+            }
             _ => {}
         }
     }
-    jobs.into_values().collect()
+    (jobs.into_values().collect(), ended)
+}
+
+impl Ended {
+    /// For people.
+    pub fn line(&self) -> String {
+        let flushes = if self.flushes == 1 { "flush" } else { "flushes" };
+        format!(
+            "ended, by the info log: {} {flushes}, {} failed; {}, {} failed, {} dropped; {}",
+            output::count(self.flushes),
+            self.flushes_failed,
+            output::plural(self.compactions, "compaction"),
+            self.compactions_failed,
+            self.compactions_dropped,
+            output::plural(self.moves, "move"),
+        )
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "flushes": self.flushes, "flushes_failed": self.flushes_failed, "compactions": self.compactions,
+            "compactions_failed": self.compactions_failed, "compactions_dropped": self.compactions_dropped,
+            "moves": self.moves,
+        })
+    }
 }
 
 impl Job {
@@ -143,13 +207,45 @@ mod tests {
             \"file_size\": 40}\n\
             x EVENT_LOG_v1 {\"time_micros\": 10, \"job\": 4, \"event\": \"flush_started\", \"total_data_size\": 7}\n\
             x EVENT_LOG_v1 {\"time_mi";
-        let jobs = unfinished(log);
+        let (jobs, _) = read(log);
         assert_eq!(jobs.iter().map(|j| j.job).collect::<Vec<_>>(), [2, 4]);
         let (c, f) = (&jobs[0], &jobs[1]);
         assert_eq!((c.family.as_deref(), c.from, c.to), (Some("a"), Some(0), Some(6)));
         assert_eq!((c.input_bytes, c.written_bytes, c.began_micros), (100, 40, 7));
         assert_eq!((f.from, f.to, f.input_bytes), (None, Some(0), 7));
         assert!(f.line().contains("job 4: memtables to L0, 7 B to read"), "{}", f.line());
+    }
+
+    #[test]
+    fn jobs_that_failed_or_were_dropped_are_counted_and_do_not_run() {
+        let started = |job: u64| {
+            format!(
+                "x EVENT_LOG_v1 {{\"time_micros\": 7, \"job\": {job}, \"event\": \"compaction_started\", \
+                 \"files_L0\": [4, 3], \"output_level\": 1}}\n"
+            )
+        };
+        let event = |job: u64, event: &str| format!("x EVENT_LOG_v1 {{\"job\": {job}, \"event\": \"{event}\"}}\n");
+        let mut log: String = (1..=5).map(started).collect();
+        log += "x [default] [JOB 1] Compaction error: IO error: no space\n\
+            x background error (Compaction): IO error: no space\n\
+            x [default] [JOB 2] Compaction dropped: another one failed; its inputs are free again\n";
+        log += &(event(2, "compaction_dropped") + &event(3, "compaction_finished") + &event(4, "trivial_move"));
+        log += "x background error (Flush): IO error: no space\n";
+        log += &event(9, "flush_finished");
+        let (jobs, ended) = read(&log);
+        assert_eq!(jobs.iter().map(|j| j.job).collect::<Vec<_>>(), [5]);
+        let expected = Ended {
+            flushes: 1,
+            flushes_failed: 1,
+            compactions: 1,
+            moves: 1,
+            compactions_dropped: 1,
+            compactions_failed: 1,
+        };
+        assert_eq!(ended, expected);
+        let line = "ended, by the info log: 1 flush, 1 failed; 1 compaction, 1 failed, 1 dropped; 1 move";
+        assert_eq!(ended.line(), line);
+        assert_eq!(ended.json()["compactions_dropped"], 1);
     }
 
     #[test]

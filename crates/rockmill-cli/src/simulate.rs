@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
-use rockmill_sim::{Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload};
+use rockmill_sim::{
+    AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload,
+};
 
 use crate::args::{TableFormatArg, parse_size};
 use crate::calibrate;
@@ -80,17 +82,19 @@ Examples:
   rockmill simulate --data 100T --workload overwrite --write 1T --keys zipfian --rate 200M --json
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
   rockmill simulate --compare --strategy df-leveled --threads 16 --data 50G --filter-bits 10
+  rockmill simulate --compare --strategy all --threads 16 --data 50G --option level_compaction_dynamic_level_bytes=false
   rockmill simulate --table-format tph --workload overwrite --data 50G --write 200G --value-size 128
   rockmill simulate --data 100G --device sata --fast-capacity 10G --cores 8 --threads 8 --report fast.html
   rockmill simulate --compare --data 100G --device sata --fast-capacity 10G --key-size 24 --value-size 1000
   rockmill simulate --calibrate /mnt/disk")]
 pub struct SimulateArgs {
-    /// leveled, tiered (universal compaction), df-leveled, df-tiered or fifo
+    /// leveled, tiered (universal compaction), df-leveled, df-tiered, classic-leveled, classic-tiered or fifo; with
+    /// --compare also all, which are all of these but fifo
     #[arg(long, value_name = "NAME", default_value = "leveled")]
     pub strategy: String,
-    /// Compaction threads
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub threads: usize,
+    /// Compaction threads [default: 16; 4 with --calibrate]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Parts that one job may be split into
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub subcompactions: usize,
@@ -99,7 +103,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "RULE", default_value = "store", value_parser = split)]
     pub split: Split,
     /// Run the strategy without and with DF-compaction, first with no job split, then with the jobs of both split over
-    /// idle threads, and print both gains. With --fast-capacity: --fast-front index and rocksdb, with --compare-cores
+    /// idle threads, and print both gains. With --strategy all: six strategies side by side, under both rules. With
+    /// --fast-capacity: --fast-front index and rocksdb, with --compare-cores
     #[arg(long, conflicts_with_all = ["split", "report", "calibrate"])]
     pub compare: bool,
     /// Size of the data set, up to 100T
@@ -181,8 +186,9 @@ pub struct SimulateArgs {
     /// Jobs read, merge and write one after the other, as the engine pread does
     #[arg(long)]
     pub no_overlap: bool,
-    /// CPU nanoseconds of a write
-    #[arg(long, value_name = "X", default_value_t = 2000.0)]
+    /// CPU nanoseconds of a write, of all writers together. The default is that of several writers at once, so that the
+    /// tree is what limits a run; one alone takes about 2000
+    #[arg(long, value_name = "X", default_value_t = 500.0)]
     pub write_ns: f64,
     /// CPU nanoseconds of a merge for each entry
     #[arg(long, value_name = "X", default_value_t = 250.0)]
@@ -285,7 +291,8 @@ impl SimulateArgs {
         });
         Ok(Settings {
             strategy: self.strategy.clone(),
-            threads: self.threads,
+            // What is measured must run here.
+            threads: self.threads.unwrap_or(if self.calibrate.is_some() { 4 } else { 16 }),
             subcompactions: self.subcompactions,
             split: self.split,
             data_bytes: self.data,
@@ -349,6 +356,15 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     if args.compare && args.fast_capacity.is_some() {
         let cores: Vec<usize> = args.compare_cores.iter().map(|n| usize::from(*n)).collect();
         let all = FastComparison::run(&args.settings()?, &cores, tell);
+        bar.finish_and_clear();
+        let all = all.map_err(|e| CliError::usage(e.to_string()))?;
+        return match out.json {
+            true => out.json_object(&all.to_json()),
+            false => out.text(all.to_text()),
+        };
+    }
+    if args.compare && args.strategy == "all" {
+        let all = AllStrategies::run(&args.settings()?, tell);
         bar.finish_and_clear();
         let all = all.map_err(|e| CliError::usage(e.to_string()))?;
         return match out.json {

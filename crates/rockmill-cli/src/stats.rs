@@ -1,4 +1,5 @@
-//! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open.
+//! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open or
+//! had it last.
 
 use std::collections::HashMap;
 
@@ -326,7 +327,8 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
     families.sort_by_key(|f| f.id);
     let capacity = db.property_int_value("rocksdb.block-cache-capacity")?.unwrap_or(0);
     let usage = db.property_int_value("rocksdb.block-cache-usage")?.unwrap_or(0);
-    let (jobs, memory) = (running::jobs(&args.db), db.memory_parts());
+    let (told, memory) = (running::told(&args.db), db.memory_parts());
+    let (jobs, ended) = told.map_or((None, None), |told| (told.running, Some(told.ended)));
     if out.json {
         // The levels of the one column family that most databases have stand at the top as well.
         let first = families.first().map_or(Value::Null, |f| levels_json(&f.levels));
@@ -336,6 +338,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             "last_sequence": db.latest_sequence_number(),
             "levels": first,
             "column_families": all,
+            "ended_jobs": ended.map(|ended| ended.json()),
             "running_jobs": jobs.map(|jobs| jobs.iter().map(running::Job::json).collect::<Vec<_>>()),
             "block_cache": { "capacity_bytes": capacity, "usage_bytes": usage },
             "memory_bytes": {
@@ -370,6 +373,12 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         for job in jobs {
             out.line(format!("  {}", job.line()))?;
         }
+    }
+    if let Some(ended) = &ended {
+        if jobs.is_none() {
+            out.line("")?;
+        }
+        out.line(ended.line())?;
     }
     out.line("")?;
     let parts = memory.named().into_iter().filter(|(_, bytes)| *bytes > 0);

@@ -39,6 +39,13 @@ fn stats_show_the_levels() {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
     assert!(text.contains("memory of this command "), "{text}");
+    // What the load's log tells: its flushes, and that nothing failed.
+    let ended = |what: &str| v["ended_jobs"][what].as_u64().expect("a number");
+    assert!(ended("flushes") > 0, "{v}");
+    for what in ["flushes_failed", "compactions_failed", "compactions_dropped"] {
+        assert_eq!(ended(what), 0, "{v}");
+    }
+    assert!(text.contains("ended, by the info log: "), "{text}");
     // Jobs are those of a process that has it open.
     assert_eq!(v["running_jobs"], Value::Null);
     let open = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");

@@ -195,13 +195,27 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
     assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
     let text = s.ok(&args[..7]);
-    for words in ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"] {
+    let words = ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"];
+    for words in words.into_iter().chain(["limited by"]) {
         assert!(text.contains(words), "{text}");
     }
+    let limits = first["limited_by"].as_object().expect("a map");
+    let all: f64 = limits.values().map(|part| part.as_f64().expect("a number")).sum();
+    assert!((all - 1.0).abs() < 0.01 && limits.contains_key("writers"), "{first}");
     // What DF-compaction brings, and what splitting jobs brings, apart.
     let both = s.ok(&["simulate", "--compare", "--data", "1G", "--threads", "4", "--filter-bits", "10"]);
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
         assert!(both.contains(words), "{both}");
+    }
+    // With the defaults what a strategy does is what counts, and not the writer.
+    let default = s.json(&["simulate", "--compare", "--data", "20G"]);
+    let gain = default["split_idle"]["df_by_plain"]["throughput"].as_f64().expect("a number");
+    let writers = |strategy: &str| default["split_idle"][strategy]["limited_by"]["writers"].as_f64().expect("a number");
+    println!("{gain} {} {}", writers("leveled"), writers("df-leveled"));
+    assert!(gain > 1.2 && writers("leveled") < 0.5 && writers("df-leveled") < 0.5, "{gain}");
+    let six = s.ok(&["simulate", "--compare", "--strategy", "all", "--data", "512M", "--threads", "4"]);
+    for words in ["jobs of all over idle threads", "classic-leveled", "df-leveled", "classic-tiered", "df-tiered"] {
+        assert!(six.contains(words), "{six}");
     }
     let overwrite = ["simulate", "--data", "1G", "--workload", "overwrite", "--rate", "20M"];
     let tph = s.json(&[&overwrite[..], &["--table_format=tph", "--piece-limit", "8", "--garbage-percent=50"]].concat());
@@ -211,7 +225,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for (args, words) in [
         (&["--piece-limit", "4"][..], "--table-format=tph"),
         (&["--table-format", "tph", "--piece-limit", "0"], "1..=1024"),
-        (&["--strategy", "magic"], "there are leveled, tiered, df-leveled, df-tiered, fifo"),
+        (&["--strategy", "magic"], "there are leveled, tiered, df-leveled, df-tiered, classic-leveled"),
         (&["--data", "200T"], "1M to 100T"),
         (&["--threads", "0"], "threads"),
         (&["--write", "1G"], "--workload overwrite"),

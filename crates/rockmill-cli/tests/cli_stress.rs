@@ -65,7 +65,7 @@ fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
 /// RocksDB refuses what has extra runs, and reads it when a downgrade has merged them.
 #[test]
 fn rocksdb_reads_what_df_compaction_left_after_a_downgrade() {
-    for strategy in ["df-leveled", "df-tiered"] {
+    for strategy in ["df-leveled", "df-tiered", "classic-tiered"] {
         let config = format!("format=5,strategy={strategy},jobs=4,compression=lz4");
         let args = ["--duration", "3s", "--kill-every", "600ms", "--check-every", "1", "--clears", "0"];
         let Some(f) = run("kills with DF-compaction", &[&args[..], &["--config", &config]].concat()) else { return };

@@ -3,6 +3,8 @@
 //! In the store DF-compaction splits jobs over idle threads, and other strategies do not. Run as they are, the two are
 //! thus compared with different rules: part of what DF-compaction gains is gained by splitting. So both are run twice:
 //! with no job split, which is what DF-compaction alone gains, and with the jobs of both split by its rule.
+//!
+//! [`AllStrategies`] does the same with the six strategies of the paper on DF-compaction side by side.
 
 use std::fmt::Write as _;
 
@@ -81,7 +83,82 @@ impl Comparison {
                 let (x, y) = ((f.of)(plain), (f.of)(df));
                 let _ = writeln!(out, "{:<34} {x:>12.2} {y:>12.2} {:>8.2}", f.title, y / x);
             }
+            let _ = writeln!(out, "{:<34} {:>12} {:>12}", "limited most by", most(plain), most(df));
             for r in [plain, df].into_iter().filter(|r| r.wedged) {
+                let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
+            }
+        }
+        out
+    }
+}
+
+/// The six strategies of the paper on DF-compaction, by the two rules.
+#[derive(Debug, Clone)]
+pub struct AllStrategies {
+    /// The rule, and a report for each of [`AllStrategies::NAMES`].
+    pub runs: Vec<(Split, Vec<Report>)>,
+}
+
+impl AllStrategies {
+    /// In the order of their columns: for each kind of tree the classic strategy, RocksDB's, and DF-compaction.
+    pub const NAMES: [&'static str; 6] =
+        ["classic-leveled", "leveled", "df-leveled", "classic-tiered", "tiered", "df-tiered"];
+
+    /// Runs them all; the strategy of `settings` does not matter.
+    ///
+    /// # Errors
+    /// Settings that make no sense.
+    pub fn run(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Result<Self, SettingsError> {
+        let mut runs = Vec::new();
+        for split in [Split::Never, Split::Idle] {
+            let mut reports = Vec::new();
+            for strategy in Self::NAMES {
+                let settings = Settings { strategy: strategy.to_owned(), split, ..settings.clone() };
+                reports.push(run_telling(&settings, &mut tell)?);
+            }
+            runs.push((split, reports));
+        }
+        Ok(Self { runs })
+    }
+
+    /// For programs: by rule the report of each strategy.
+    pub fn to_json(&self) -> Value {
+        let of = |reports: &[Report]| -> serde_json::Map<String, Value> {
+            reports.iter().map(|r| (r.settings.strategy.clone(), r.to_json())).collect()
+        };
+        let all = self.runs.iter().map(|(split, reports)| (format!("split_{}", split.name()), of(reports).into()));
+        Value::Object(all.collect())
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        if let Some(first) = self.runs.first().and_then(|(_, reports)| reports.first()) {
+            for note in &first.notes {
+                let _ = writeln!(out, "note: {note}");
+            }
+            let _ = writeln!(out, "{} written, {} threads", size(first.user_bytes), first.settings.threads);
+        }
+        for (split, reports) in &self.runs {
+            let rule = if *split == Split::Never { "no job is split" } else { "jobs of all over idle threads" };
+            let _ = write!(out, "\n{rule:<34}");
+            for r in reports {
+                let _ = write!(out, " {:>15}", r.settings.strategy);
+            }
+            out.push('\n');
+            for f in FIGURES {
+                let _ = write!(out, "{:<34}", f.title);
+                for r in reports {
+                    let _ = write!(out, " {:>15.2}", (f.of)(r));
+                }
+                out.push('\n');
+            }
+            let _ = write!(out, "{:<34}", "limited most by");
+            for r in reports {
+                let _ = write!(out, " {:>15}", most(r));
+            }
+            out.push('\n');
+            for r in reports.iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
         }
@@ -110,6 +187,11 @@ const FIGURES: [Figure; 10] = [
     Figure { name: "seek", title: "a seek, microseconds", of: |r| r.seek_seconds * 1e6 },
     Figure { name: "stalled", title: "stopped or delayed, % of the time", of: stalled },
 ];
+
+/// What limited a run most, and in how many percent of the time.
+fn most(r: &Report) -> String {
+    r.limits.largest().first().map_or_else(String::new, |(l, part)| format!("{} {:.0} %", l.name(), part * 100.0))
+}
 
 fn stalled(r: &Report) -> f64 {
     (r.stopped_seconds + r.delayed_seconds) / r.seconds.max(1e-9) * 100.0

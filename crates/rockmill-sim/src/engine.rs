@@ -16,6 +16,7 @@ use rockmill::{CfOptions, CompactionStyle};
 
 use crate::fast::{Fast, FastReport, Front, FullTables, Held, Use};
 use crate::keys::{Cuts, Extent, KeySpace};
+use crate::limits::{self, Limit};
 use crate::peer::PeerControl;
 use crate::pieces::{Base, FUNCTION_NS, Files, Kept, Output};
 use crate::reads::Reads;
@@ -234,7 +235,7 @@ impl Engine<'_> {
             if self.s.ingest_rate > 0 {
                 wish = wish.min(self.s.ingest_rate as f64 / entry);
             }
-            let tree = allowed;
+            let (tree, wanted) = (allowed, wish);
             self.flush_pace.wrote(wish, 1.0);
             let allowed = tree.min(self.allowance(memtable));
             // Part of the time that writers sleep.
@@ -299,6 +300,12 @@ impl Engine<'_> {
             let busy = self.jobs.iter().map(|j| (j.compaction.as_ref().map(Compaction::start_level), j.parts));
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
             self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
+            let waits = limits::Waits {
+                for_flush: reason == StallReason::Memtables,
+                busy_threads: self.jobs.iter().filter(|j| j.compaction.is_some()).map(|j| j.parts).sum(),
+                threads: self.s.threads,
+            };
+            self.record.limited(step, rates[0] / wanted, Limit::of(&capacity, &wishes, &rates, &waits));
             self.now += step;
             if for_flush {
                 self.bound.waited(self.now, delayed * step);

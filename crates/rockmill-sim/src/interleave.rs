@@ -43,6 +43,8 @@ use rockmill::{CfOptions, CompactionStyle};
 use rockmill_format::edit::FileEntry;
 use rockmill_format::key::{InternalKey, ValueType};
 
+use crate::settings::Manner;
+
 /// A strategy: [`rockmill::internals::simulation::pick`], or one that a test has broken.
 pub type Pick = fn(&Arc<Version>, &CfOptions, &mut RunningCompactions, &Moment) -> Option<Compaction>;
 
@@ -66,8 +68,8 @@ pub enum Step {
     Fail(u8),
     /// The process dies: running jobs are gone, the tree is what was committed.
     Crash,
-    /// Another strategy from now on, with DF-compaction or without.
-    Change(CompactionStyle, bool),
+    /// Another strategy from now on.
+    Change(CompactionStyle, Manner),
     /// Writers wait for flushes from now on, or no longer.
     FlushBound(bool),
     /// So many seconds go by.
@@ -123,8 +125,8 @@ pub struct Done {
     pub deleted: usize,
 }
 
-/// A strategy and whether it is with DF-compaction.
-pub type Strategy = (CompactionStyle, bool);
+/// A strategy: its style, and what it is beside that.
+pub type Strategy = (CompactionStyle, Manner);
 
 /// (key, sequence number, whether it is a tombstone).
 type Entry = (u8, u64, bool);
@@ -142,7 +144,7 @@ impl History {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut options = CfOptions::default();
         options.compaction_style = style.unwrap_or(CompactionStyle::Level);
-        options.compaction_downforce = strategy.is_some_and(|s| s.1);
+        strategy.map_or(Manner::Usual, |s| s.1).set(&mut options);
         options.level_compaction_dynamic_level_bytes = rng.bool();
         options.max_bytes_for_level_base = 400;
         options.max_bytes_for_level_multiplier = 3.0;
@@ -171,7 +173,8 @@ impl History {
         // Leveled compaction gets a tree without base runs whose tables are due for their age.
         let aged = style.is_none() && rng.u8(0..3) == 0;
         if aged {
-            (options.compaction_style, options.compaction_downforce) = (CompactionStyle::Universal, true);
+            options.compaction_style = CompactionStyle::Universal;
+            Manner::DownForce.set(&mut options);
             (options.level_compaction_dynamic_level_bytes, options.periodic_compaction_seconds) = (false, 0);
         }
         let one = |rng: &mut fastrand::Rng| match rng.u8(0..78) {
@@ -185,10 +188,10 @@ impl History {
             62 => Step::Merge,
             61 | 63 if style.is_none() => {
                 let style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
-                Step::Change(style, rng.bool())
+                Step::Change(style, Manner::ALL[rng.usize(0..3)])
             }
             61 if fifo && levels > 1 => {
-                Step::Change(if rng.bool() { CompactionStyle::Level } else { CompactionStyle::Fifo }, false)
+                Step::Change(if rng.bool() { CompactionStyle::Level } else { CompactionStyle::Fifo }, Manner::Usual)
             }
             64 => Step::FlushBound(rng.u8(..4) > 0),
             65..=72 if aged => Step::Start, // others make base runs
@@ -208,9 +211,23 @@ impl History {
     /// # Errors
     /// What did not hold, and after which step.
     pub fn run(&self, pick: Pick) -> Result<Done, String> {
+        self.run_watching(pick, |_, _| Ok(()))
+    }
+
+    /// The same, and after each step `watch` says what else must hold, given the tree and how many jobs run or wait.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run), and of `watch`.
+    pub fn run_watching(
+        &self,
+        pick: Pick,
+        mut watch: impl FnMut(&Version, usize) -> Result<(), String>,
+    ) -> Result<Done, String> {
         let mut world = World::new(self);
         for (n, step) in self.steps.iter().enumerate() {
-            world.step(step, pick).and_then(|()| world.check()).map_err(|e| format!("step {n}, {step:?}: {e}"))?;
+            let done = world.step(step, pick).and_then(|()| world.check());
+            let done = done.and_then(|()| watch(&world.version, world.cursors.count()));
+            done.map_err(|e| format!("step {n}, {step:?}: {e}"))?;
         }
         if !self.out_of_order {
             world.rest(pick).map_err(|e| format!("at the end: {e}"))?;
@@ -357,9 +374,9 @@ impl World {
             Step::Flush(seed) => self.flush(seed),
             Step::Wait(seconds) => self.now += u64::from(seconds),
             Step::FlushBound(flush_bound) => self.cursors.set_flush_bound(flush_bound),
-            Step::Change(style, downforce) => {
+            Step::Change(style, manner) => {
                 self.options.compaction_style = style;
-                self.options.compaction_downforce = downforce;
+                manner.set(&mut self.options);
                 if self.aged {
                     self.options.periodic_compaction_seconds = if style == CompactionStyle::Level { 60 } else { 0 };
                 }

@@ -15,7 +15,8 @@
 //!    [`peer`] may slow as RocksDB does.
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.
-//! 7. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
+//! 7. [`limits`] says what kept writers from writing more.
+//! 8. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
 //!
 //! Apart from that, [`interleave`] takes strategies through random interleavings of jobs over small trees with
 //! contents, and shrinks what fails.
@@ -29,6 +30,7 @@ pub mod engine;
 pub mod fast;
 pub mod interleave;
 pub mod keys;
+pub mod limits;
 pub mod page;
 pub mod peer;
 pub mod pieces;
@@ -38,9 +40,10 @@ pub mod settings;
 pub mod share;
 pub mod tree;
 
-pub use compare::Comparison;
+pub use compare::{AllStrategies, Comparison};
 pub use engine::{run, run_telling};
 pub use fast::{Fast, FastComparison, Front};
+pub use limits::{Limit, Limits};
 pub use report::Report;
 pub use rockmill::internals::simulation::Triggers;
-pub use settings::{KeyOrder, Settings, SettingsError, Split, Workload};
+pub use settings::{KeyOrder, Manner, Settings, SettingsError, Split, Workload};

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use rockmill::internals::simulation::{Compaction, LevelScores, StallReason, Triggers};
 use serde_json::{Map, Value, json};
 
+use crate::limits::{Limit, Limits};
 use crate::reads::Reads;
 use crate::settings::{Settings, Split};
 use crate::tree::Tree;
@@ -80,6 +81,8 @@ pub struct Report {
     pub waits: Waits,
     /// The same together by reason.
     pub stalls: Vec<(&'static str, f64)>,
+    /// What kept writers from writing more, as parts of the time.
+    pub limits: Limits,
     /// Compaction threads busy, on average, by start level. A job in two parts has two.
     pub busy: Vec<f64>,
     /// Compactions that ran, on average, however many threads each had.
@@ -173,6 +176,8 @@ impl Report {
             .collect();
         let stalls: Map<String, Value> =
             self.stalls.iter().map(|(why, seconds)| ((*why).to_owned(), json!(round(*seconds)))).collect();
+        let limits: Map<String, Value> =
+            Limit::ALL.into_iter().map(|l| (l.name().to_owned(), json!(round(self.limits.part(l))))).collect();
         let mut all = json!({
             "strategy": s.strategy, "threads": s.threads, "subcompactions": s.subcompactions,
             "split": s.split.name(),
@@ -186,6 +191,7 @@ impl Report {
             "compaction_write_bytes": round(self.compacted_bytes),
             "stopped_seconds": round(self.stopped_seconds), "delayed_seconds": round(self.delayed_seconds),
             "stall_seconds_by_reason": stalls,
+            "limited_by": limits,
             "longest_stall_seconds": round(self.waits.longest), "longest_stall_reason": self.waits.reason,
             "wait_p999_seconds": round(self.waits.percentile(99.9)),
             "busy_threads": round(self.parallelism()), "jobs_at_once": round(self.jobs_at_once),
@@ -277,6 +283,10 @@ impl Report {
         for (name, value) in rows {
             let _ = writeln!(out, "{name:<20} {value}");
         }
+        let limits = self.limits.largest();
+        let limits: Vec<String> =
+            limits.iter().map(|(l, part)| format!("{} {:.0} %", l.words(), part * 100.0)).collect();
+        let _ = writeln!(out, "{:<20} {}", "limited by", limits.join("; "));
         if let Some((files, index)) = self.tph {
             let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");
             let _ = writeln!(out, "{:<20} {what}", "TPH tables");
@@ -394,6 +404,8 @@ pub struct Recorder {
     busy_time: Vec<f64>,
     /// For how long writers have been standing still.
     standing: f64,
+    /// Seconds that each limit held.
+    limits: Limits,
     /// Set by the engine; see [`Report::wedged`].
     pub wedged: bool,
 }
@@ -420,6 +432,7 @@ impl Recorder {
             delayed_seconds: 0.0,
             waits: Waits::default(),
             stalls: Vec::new(),
+            limits: Limits::default(),
             busy: vec![0.0; levels],
             jobs_at_once: 0.0,
             busy_share: vec![0.0; s.threads + 1],
@@ -452,6 +465,7 @@ impl Recorder {
             space_time: 0.0,
             busy_time: vec![0.0; levels],
             standing: 0.0,
+            limits: Limits::default(),
             wedged: false,
         }
     }
@@ -494,6 +508,11 @@ impl Recorder {
         }
         let last = r.busy_share.len() - 1;
         r.busy_share[threads.min(last)] += step;
+    }
+
+    /// `step` seconds in which writers got so large a part of what they wanted, and what kept the rest from them.
+    pub fn limited(&mut self, step: f64, part: f64, limit: Limit) {
+        self.limits.pass(step, part, limit);
     }
 
     /// `step` seconds with this use of the cores and devices each second, and so much on the fast one.
@@ -626,6 +645,7 @@ impl Recorder {
         r.busy = self.busy_time.iter().map(|b| b / all).collect();
         r.busy_share.iter_mut().for_each(|b| *b /= all);
         r.jobs_at_once = self.jobs_time / all;
+        r.limits = self.limits.of(now);
         [r.lookup_tables, r.lookup_blocks, r.lookup_seconds, r.seek_seconds] = self.reads_time.map(|sum| sum / all);
         (r.runs, r.space) = (self.runs_time / all, self.space_time / all);
         r.tph = tree.files.as_ref().map(|files| (files.per_table(), files.index_per_key()));

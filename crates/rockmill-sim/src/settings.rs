@@ -45,6 +45,28 @@ impl Split {
     }
 }
 
+/// What a strategy is beside the compaction style.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// As RocksDB has it.
+    Usual,
+    /// With DF-compaction.
+    DownForce,
+    /// Classic: one job a level, and nothing into a full one.
+    Classic,
+}
+
+impl Manner {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Usual, Self::DownForce, Self::Classic];
+
+    /// Sets the options that say so.
+    pub fn set(self, options: &mut CfOptions) {
+        options.compaction_downforce = self == Self::DownForce;
+        options.compaction_classic = self == Self::Classic;
+    }
+}
+
 /// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -180,13 +202,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Strategies by name: the style, and whether with DF-compaction.
-    pub const STRATEGIES: [(&'static str, CompactionStyle, bool); 5] = [
-        ("leveled", CompactionStyle::Level, false),
-        ("tiered", CompactionStyle::Universal, false),
-        ("df-leveled", CompactionStyle::Level, true),
-        ("df-tiered", CompactionStyle::Universal, true),
-        ("fifo", CompactionStyle::Fifo, false),
+    /// Strategies by name: the style, and what they are beside it.
+    pub const STRATEGIES: [(&'static str, CompactionStyle, Manner); 7] = [
+        ("leveled", CompactionStyle::Level, Manner::Usual),
+        ("tiered", CompactionStyle::Universal, Manner::Usual),
+        ("df-leveled", CompactionStyle::Level, Manner::DownForce),
+        ("df-tiered", CompactionStyle::Universal, Manner::DownForce),
+        ("classic-leveled", CompactionStyle::Level, Manner::Classic),
+        ("classic-tiered", CompactionStyle::Universal, Manner::Classic),
+        ("fifo", CompactionStyle::Fifo, Manner::Usual),
     ];
 
     /// Bytes of an entry as written.
@@ -210,12 +234,12 @@ impl Settings {
     /// The first setting that makes no sense.
     pub fn complete(&mut self) -> Result<Vec<String>, SettingsError> {
         let bad = |what: String| Err(SettingsError(what));
-        let Some((_, style, downforce)) = Self::STRATEGIES.iter().find(|s| s.0 == self.strategy) else {
+        let Some((_, style, manner)) = Self::STRATEGIES.iter().find(|s| s.0 == self.strategy) else {
             let known: Vec<&str> = Self::STRATEGIES.iter().map(|s| s.0).collect();
             return bad(format!("there is no strategy {:?}; there are {}", self.strategy, known.join(", ")));
         };
         self.options.compaction_style = *style;
-        self.options.compaction_downforce = *downforce;
+        manner.set(&mut self.options);
         let positive = [
             ("cores", self.cores),
             ("device read", self.device_read),

@@ -4,12 +4,16 @@
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
-    Compaction, IntraDf, Moment, PendingRun, RunningCompactions, Version, pick, pick_intra_df_of,
+    Compaction, CompactionReason, FileMeta, IntraDf, Level, Moment, PendingRun, RunningCompactions, Version,
+    level_scores, pick, pick_intra_df_of, runs_due,
 };
 use rockmill::{CfOptions, CompactionStyle};
+use rockmill_sim::Manner;
 use rockmill_sim::interleave::{Done, History, Pick, PickMerge, Step, Strategy};
 
 const STEPS: usize = 300;
+const DF_LEVELED: Strategy = (CompactionStyle::Level, Manner::DownForce);
+const DF_TIERED: Strategy = (CompactionStyle::Universal, Manner::DownForce);
 
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
@@ -46,29 +50,157 @@ fn all_hold(strategy: Option<Strategy>) -> Done {
 
 #[test]
 fn leveled_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Level, false)));
+    all_hold(Some((CompactionStyle::Level, Manner::Usual)));
 }
 
 #[test]
 fn tiered_keeps_newer_above_older() {
-    all_hold(Some((CompactionStyle::Universal, false)));
+    all_hold(Some((CompactionStyle::Universal, Manner::Usual)));
 }
 
 #[test]
 fn df_leveled_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Level, true)));
+    let done = all_hold(Some(DF_LEVELED));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
 fn df_tiered_keeps_newer_above_older() {
-    let done = all_hold(Some((CompactionStyle::Universal, true)));
+    let done = all_hold(Some(DF_TIERED));
     assert!(done.merges > 0 && done.undone > 0 && done.dropped > 0, "{done:?}");
 }
 
 #[test]
+fn classic_leveled_keeps_newer_above_older() {
+    let done = all_hold(Some((CompactionStyle::Level, Manner::Classic)));
+    assert_eq!(done.merges, 0, "no output waits for another: {done:?}");
+}
+
+#[test]
+fn classic_tiered_keeps_newer_above_older() {
+    all_hold(Some((CompactionStyle::Universal, Manner::Classic)));
+}
+
+/// Picks as the store does, and holds what the shape of the tree asked for to the classic rules.
+fn classic_pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut RunningCompactions,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let before: Vec<usize> = version.levels.iter().map(|level| level.iter().filter(|f| is_busy(f)).count()).collect();
+    let c = pick(version, options, cursors, moment)?;
+    let leveled = options.compaction_style == CompactionStyle::Level;
+    let by_shape = match leveled {
+        true => matches!(c.reason, CompactionReason::LevelL0FilesNum | CompactionReason::LevelMaxLevelSize),
+        false => c.reason == CompactionReason::UniversalSortedRunNum,
+    };
+    if !by_shape {
+        return Some(c);
+    }
+    let (from, to) = (c.start_level(), c.output_level);
+    let last = version.levels.len() - 1;
+    if leveled {
+        assert!(to > from && c.output_run == 0, "{c:?}");
+        assert!(from > 0 || c.inputs[0].1.len() == 1, "one run of L0 at a time: {c:?}");
+        let scores = level_scores(version, options);
+        let bytes: u64 = version.levels[to].iter().map(|f| f.size()).sum();
+        assert!(to == last || bytes <= scores.targets[to], "L{to} is full: {bytes} of {:?}", scores.targets);
+    } else {
+        let runs = if from == 0 { version.levels[0].len() } else { version.levels[from].runs().count() };
+        assert!(runs >= runs_most(options) && before[from] == 0, "{runs} runs, {before:?}: {c:?}");
+        assert_eq!(c.input_files().count(), version.levels[from].len(), "all runs of the level");
+        assert!(to == from + 1 || (to == last && from == last), "{c:?}");
+        assert!(to == from || version.levels[to].runs().count() < runs_most(options), "L{to} is full");
+    }
+    Some(c)
+}
+
+fn is_busy(f: &FileMeta) -> bool {
+    f.being_compacted.load(std::sync::atomic::Ordering::Acquire)
+}
+
+fn runs_most(options: &CfOptions) -> usize {
+    options.level0_file_num_compaction_trigger.max(2) as usize
+}
+
+/// Histories of flushes and the strategy's own jobs, in any order: each job by the rules, and at no moment does the
+/// tree have more runs than it may.
+#[test]
+fn classic_trees_keep_strictly_to_their_shape() {
+    for style in [CompactionStyle::Level, CompactionStyle::Universal] {
+        for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
+            let mut history = History::random(seed, Some((style, Manner::Classic)), STEPS);
+            let by_itself = |s: &Step| {
+                !matches!(s, Step::Manual(_) | Step::Refit(_) | Step::Ingest(_) | Step::DeleteFiles(_) | Step::Wait(_))
+            };
+            history.steps.retain(by_itself);
+            (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+            let most = if style == CompactionStyle::Level { 1 } else { runs_most(&history.options) };
+            let shape = |version: &Version, _| {
+                let runs: Vec<usize> = version.levels.iter().skip(1).map(|level| level.runs().count()).collect();
+                if runs.iter().all(|n| *n <= most) { Ok(()) } else { Err(format!("more than {most}: {runs:?}")) }
+            };
+            history.run_watching(classic_pick, shape).unwrap_or_else(|e| panic!("{style:?}, seed {seed}: {e}"));
+        }
+    }
+}
+
+/// The most extra runs of a level that have one key, of tables such that `counts`; and the most of a level at all.
+fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize) {
+    let of_level = |level: &Level| {
+        let runs: Vec<Vec<(u8, u8)>> = level
+            .extras
+            .iter()
+            .map(|run| {
+                let files = run.files.iter().filter(|f| counts(f));
+                files.map(|f| (f.smallest_user_key()[0], f.largest_user_key()[0])).collect()
+            })
+            .collect();
+        let has = |key: u8| runs.iter().filter(|run| run.iter().any(|(s, l)| (*s..=*l).contains(&key))).count();
+        ((0..=255).map(has).max().unwrap_or(0), runs.iter().filter(|run| !run.is_empty()).count())
+    };
+    version.levels.iter().skip(1).map(of_level).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
+}
+
+/// Under load, with jobs that end early or late. What no job has of extra runs keeps to twice what is due for a merge,
+/// at each key. Each job that runs or waits may have taken so much again: runs that it takes deeper are there until it
+/// commits. And a level has no more than twice as many in all: runs whose keys lie apart are few.
+#[test]
+fn extra_runs_are_bounded_under_load() {
+    for strategy in [DF_LEVELED, DF_TIERED] {
+        let mut most = [0.0f64; 3];
+        for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
+            let mut history = History::random(seed, Some(strategy), STEPS);
+            // What a job had comes back when it fails.
+            let load = |s: &Step| {
+                matches!(s, Step::Flush(_) | Step::Start | Step::Merge | Step::Finish(_) | Step::FinishLater(_))
+            };
+            history.steps.retain(load);
+            (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+            let bound = 2 * runs_due(&history.options);
+            let watch = |version: &Version, jobs: usize| {
+                let ((free, _), (depth, count)) = (extra_runs(version, |f| !is_busy(f)), extra_runs(version, |_| true));
+                let allowed = [bound, bound * (1 + jobs), 2 * bound * (1 + jobs)];
+                for ((most, n), allowed) in most.iter_mut().zip([free, depth, count]).zip(allowed) {
+                    *most = most.max(n as f64 / bound as f64);
+                    if n > allowed {
+                        return Err(format!(
+                            "{free} free at one key, {depth} with others, {count} in all: {allowed:?}"
+                        ));
+                    }
+                }
+                Ok(())
+            };
+            history.run_watching(pick, watch).unwrap_or_else(|e| panic!("{strategy:?}, seed {seed}: {e}"));
+        }
+        println!("{strategy:?}: free and all at one key, and all of a level, by twice what is due: {most:?}");
+    }
+}
+
+#[test]
 fn fifo_never_shows_what_was_overwritten() {
-    all_hold(Some((CompactionStyle::Fifo, false)));
+    all_hold(Some((CompactionStyle::Fifo, Manner::Usual)));
 }
 
 #[test]
@@ -123,14 +255,14 @@ fn is_found(strategy: Strategy, out_of_order: bool, broken: Pick) -> Vec<Step> {
 
 #[test]
 fn commits_out_of_order_are_found() {
-    is_found((CompactionStyle::Level, true), true, pick);
-    is_found((CompactionStyle::Universal, true), true, pick);
+    is_found(DF_LEVELED, true, pick);
+    is_found(DF_TIERED, true, pick);
 }
 
 #[test]
 fn a_df_job_that_leaves_an_older_run_behind_is_found() {
-    is_found((CompactionStyle::Level, true), false, leaves_a_run);
-    is_found((CompactionStyle::Universal, true), false, leaves_a_run);
+    is_found(DF_LEVELED, false, leaves_a_run);
+    is_found(DF_TIERED, false, leaves_a_run);
 }
 
 /// Drops tombstones of pending runs, although what they delete may be live.
@@ -162,8 +294,7 @@ fn go_too_deep(
 #[test]
 fn broken_merges_of_pending_runs_are_found() {
     for (name, merge) in [("tombstones", forgets_tombstones as PickMerge), ("place", go_too_deep)] {
-        let histories =
-            (0..4000).map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, true)), STEPS)));
+        let histories = (0..4000).map(|seed| (seed, History::random(seed, Some(DF_LEVELED), STEPS)));
         let (seed, history) = histories
             .map(|(seed, h)| (seed, History { merge, ..h }))
             .find(|(_, h)| h.run(pick).is_err())
@@ -179,7 +310,7 @@ fn broken_merges_of_pending_runs_are_found() {
 #[test]
 fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let (seed, history) = (0..200)
-        .map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, false)), STEPS)))
+        .map(|seed| (seed, History::random(seed, Some((CompactionStyle::Level, Manner::Usual)), STEPS)))
         .find(|(_, h)| h.run(broken).is_err())
         .expect("some history shows it");
     let small = history.shrink(broken);

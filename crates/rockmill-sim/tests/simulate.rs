@@ -1,6 +1,6 @@
 //! What simulations promise: the same report each time, books that balance, and what is known of the strategies.
 
-use rockmill_sim::{Comparison, KeyOrder, Report, Settings, Split, Workload, run};
+use rockmill_sim::{Comparison, KeyOrder, Limit, Report, Settings, Split, Workload, run};
 
 fn small(strategy: &str) -> Settings {
     let mut s = Settings { strategy: strategy.to_owned(), data_bytes: 2 << 30, ..Settings::default() };
@@ -148,6 +148,29 @@ fn on_a_slow_device(strategy: &str) -> Settings {
     s
 }
 
+/// Each run says what limited it, and what does is what a change of it changes.
+#[test]
+fn a_run_says_what_limits_it() {
+    let with = |change: fn(&mut Settings)| {
+        let mut s = small("leveled");
+        change(&mut s);
+        let r = of(&s);
+        let all: f64 = Limit::ALL.into_iter().map(|l| r.limits.part(l)).sum();
+        assert!((all - 1.0).abs() < 1e-6, "{:?}", r.limits);
+        let (most, _) = r.limits.largest()[0];
+        assert!(r.to_text().contains(most.words()), "{}", r.to_text());
+        most
+    };
+    assert_eq!(with(|s| s.ingest_rate = 10 << 20), Limit::Writers);
+    assert_eq!(with(|s| s.device_write = 50e6), Limit::Device);
+    assert_eq!(with(|s| s.cores = 0.5), Limit::Cores);
+    assert_eq!(with(|s| (s.threads, s.overlap, s.merge_ns_per_byte) = (1, false, 4.0)), Limit::Threads);
+    let jobs = |s: &mut Settings| {
+        (s.strategy, s.threads, s.overlap, s.merge_ns_per_byte) = ("classic-leveled".to_owned(), 16, false, 4.0);
+    };
+    assert_eq!(with(jobs), Limit::Jobs);
+}
+
 /// Compactions that are behind leave the device to flushes: writers that want less than these take in hardly wait.
 #[test]
 fn a_writer_that_flushes_keep_up_with_hardly_waits_for_them() {
@@ -226,7 +249,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     for (change, words) in [
         (
             (|s| s.strategy = "magic".to_owned()) as fn(&mut Settings),
-            "there are leveled, tiered, df-leveled, df-tiered, fifo",
+            "there are leveled, tiered, df-leveled, df-tiered, classic-leveled, classic-tiered, fifo",
         ),
         (|s| s.data_bytes = 1 << 60, "1M to 100T"),
         (|s| s.threads = 0, "threads"),

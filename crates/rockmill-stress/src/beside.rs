@@ -123,7 +123,7 @@ impl Beside {
         let mut configurations: Vec<Configuration> = Vec::new();
         while configurations.len() < 3 {
             let one = Configuration::random(&mut rng);
-            if !df && one.get("strategy").starts_with("df-") {
+            if !df && one.makes_extra_runs() {
                 continue;
             }
             let block_based = |one: Configuration| one.with("table", "block-based").unwrap_or_default();
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         model.beside = true;
         let has = |what: fn(&Step) -> bool| case.history.steps.iter().any(what);
         let (ages, behind) = (has(|s| matches!(s, Step::Age)), has(|s| matches!(s, Step::Behind(_))));
-        let plain = case.configurations.iter().all(|c| !c.get("strategy").starts_with("df-") && !c.shares_files());
+        let plain = case.configurations.iter().all(|c| !c.makes_extra_runs() && !c.shares_files());
         Self {
             beside,
             case,

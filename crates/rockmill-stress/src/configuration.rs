@@ -125,6 +125,11 @@ pub const AXES: &[Axis] = &[
                 d.options.set_compaction_style(CompactionStyle::Universal);
                 d.options.set_compaction_downforce(true);
             }),
+            is("classic-leveled", |d| d.options.set_compaction_classic(true)),
+            is("classic-tiered", |d| {
+                d.options.set_compaction_style(CompactionStyle::Universal);
+                d.options.set_compaction_classic(true);
+            }),
             // So large that nothing has to go: what goes has a test of its own (`fifo.rs`).
             is("fifo", |d| {
                 d.options.set_compaction_style(CompactionStyle::Fifo);
@@ -563,6 +568,12 @@ impl Configuration {
     pub fn get(&self, axis: &str) -> &'static str {
         let found = AXES.iter().zip(&self.chosen).find(|(known, _)| known.name == axis);
         found.map_or("", |(axis, &c)| axis.choices[c].name)
+    }
+
+    /// True when its strategy makes extra runs of levels, which RocksDB refuses.
+    pub fn makes_extra_runs(&self) -> bool {
+        let strategy = self.get("strategy");
+        strategy.starts_with("df-") || strategy == "classic-tiered"
     }
 
     /// True where tables can consist of several files, which RocksDB does not know.

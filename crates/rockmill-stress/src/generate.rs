@@ -245,6 +245,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ("periodic_compaction_seconds", &["0", "1"]),
     ("compaction_style", &["kCompactionStyleLevel", "kCompactionStyleUniversal"]),
     ("compaction_downforce", &["true", "false"]),
+    ("compaction_classic", &["true", "false"]),
 ];
 
 /// The same of the database.

@@ -173,12 +173,13 @@ fn power_cuts_and_failing_calls_around_programs_of_users_in_the_kernel_lose_noth
     }
 }
 
-/// Jobs that are finished wait for others to commit, and are cut off or fail while they do.
+/// Jobs that are finished wait for others to commit, and are cut off or fail while they do; and levels of several runs
+/// that no DF-compaction made.
 #[test]
-fn power_cuts_and_failing_calls_around_df_compaction_lose_nothing() {
+fn power_cuts_and_failing_calls_around_extra_runs_lose_nothing() {
     let seed = seed();
     let (mut cut, mut failed) = (crash::Report::default(), faults::Report::default());
-    for (n, strategy) in ["df-leveled", "df-tiered"].into_iter().enumerate() {
+    for (n, strategy) in ["df-leveled", "df-tiered", "classic-tiered"].into_iter().enumerate() {
         let of = |all: &mut Vec<Configuration>| {
             for c in all {
                 *c = c.clone().with("strategy", strategy).unwrap();

@@ -46,7 +46,11 @@ fn any(rng: &mut Rng) -> Options {
     if rng.u8(..3) == 0 {
         o.set_compaction_style(CompactionStyle::Universal);
     }
-    o.set_compaction_downforce(rng.u8(..3) == 0);
+    match rng.u8(..4) {
+        0 => o.set_compaction_downforce(true),
+        1 => o.set_compaction_classic(true),
+        _ => {}
+    }
     o.set_level_compaction_dynamic_level_bytes(rng.bool());
     o.set_max_subcompactions(rng.u32(1..4));
     o.set_merge_engine(*rng.choice(&[MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Kernel]).unwrap());

@@ -26,6 +26,8 @@ mod ordered_commit;
 mod pieces;
 #[path = "operations/seek_reads.rs"]
 mod seek_reads;
+#[path = "operations/strategies.rs"]
+mod strategies;
 
 use std::path::Path;
 use std::sync::Arc;

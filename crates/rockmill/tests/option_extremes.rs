@@ -87,12 +87,13 @@ const NESTED: [&str; 5] = [
 ];
 
 /// What column families are otherwise.
-const SETTINGS: [&[(&str, &str)]; 6] = [
+const SETTINGS: [&[(&str, &str)]; 7] = [
     &[],
     &[("compaction_style", "kCompactionStyleUniversal")],
     &[("compaction_style", "kCompactionStyleUniversal"), ("num_levels", "1")],
     &[("compaction_style", "kCompactionStyleFIFO")],
     &[("compaction_downforce", "true")],
+    &[("compaction_classic", "true"), ("compaction_style", "kCompactionStyleUniversal")],
     &[("level_compaction_dynamic_level_bytes", "false"), ("level0_file_num_compaction_trigger", "2")],
 ];
 

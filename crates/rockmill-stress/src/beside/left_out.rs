@@ -68,6 +68,7 @@ const FULL: &str = "SetOptions does not adjust it, and a new memtable is full at
 const SETS: &[Set] = &[
     Set { name: "compaction_style", values: &[], before: ALWAYS, under: None, why: "RocksDB's is fixed once open" },
     Set { name: "compaction_downforce", values: &[], before: ALWAYS, under: None, why: "Rockmill's own" },
+    Set { name: "compaction_classic", values: &[], before: ALWAYS, under: None, why: "Rockmill's own" },
     Set { name: "tph_table_factory", values: &[], before: ALWAYS, under: None, why: "Rockmill's own" },
     Set {
         name: "level0_slowdown_writes_trigger",

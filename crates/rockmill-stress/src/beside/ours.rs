@@ -79,8 +79,10 @@ impl<'db> Ours<'db> {
     pub fn downgrade(&self) -> Result<(), Error> {
         for name in self.db.cf_names() {
             let cf = self.family(&name)?;
-            if self.db.get_options_cf(&cf).cf.compaction_downforce {
-                self.db.set_options_cf(&cf, &[("compaction_downforce", "false")])?;
+            let now = self.db.get_options_cf(&cf).cf;
+            if now.compaction_downforce || now.compaction_classic {
+                let off = [("compaction_downforce", "false"), ("compaction_classic", "false")];
+                self.db.set_options_cf(&cf, &off)?;
             }
             if self.writes_tph(&cf) {
                 self.db.set_options_cf(&cf, &[("tph_table_factory", "{piece_limit=1}")])?;

@@ -150,7 +150,8 @@ impl Session<'_, '_, '_> {
             match Checkpoint::new(self.db)?.export_column_family(cf, dir) {
                 // A job that runs may still leave some.
                 Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("extra runs") => {
-                    self.db.set_options_cf(cf, &[("compaction_downforce", "false")])?;
+                    self.db
+                        .set_options_cf(cf, &[("compaction_downforce", "false"), ("compaction_classic", "false")])?;
                     self.db.merge_extra_runs_cf(cf)?;
                 }
                 Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("several files") => {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
 use rockmill::{
-    BottommostLevelCompaction, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
-    FlushOptions, Options, ReadOptions, Snapshot, TableKind, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, CfOptions, ColumnFamily, CompactOptions, CompactionStyle, Db, DbRawIterator, ErrorKind,
+    FlushOptions, Options, ReadOptions, Snapshot, TableKind, UniversalCompactOptions, WriteBatch, WriteOptions,
 };
 
 use super::{Done, Failure, Run, Span, Trouble, Verdict};
@@ -36,6 +36,20 @@ fn write_at_last(db: &Db, batch: &WriteBatch, mut options: WriteOptions) -> rock
             db.write_opt(batch, &options)
         }
         done => done,
+    }
+}
+
+/// True where a strategy may be refused: FIFO compaction, which has one level, goes with neither of the two options,
+/// nor they with one another, and what universal compaction was given to choose has nothing to say in a classic
+/// strategy.
+fn may_refuse_strategy(now: &CfOptions, name: &str, value: &str) -> bool {
+    let fifo = now.compaction_style == CompactionStyle::Fifo;
+    let chosen = now.compaction_options_universal != UniversalCompactOptions::default();
+    match name {
+        "compaction_downforce" => value == "true" && (fifo || now.compaction_classic),
+        "compaction_classic" => value == "true" && (fifo || now.compaction_downforce || chosen),
+        "compaction_style" => now.compaction_classic && chosen,
+        _ => false,
     }
 }
 
@@ -403,7 +417,6 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     fn set_options(&self, slot: Slot, name: &str, value: &str) -> Result<(), Trouble> {
         let (family, cf) = self.family(slot)?;
         let now = self.db.get_options_cf(&cf);
-        let fifo = now.cf.compaction_style == CompactionStyle::Fifo;
         // What both kinds of tables have is for the one that is written.
         let tph = now.cf.table_factory == TableKind::Tph;
         let name = if tph && name == "block_based_table_factory" { "tph_table_factory" } else { name };
@@ -418,9 +431,8 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                 ErrorKind::InvalidArgument => Ok(()),
                 _ => Err(e.into()),
             },
-            // The one that FIFO compaction, which has one level, refuses.
-            Err(e) if fifo && (name, value) == ("compaction_downforce", "true") => match e.kind() {
-                ErrorKind::InvalidArgument => Ok(()),
+            Err(e) if may_refuse_strategy(&now.cf, name, value) => match e.kind() {
+                ErrorKind::InvalidArgument | ErrorKind::NotSupported => Ok(()),
                 _ => Err(e.into()),
             },
             done => Ok(done?),

@@ -91,6 +91,11 @@ declare_options! {
     /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
     /// `kCompactionStyleUniversal` df-tiered. While a level has extra runs, RocksDB refuses the directory.
     compaction_downforce: bool = false, own, set_compaction_downforce;
+    /// The strategies of textbooks, to compare others with: one job leaves a level at a time, and a level that is full
+    /// takes nothing. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone;
+    /// with `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
+    /// become one of the next level. These are extra runs, and while there are any, RocksDB refuses the directory.
+    compaction_classic: bool = false, own, set_compaction_classic;
     /// What FIFO compaction has to choose.
     compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
     /// What universal compaction has to choose.

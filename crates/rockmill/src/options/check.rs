@@ -352,8 +352,9 @@ pub(crate) fn check_style_of_open(o: &CfOptions, db: &DbOptions) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "compaction_style {:?} needs num_levels of at least {needs}, and the column family has {has}: open with more",
-        o.compaction_style
+        "compaction_style {:?}{} needs num_levels of at least {needs}, and the column family has {has}: open with more",
+        o.compaction_style,
+        if o.compaction_classic { " with compaction_classic" } else { "" }
     )))
 }
 
@@ -364,6 +365,8 @@ fn levels_of_style(o: &CfOptions, db: &DbOptions) -> i32 {
         // One for L0, one for compactions, and one for files that are ingested behind.
         _ if db.allow_ingest_behind => 3,
         CompactionStyle::Level => 2,
+        // Runs of L0 become one of a level below it.
+        CompactionStyle::Universal if o.compaction_classic => 2,
         CompactionStyle::Universal => 1,
     }
 }
@@ -445,6 +448,15 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     if o.compaction_downforce && o.compaction_style == CompactionStyle::Fifo {
         return bad(
             "compaction_downforce does not go with compaction_style kCompactionStyleFIFO, which merges nothing",
+        );
+    }
+    if o.compaction_classic && o.compaction_style == CompactionStyle::Fifo {
+        return bad("compaction_classic does not go with compaction_style kCompactionStyleFIFO, which merges nothing");
+    }
+    if o.compaction_classic && o.compaction_downforce {
+        return bad(
+            "compaction_classic does not go with compaction_downforce: in a classic strategy jobs wait for those that \
+             DF-compaction overtakes; set one of them",
         );
     }
     paths::check(&format!("{of}cf_paths"), &o.cf_paths)?;

@@ -107,21 +107,30 @@ impl UniversalCompactOptions {
         if runs < -1 {
             return Some(format!("compaction_options_universal.max_read_amp is {runs}; it must be at least -1"));
         }
-        if cf.compaction_downforce {
+        if cf.compaction_downforce || cf.compaction_classic {
             // Levels say there which runs are merged, how many may stay and how they are compressed.
-            let without_effect = [
+            let (usual, by_levels) = (Self::default(), "levels say which runs are merged");
+            let everywhere = [
                 ("max_read_amp", runs != -1, "level0_file_num_compaction_trigger says how many runs a level may have"),
-                (
-                    "stop_style",
-                    self.stop_style != UniversalCompactionStopStyle::Total,
-                    "levels say which runs are merged",
-                ),
+                ("stop_style", self.stop_style != usual.stop_style, by_levels),
                 ("compression_size_percent", self.compression_size_percent >= 0, "set compression_per_level instead"),
             ];
-            if let Some((name, _, instead)) = without_effect.into_iter().find(|(_, set, _)| *set) {
-                return Some(format!(
-                    "compaction_options_universal.{name} has no effect with compaction_downforce: {instead}"
-                ));
+            let classic = [
+                ("size_ratio", self.size_ratio != usual.size_ratio, by_levels),
+                ("min_merge_width", self.min_merge_width != usual.min_merge_width, by_levels),
+                ("max_merge_width", self.max_merge_width != usual.max_merge_width, by_levels),
+                (
+                    "max_size_amplification_percent",
+                    self.max_size_amplification_percent != usual.max_size_amplification_percent,
+                    "nothing is merged for space",
+                ),
+            ];
+            let (option, more) = match cf.compaction_classic {
+                true => ("compaction_classic", &classic[..]),
+                false => ("compaction_downforce", &[][..]),
+            };
+            if let Some((name, _, instead)) = everywhere.iter().chain(more).find(|(_, set, _)| *set) {
+                return Some(format!("compaction_options_universal.{name} has no effect with {option}: {instead}"));
             }
         }
         (0 < runs && runs < trigger).then(|| {

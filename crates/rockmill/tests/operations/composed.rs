@@ -108,17 +108,20 @@ fn ingest(db: &Db, o: &Options, fs: &MemFileSystem, model: &mut Model, rng: &mut
 }
 
 /// Strategies by their options.
-const STRATEGIES: [(&str, &str); 4] = [
-    ("kCompactionStyleLevel", "false"),
-    ("kCompactionStyleUniversal", "false"),
-    ("kCompactionStyleLevel", "true"),
-    ("kCompactionStyleUniversal", "true"),
+const STRATEGIES: [(&str, &str, &str); 6] = [
+    ("kCompactionStyleLevel", "false", "false"),
+    ("kCompactionStyleUniversal", "false", "false"),
+    ("kCompactionStyleLevel", "true", "false"),
+    ("kCompactionStyleUniversal", "true", "false"),
+    ("kCompactionStyleLevel", "false", "true"),
+    ("kCompactionStyleUniversal", "false", "true"),
 ];
 
 /// Lets a strategy do what it wants to.
 fn settle(db: &Db, rng: &mut fastrand::Rng) {
-    let (style, downforce) = STRATEGIES[rng.usize(..4)];
-    db.set_options(&[("compaction_style", style), ("compaction_downforce", downforce)]).unwrap();
+    let (style, downforce, classic) = STRATEGIES[rng.usize(..STRATEGIES.len())];
+    let all = [("compaction_style", style), ("compaction_downforce", downforce), ("compaction_classic", classic)];
+    db.set_options(&all).unwrap();
     db.set_options(&[("disable_auto_compactions", "false")]).unwrap();
     db.wait_for_background_work().unwrap();
     db.set_options(&[("disable_auto_compactions", "true")]).unwrap();

@@ -416,6 +416,11 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
     for what in ["Compaction dropped", "\"event\": \"compaction_dropped\""] {
         s.gates.until(what, || told(what) == 2);
     }
+    // And they count.
+    let counted = s.db.counters();
+    assert_eq!((counted.compactions_failed, counted.compactions_dropped, counted.flushes_failed), (1, 2, 0));
+    let text = s.db.property_value("rocksdb.dbstats").unwrap().unwrap();
+    assert!(text.contains("1 compactions failed, 2 dropped as another one failed, 0 flushes failed"), "{text}");
 }
 
 #[test]

@@ -383,6 +383,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                 tree.snapshots.remove(i);
             }
             tree.cf.compaction_downforce = seed % 2 == 0 && rng.u8(0..4) > 0;
+            tree.cf.compaction_classic = seed % 4 == 1 && rng.u8(0..4) > 0;
             while rng.u8(0..8) != 0 {
                 let version = Arc::new(tree.version.clone());
                 let mut cursors = RunningCompactions::new();

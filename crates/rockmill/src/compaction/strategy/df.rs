@@ -103,7 +103,7 @@ impl Picker<'_> {
     }
 
     /// The id of a new extra run, newer than all that there are and will be.
-    fn new_run(&self, level: usize) -> u64 {
+    pub(super) fn new_run(&self, level: usize) -> u64 {
         let newest = self.version.levels[level].extras.first().map_or(0, |run| run.id);
         self.running.newest_run_to_come(level).max(newest) + 1
     }
@@ -195,7 +195,13 @@ impl Picker<'_> {
     }
 
     /// The job, if it may run now.
-    fn df_job(&self, reason: CompactionReason, inputs: Inputs, level: usize, run: u64) -> Option<Compaction> {
+    pub(super) fn df_job(
+        &self,
+        reason: CompactionReason,
+        inputs: Inputs,
+        level: usize,
+        run: u64,
+    ) -> Option<Compaction> {
         self.running.depends_on(self.version, &inputs, level, run)?;
         let one_run = inputs.len() == 1 && (inputs[0].0 > 0 || inputs[0].1.len() == 1);
         let mut c = self.build(reason, inputs, level, true);
@@ -277,7 +283,7 @@ impl Picker<'_> {
     }
 
     /// Free files of L0, oldest first: up to the first one that a job has which does not take it below L0.
-    fn free_l0(&self, output_level: usize, run: u64) -> Files {
+    pub(super) fn free_l0(&self, output_level: usize, run: u64) -> Files {
         let busy = |f: &FileMeta| f.being_compacted.load(Atomic::Acquire);
         let oldest_first = self.files(0).iter().rev();
         let stays = |f: &&Arc<FileMeta>| !busy(f) || self.running.leaves_for_below(f, output_level, run);

@@ -184,7 +184,7 @@ impl Picker<'_> {
     }
 
     /// Grows the first inputs to the whole job.
-    fn complete(&self, mut start: Start, reason: CompactionReason) -> Option<Compaction> {
+    pub(super) fn complete(&self, mut start: Start, reason: CompactionReason) -> Option<Compaction> {
         let (level, output_level) = (start.level, start.output_level);
         if output_level == 0 {
             return Some(self.build(reason, vec![(0, start.files)], 0, true));
@@ -240,7 +240,7 @@ impl Picker<'_> {
     }
 
     /// First inputs from a sorted level.
-    fn start_sorted(&self, level: usize) -> Option<Start> {
+    pub(super) fn start_sorted(&self, level: usize) -> Option<Start> {
         let output_level = level + 1;
         let files = self.files(level);
         for i in self.by_priority(level).take(self.tries()) {

@@ -12,6 +12,7 @@
 //!    that of a level that moves past it (`refit.rs`), and no file is input to two jobs.
 
 pub mod aging;
+mod classic;
 pub mod df;
 mod extra_runs;
 pub mod fifo;
@@ -66,15 +67,18 @@ pub fn pick(
     moment: &Moment,
 ) -> Option<Compaction> {
     let picker = Picker::new(version, options, running).at(moment);
-    let goes_down = options.compaction_style == CompactionStyle::Level || options.compaction_downforce;
+    let by_levels = options.compaction_downforce || options.compaction_classic;
+    let goes_down = options.compaction_style == CompactionStyle::Level || by_levels;
     if goes_down && picker.num_levels() < 2 {
         return None;
     }
     let extra_runs = || options.compaction_downforce || version.has_extra_runs() || running.writes_extra_runs();
     match options.compaction_style {
         CompactionStyle::Level if extra_runs() => df::leveled::pick(&picker),
+        CompactionStyle::Level if options.compaction_classic => classic::leveled(&picker),
         CompactionStyle::Level => leveled::pick(&picker),
         CompactionStyle::Universal if options.compaction_downforce => df::tiered::pick(picker),
+        CompactionStyle::Universal if options.compaction_classic => classic::tiered(picker),
         CompactionStyle::Universal => tiered::pick(picker),
         CompactionStyle::Fifo => fifo::pick(&picker),
     }

@@ -197,6 +197,17 @@ impl RunningCompactions {
         self.running.iter().any(|r| r.output_run > 0)
     }
 
+    /// Extra runs of a level that running jobs will write, and that `live` does not name.
+    pub(super) fn new_runs_to_come(&self, level: usize, live: impl Fn(u64) -> bool) -> usize {
+        let runs = self.running.iter().filter(|r| r.output_level == level && r.output_run > 0).map(|r| r.output_run);
+        runs.filter(|run| !live(*run)).collect::<HashSet<_>>().len()
+    }
+
+    /// True while a running job begins in `level`, whether it writes deeper or not.
+    pub(super) fn begins_in(&self, level: usize) -> bool {
+        self.running.iter().any(|r| r.start_level == level)
+    }
+
     /// True while a running job reads `level` and writes deeper.
     pub(super) fn leaves_level(&self, level: usize) -> bool {
         self.running.iter().any(|r| r.start_level == level && r.output_level > level)

@@ -43,6 +43,14 @@ impl LevelScores {
         order
     }
 
+    /// Those of the first so many levels whose score asks for a compaction, the most pressing first. The last one,
+    /// which may have runs to merge, counts, too.
+    pub(super) fn by_fullness(&self, levels: usize) -> Vec<usize> {
+        let mut due: Vec<usize> = (0..self.scores.len().min(levels)).filter(|l| self.scores[*l] >= 1.0).collect();
+        due.sort_by(|a, b| self.scores[*b].total_cmp(&self.scores[*a]));
+        due
+    }
+
     /// The highest score.
     pub fn max_score(&self) -> f64 {
         self.scores.iter().copied().fold(0.0, f64::max)
@@ -78,8 +86,8 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
     base.targets.resize(version.levels.len(), u64::MAX);
     let l0_files = version.levels.first().map_or(0, Level::len);
     let (mut scores, pending_bytes, mut runs) = match options.compaction_style {
-        CompactionStyle::Universal if options.compaction_downforce => {
-            let (scores, runs) = df_tiered_scores(version, options, sums);
+        CompactionStyle::Universal if options.compaction_downforce || options.compaction_classic => {
+            let (scores, runs) = by_runs_of_levels(version, options, sums);
             (scores, 0, l0_files + runs)
         }
         CompactionStyle::Universal => {
@@ -89,7 +97,8 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
         // Whatever there is too much of is deleted: nobody has to wait.
         CompactionStyle::Fifo => (fifo_scores(version, options, sums), 0, 0),
         CompactionStyle::Level => {
-            (scores(options, &base, sums, usable), debt_of(version, options, &sizes, &base), l0_files)
+            let of = if options.compaction_classic { classic_scores } else { scores };
+            (of(options, &base, sums, usable), debt_of(version, options, &sizes, &base), l0_files)
         }
     };
     if options.compaction_style == CompactionStyle::Level && version.has_extra_runs() {
@@ -154,11 +163,14 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     scores
 }
 
-/// Of each level its free runs by the trigger; and 1 for the oldest run's level where all others are too large for it.
-/// With it the runs that levels below L0 have beyond the trigger.
-fn df_tiered_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> (Vec<f64>, usize) {
+/// Of each level its free runs by the trigger; and, with DF-compaction, 1 for the oldest run's level where all others
+/// are too large for it. With it the runs that levels below L0 have beyond the trigger.
+fn by_runs_of_levels(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> (Vec<f64>, usize) {
     let mut scores = vec![0.0; version.levels.len()];
-    let trigger = options.level0_file_num_compaction_trigger.max(1) as usize;
+    let trigger = match options.compaction_classic {
+        true => super::classic::runs_most(options),
+        false => options.level0_file_num_compaction_trigger.max(1) as usize,
+    };
     let usable = version.usable_levels();
     let mut too_many = 0;
     for (number, (score, level)) in scores.iter_mut().zip(sums).take(usable).enumerate() {
@@ -170,6 +182,9 @@ fn df_tiered_scores(version: &Version, options: &CfOptions, sums: &[LevelSums]) 
         if number > 0 {
             too_many += level.runs.len().saturating_sub(trigger);
         }
+    }
+    if options.compaction_classic {
+        return (scores, too_many);
     }
     let oldest = sums.iter().take(usable).enumerate().skip(1).rev();
     let oldest = oldest.filter_map(|(number, level)| level.runs.last().map(|run| (number, run.bytes))).next();
@@ -336,11 +351,33 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
     scores
 }
 
+/// Of the classic strategy: L0 is due with its first table, and other levels when they are full, whatever will come to
+/// them. A level that is full takes nothing, so nothing else may go before it.
+fn classic_scores(_: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -> Vec<f64> {
+    let mut scores = vec![0.0; sums.len()];
+    for (level, of_level) in sums.iter().enumerate().take(usable.saturating_sub(1)) {
+        let free = of_level.free_compensated();
+        scores[level] = match level {
+            0 => (of_level.tables() - of_level.busy()) as f64,
+            _ => free as f64 / base.targets[level].max(1) as f64,
+        };
+        if level > 0 && free > 0 && base.lowest_unnecessary.is_some_and(|lowest| level <= lowest) {
+            scores[level] = scores[level].max(1.0);
+        }
+    }
+    scores
+}
+
+/// Tables of L0 at which they are due.
+fn l0_due(options: &CfOptions) -> i64 {
+    let classic = options.compaction_classic && options.compaction_style == CompactionStyle::Level;
+    if classic { 1 } else { i64::from(options.level0_file_num_compaction_trigger) }
+}
+
 /// Bytes that must still be rewritten: what leaves each level, and what that makes rewritten below.
 fn debt_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> u64 {
     let Some(&l0_bytes) = sizes.first() else { return 0 };
-    let l0_due = version.levels[0].len() as i64 >= i64::from(options.level0_file_num_compaction_trigger)
-        || l0_bytes >= base.l0_bytes;
+    let l0_due = version.levels[0].len() as i64 >= l0_due(options) || l0_bytes >= base.l0_bytes;
     let mut debt = if l0_due { l0_bytes } else { 0 };
     let mut incoming = debt;
     for level in base.level.max(1)..sizes.len().saturating_sub(1) {

@@ -113,7 +113,7 @@ impl Checkpoint<'_> {
             if version.has_extra_runs() {
                 return Err(Error::not_supported(
                     "an export has no place for extra runs of a level, which the column family has: set \
-                     compaction_downforce to false and compact it, then export it",
+                     compaction_downforce and compaction_classic to false and compact it, then export it",
                 ));
             }
             if let Some(table) = version.files().find(|table| !table.entry.pieces.is_empty()) {

@@ -14,6 +14,7 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::{Change, add_files};
 use crate::db::report::events::FlushEvent;
+use crate::db::report::stats::count;
 use crate::db::write::switch::with_data;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{ErrorKind, Result};
@@ -213,6 +214,9 @@ impl DbInner {
         let named = durable.is_ok();
         let done = durable.and_then(|()| self.commit_flush(pick, &mut built, leave_wals));
         if let Err(e) = &done {
+            if !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) {
+                count(&self.stats.flushes_failed, 1);
+            }
             for (part, b) in pick.parts.iter().zip(&built) {
                 let written = b.entry.as_ref().map(FileEntry::own_file);
                 self.remove_outputs(&part.cf, written.as_slice(), Some(e).filter(|_| named));

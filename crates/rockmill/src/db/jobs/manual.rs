@@ -130,8 +130,9 @@ impl Db {
         self.compact_range_since(cf, start, end, options, since)
     }
 
-    /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` off
-    /// for every column family none come back, and once the last is gone RocksDB opens the database again.
+    /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` and
+    /// `compaction_classic` off for every column family none come back, and once the last is gone RocksDB opens the
+    /// database again.
     ///
     /// # Errors
     /// Those of compactions.

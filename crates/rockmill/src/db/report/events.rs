@@ -255,6 +255,13 @@ impl DbInner {
         } else if done.is_ok() {
             self.count_compaction(compaction, stats);
         }
+        match done {
+            Err(_) if dropped => count(&self.stats.compactions_dropped, 1),
+            Err(e) if !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) => {
+                count(&self.stats.compactions_failed, 1);
+            }
+            _ => {}
+        }
         let levels = {
             let mut state = self.state.lock();
             state.family_mut(cf.id).map(|c| {

@@ -31,7 +31,7 @@ pub struct LevelStats {
     pub score: f64,
     /// Tables that a compaction is reading.
     pub compacting: usize,
-    /// Sorted runs above the level's base run, which DF-compaction leaves.
+    /// Sorted runs above the level's base run, which DF-compaction and classic tiered compaction leave.
     pub extra_runs: usize,
     /// Bytes in them.
     pub extra_run_bytes: u64,

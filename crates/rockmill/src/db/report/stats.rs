@@ -75,6 +75,12 @@ counters! {
     compactions,
     /// Compactions that only moved tables.
     trivial_moves,
+    /// Compactions that failed. Those that ended early as the database was closed are not among them.
+    compactions_failed,
+    /// Compactions whose output was removed, or that were stopped, as another one failed that had to commit before.
+    compactions_dropped,
+    /// Flushes that failed.
+    flushes_failed,
     /// Bytes of tables that compactions read.
     compact_read_bytes,
     /// Bytes of tables that compactions wrote.

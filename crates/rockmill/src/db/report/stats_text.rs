@@ -40,6 +40,13 @@ impl DbInner {
             sustained as f64 / MB,
             self.pacing.writers().longest_micros.load(Ordering::Relaxed) as f64 / 1e3
         );
+        if c.compactions_failed + c.compactions_dropped + c.flushes_failed > 0 {
+            let _ = writeln!(
+                s,
+                "Jobs without a result: {} compactions failed, {} dropped as another one failed, {} flushes failed",
+                c.compactions_failed, c.compactions_dropped, c.flushes_failed
+            );
+        }
         if self.front.memory().index().is_some() {
             let _ = writeln!(
                 s,
