@@ -548,11 +548,16 @@ impl Flags {
 }
 
 fn unknown(name: &str) -> Error {
-    let near = Flags::all().into_iter().map(|f| f.0).min_by_key(|known| distance(name, known));
-    match near.filter(|known| distance(name, known) <= 1 + known.len() / 3) {
+    match nearest(name, Flags::all().into_iter().map(|f| f.0)) {
         Some(known) => Error::Usage(format!("there is no flag --{name}; did you mean --{known}?")),
         None => Error::Usage(format!("there is no flag --{name}")),
     }
+}
+
+/// The known name that an unknown one was most likely meant to be, if any is near.
+pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let near = known.into_iter().min_by_key(|known| distance(name, known))?;
+    (distance(name, near) <= 1 + near.len() / 3).then_some(near)
 }
 
 /// Edit distance: insertions, deletions and replacements that turn `a` into `b`.

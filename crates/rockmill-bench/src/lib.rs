@@ -48,7 +48,7 @@ pub use compact::run as run_compact;
 pub use compact::{Case, CaseReport, CompactCommand, CompactFlags, CompactReport, JobLog, JobPair, JobRun};
 pub use device::{DeviceLimits, MixedLimit, mixed, probe};
 pub use error::{Error, Result};
-pub use flags::{Auto, Command, Flags, List};
+pub use flags::{Auto, Command, Flags, List, nearest};
 pub use generate::{KeyGenerator, ValueGenerator};
 pub use machine::Machine;
 pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};

@@ -7,7 +7,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
+use crate::flush::FlushArgs;
+use crate::kv::{MergeArgs, MultiGetArgs};
 use crate::repair::RepairArgs;
+use crate::set_options::SetOptionsArgs;
 use crate::simulate::SimulateArgs;
 use crate::stress::{ChildArgs, StressArgs};
 
@@ -53,15 +56,19 @@ pub enum Command {
     WriteSst(WriteSstArgs),
     Ingest(IngestArgs),
     Put(PutArgs),
+    Merge(MergeArgs),
     Get(GetArgs),
+    MultiGet(MultiGetArgs),
     Delete(DeleteArgs),
     Scan(ScanArgs),
     Stats(StatsArgs),
+    Flush(FlushArgs),
     Compact(CompactArgs),
     Downgrade(DowngradeArgs),
     Verify(VerifyArgs),
     Dump(DumpArgs),
     Options(OptionsArgs),
+    SetOptions(SetOptionsArgs),
     ListCf(ListCfArgs),
     CreateCf(CreateCfArgs),
     DropCf(DropCfArgs),
@@ -644,6 +651,7 @@ pub enum ExplainArg {
 #[command(after_help = "\
 Examples:
   rockmill compact my.db
+  rockmill compact my.db --all-column-families
   rockmill compact my.db --from user:1000 --to user:2000
   rockmill compact my.db --threads 4 --compression zstd --bloom-bits 10
   rockmill compact my.db --engine pread --threads 2 --json
@@ -661,6 +669,9 @@ pub struct CompactArgs {
     /// --from and --to are hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// Compact every column family, one after the other; the options given are for all of them
+    #[arg(long, conflicts_with_all = ["from", "to", "explain"])]
+    pub all_column_families: bool,
     /// Tables in the deepest level
     #[arg(long, value_enum, default_value = "force-optimized")]
     pub bottommost: BottommostArg,

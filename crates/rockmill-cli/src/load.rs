@@ -89,8 +89,9 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         if records == 0 {
             return e;
         }
-        let written =
-            format!("{} records were written before this; loading them again does no harm", output::count(records));
+        let (were, them) = if records == 1 { ("was", "it") } else { ("were", "them") };
+        let count = output::plural(records, "record");
+        let written = format!("{count} {were} written before this; loading {them} again does no harm");
         let hint = e.hint.as_ref().map_or_else(|| written.clone(), |h| format!("{h}; {written}"));
         e.hint(hint)
     })?;
@@ -160,7 +161,7 @@ impl Loader<'_> {
     fn show(&self, source: &Source) {
         if !self.bar.is_hidden() {
             self.bar.set_position(self.input_bytes + source.bytes());
-            self.bar.set_message(format!("{} records", output::count(self.records)));
+            self.bar.set_message(output::plural(self.records, "record"));
         }
     }
 

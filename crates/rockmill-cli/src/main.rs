@@ -6,10 +6,10 @@
 //! | `store.rs` | opens a database as it needs to be opened |
 //! | `input/`, `load.rs` | records out of tsv, csv, jsonl and plain lines; writing them |
 //! | `ingest.rs` | tables written outside of a database, and ingested |
-//! | `kv.rs`, `scan.rs` | put, get, delete; scans |
-//! | `stats.rs`, `compact.rs` | levels and amplification; manual compaction |
+//! | `kv.rs`, `scan.rs` | put, merge, get, delete; scans |
+//! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
 //! | `downgrade.rs` | merging away what RocksDB does not know |
-//! | `options.rs` | the options that a database has stored |
+//! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `stress.rs` | a database under load, killed and checked |
@@ -25,6 +25,7 @@ mod downgrade;
 mod dump;
 mod error;
 mod families;
+mod flush;
 mod ingest;
 mod input;
 mod kv;
@@ -35,6 +36,7 @@ mod progress;
 mod repair;
 mod running;
 mod scan;
+mod set_options;
 mod simulate;
 mod stats;
 mod store;
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
 fn only_shows(command: &Command) -> bool {
     match command {
         Command::Get(_)
+        | Command::MultiGet(_)
         | Command::Scan(_)
         | Command::Stats(_)
         | Command::Dump(_)
@@ -121,15 +124,19 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::WriteSst(args) => ingest::write_sst(args, cf, out),
         Command::Ingest(args) => ingest::run(args, cf, out),
         Command::Put(args) => kv::put(args, cf, out),
+        Command::Merge(args) => kv::merge(args, cf, out),
         Command::Get(args) => kv::get(args, cf, out),
+        Command::MultiGet(args) => kv::multi_get(args, cf, out),
         Command::Delete(args) => kv::delete(args, cf, out),
         Command::Scan(args) => scan::run(args, cf, out),
         Command::Stats(args) => stats::run(args, cf, out),
+        Command::Flush(args) => flush::run(args, cf, out),
         Command::Compact(args) => compact::run(args, cf, out),
         Command::Downgrade(args) => downgrade::run(args, out),
         Command::Verify(args) => verify::run(args, out),
         Command::Dump(args) => dump::run(args, out),
         Command::Options(args) => options::run(args, cf, out),
+        Command::SetOptions(args) => set_options::run(args, cf, out),
         Command::ListCf(args) => families::list(args, out),
         Command::CreateCf(args) => families::create(args, out),
         Command::DropCf(args) => families::drop(args, out),

@@ -183,9 +183,14 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A number of things: `1 file`, `1,200 files`.
+/// A number of things: `1 file`, `1,200 files`, `2 entries`, `3 keys`.
 pub fn plural(n: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
+    let number = count(n);
+    match thing.strip_suffix('y') {
+        _ if n == 1 => format!("{number} {thing}"),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o']) => format!("{number} {stem}ies"),
+        _ => format!("{number} {thing}s"),
+    }
 }
 
 /// Seconds for people: `3.21 s`, `4 min 5 s`.
@@ -255,6 +260,8 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(1200, "file"), "1,200 files");
+        assert_eq!((plural(1, "entry"), plural(2, "entry")), ("1 entry".to_owned(), "2 entries".to_owned()));
+        assert_eq!((plural(1, "key"), plural(0, "key")), ("1 key".to_owned(), "0 keys".to_owned()));
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(seconds(61.5), "61.50 s");
         assert_eq!(seconds(185.0), "3 min 5 s");

@@ -68,10 +68,10 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
 }
 
 /// Appends a key or a value to a line.
-type Append = fn(&mut Vec<u8>, &[u8]);
+pub type Append = fn(&mut Vec<u8>, &[u8]);
 
 /// As hexadecimal, as it is for a pipe, or escaped: a terminal must not take orders from it.
-fn append_as(hex: bool, terminal: bool) -> Append {
+pub fn append_as(hex: bool, terminal: bool) -> Append {
     match (hex, terminal) {
         (true, _) => output::append_hex,
         (false, false) => |line, bytes| line.extend_from_slice(bytes),
@@ -79,7 +79,8 @@ fn append_as(hex: bool, terminal: bool) -> Append {
     }
 }
 
-fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, append: Append) {
+/// Key, tab, value, and the line's end.
+pub fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, append: Append) {
     append(line, key);
     if let Some(value) = value {
         line.push(b'\t');

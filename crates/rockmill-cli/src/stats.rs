@@ -184,9 +184,9 @@ impl TphIndex {
 
     fn words(&self) -> String {
         format!(
-            "index of TPH tables: {} of memory for {} keys, {:.2} bytes per key",
+            "index of TPH tables: {} of memory for {}, {:.2} bytes per key",
             output::size(self.bytes),
-            output::count(self.keys),
+            output::plural(self.keys, "key"),
             self.bytes_per_key()
         )
     }
@@ -441,9 +441,9 @@ fn words(f: &Family) -> Vec<String> {
             output::plural(f.sorted_runs(), "sorted run"),
         ),
         format!(
-            "about {} keys; in memtables {} entries, {}",
-            output::count(f.keys),
-            output::count(f.memtable_entries),
+            "about {}; in memtables {}, {}",
+            output::plural(f.keys, "key"),
+            output::plural(f.memtable_entries, "entry"),
             output::size(f.memtable_bytes)
         ),
     ];

@@ -257,10 +257,27 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
         let Some((name, value)) = text.split_once('=') else {
             return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
         };
-        out = Options::from_pairs(&out, [(name.trim(), value.trim())])
-            .map_err(|e| CliError::usage(format!("--option {text}: {}", e.message())))?;
+        out = Options::from_pairs(&out, [(name.trim(), value.trim())]).map_err(|e| {
+            let error = CliError::usage(format!("--option {text}: {}", e.message()));
+            match nearest_option(name.trim()) {
+                Some(near) => error.hint(format!("did you mean {near}? `rockmill options DB` lists all of them")),
+                None => error,
+            }
+        })?;
     }
     Ok(out)
+}
+
+/// The option that was most likely meant by a name that is not known.
+fn nearest_option(name: &str) -> Option<String> {
+    let known = Options::default().values();
+    let near = rockmill_bench::nearest(name, known.iter().map(|o| o.name))?;
+    let of_tables = known.iter().any(|o| o.name == near && o.section.starts_with("TableOptions"));
+    match (of_tables, near == name) {
+        (true, _) => Some(format!("table_factory.{near}")),
+        (false, true) => None, // it is known: the value is what is wrong
+        (false, false) => Some(near.to_owned()),
+    }
 }
 
 /// The directories of tables, where they are given.
@@ -508,6 +525,8 @@ pub struct Manner {
     pub reproducible: bool,
     /// Have all column families write block-based tables from now on, whatever kind they wrote.
     pub block_based: bool,
+    /// The command is about all column families: what the command line sets is for each of them.
+    pub all_families: bool,
 }
 
 impl OpenToWrite<'_> {
@@ -534,7 +553,7 @@ impl OpenToWrite<'_> {
         // What the command line sets of a column family is for the one that the command is about.
         let options_of = |family: &str| -> Result<Options> {
             let mut options = stored.family(family);
-            if family == name {
+            if family == name || manner.all_families {
                 set_family_options(&mut options, self.args)?;
                 options = with_named(&options, &self.args.stored)?;
             }
@@ -587,6 +606,11 @@ fn explain_lock(e: rockmill::Error) -> CliError {
         e.hint = Some("close the other process, or use get, scan, stats or verify, which need no lock".into());
     }
     e
+}
+
+/// The handles of all column families of an open database.
+pub fn all_families(db: &Db) -> Vec<ColumnFamily> {
+    db.cf_names().iter().filter_map(|name| db.cf_handle(name)).collect()
 }
 
 /// The handle of the column family that the command is about, in a database opened for reading.

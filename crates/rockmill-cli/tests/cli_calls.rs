@@ -8,17 +8,21 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 18] = [
     "load",
     "put",
+    "merge",
     "get",
+    "multi-get",
     "delete",
     "scan",
     "stats",
+    "flush",
     "compact",
     "downgrade",
     "verify",
     "dump",
+    "set-options",
     "list-cf",
     "create-cf",
     "drop-cf",
@@ -58,6 +62,12 @@ fn wrong_calls_are_told_apart_from_failures() {
     s.ok(&["put", "db", "k", "v", "--create"]);
     s.run(&["get", "db", "--hex", "xyz"]).fails(2, &["\"xyz\" is not hexadecimal", "hint: "]);
     s.run(&["scan", "db", "--hex", "--from", "0"]).fails(2, &["--from \"0\" is not hexadecimal"]);
+    // What was most likely meant is named: flags, commands and options.
+    s.run(&["scan", "db", "--limt", "1"]).fails(2, &["--limt", "'--limit'"]);
+    s.run(&["veriffy", "db"]).fails(2, &["'verify'"]);
+    s.run(&["put", "db", "k", "v", "--option", "write_bufer_size=1M"])
+        .fails(2, &["\"write_bufer_size\" is not known", "did you mean write_buffer_size?"]);
+    s.run(&["put", "db", "k", "v", "--option", "zzz=1"]).fails(2, &["\"zzz\" is not known"]);
     s.run(&["put", "db", "k", "v", "--bloom-bits", "1000"]).fails(2, &["--bloom-bits"]);
     s.run(&["put", "db", "k", "v", "--format-version", "4"]).fails(2, &["--format-version"]);
 }

@@ -52,12 +52,16 @@ fn commands(s: &Sandbox, db: &str) -> Vec<Vec<String>> {
     add(&["scan", db, "--keys-only"]);
     add(&["get", db, &format!("{HOSTILE}01")]);
     add(&["get", db, HOSTILE]);
+    add(&["multi-get", db, &format!("{HOSTILE}01"), &format!("{HOSTILE}no")]);
     add(&["get", db, "k", "--column-family", &format!("{HOSTILE}no")]);
     add(&["get", HOSTILE, "k"]);
     add(&["verify", db]);
     add(&["compact", db, "--explain"]);
     add(&["no-such\x1b[2J-command"]);
     add(&["stats", db, &format!("--{HOSTILE}")]);
+    add(&["merge", db, HOSTILE, HOSTILE]);
+    add(&["set-options", db, &format!("{HOSTILE}=1")]);
+    add(&["flush", db, "--column-family", HOSTILE]);
     add(&["create-cf", db, &format!("{HOSTILE}2")]);
     add(&["create-cf", db, HOSTILE]);
     add(&["drop-cf", db, &format!("{HOSTILE}2")]);
@@ -95,7 +99,7 @@ fn harmless(args: &[String], what: &str, text: &[u8]) {
 
 /// Prints keys or values as they are to a pipe: what programs read.
 fn prints_values(args: &[String]) -> bool {
-    matches!(args[0].as_str(), "get" | "scan")
+    matches!(args[0].as_str(), "get" | "multi-get" | "scan")
 }
 
 #[test]

@@ -17,6 +17,12 @@ pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");
 /// The same for [`Driver::Loop`], compiled from `bpf/loop.bpf.c`.
 pub const LOOP_OBJECT: &[u8] = include_bytes!("../bpf/loop.bpf.o");
 
+/// An example of a merge program with a filter of its own, compiled from `bpf/examples/expire.bpf.c`.
+pub const EXPIRE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/expire.bpf.o");
+
+/// An example of a merge program with an order of its own, compiled from `bpf/examples/reverse.bpf.c`.
+pub const REVERSE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/reverse.bpf.o");
+
 /// How the merge program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driver {

@@ -12,6 +12,7 @@ use rockmill::{
     UniversalCompactOptions, WriteBufferManager, probe_kernel_engine,
 };
 use rockmill_kernel::Pool;
+use rockmill_kernel::instance::{EXPIRE_EXAMPLE, REVERSE_EXAMPLE};
 use rockmill_skip::{Missing, Needs};
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
@@ -70,10 +71,6 @@ fn missing_driver(driver: KernelDriver) -> Option<String> {
     KNOWN[driver as usize].get_or_init(|| probe_kernel_engine(driver).err().map(|e| e.reason)).clone()
 }
 
-/// The examples of merge programs of one's own.
-const EXPIRE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/expire.bpf.o");
-const REVERSE: &[u8] = include_bytes!("../../rockmill-kernel/bpf/examples/reverse.bpf.o");
-
 /// Every axis. Sizes are small, so that short histories already have flushes, compactions and several levels.
 pub const AXES: &[Axis] = &[
     Axis {
@@ -100,8 +97,8 @@ pub const AXES: &[Axis] = &[
         name: "program",
         choices: &[
             is("builtin", |_| {}),
-            is("expire", |d| d.options.set_kernel_merge_program_object("expire.bpf.o", EXPIRE)),
-            is("reverse", |d| d.options.set_kernel_merge_program_object("reverse.bpf.o", REVERSE)),
+            is("expire", |d| d.options.set_kernel_merge_program_object("expire.bpf.o", EXPIRE_EXAMPLE)),
+            is("reverse", |d| d.options.set_kernel_merge_program_object("reverse.bpf.o", REVERSE_EXAMPLE)),
         ],
     },
     Axis {

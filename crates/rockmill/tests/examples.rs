@@ -34,7 +34,10 @@ fn every_example_runs() {
     assert!(names.len() > 2, "the examples were not found");
     let mut failed = Vec::new();
     for name in &names {
-        let done = Command::new(folder().join(name)).output().unwrap_or_else(|e| panic!("{name} does not start: {e}"));
+        // Those of the pages make their databases where they stand.
+        let here = tempfile::tempdir().expect("a temporary directory");
+        let done = Command::new(folder().join(name)).current_dir(here.path()).output();
+        let done = done.unwrap_or_else(|e| panic!("{name} does not start: {e}"));
         println!("{name}: {}", done.status);
         if !done.status.success() {
             let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
@@ -42,4 +45,36 @@ fn every_example_runs() {
         }
     }
     assert!(failed.is_empty(), "{} examples failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Pages, and the example that their code is from.
+const PAGES: [(&str, &str); 2] = [("README.md", "people"), ("docs/guide.md", "guide")];
+
+/// The lines of text, without indentation and empty ones.
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim).filter(|l| !l.is_empty()).collect()
+}
+
+#[test]
+fn the_code_of_the_pages_is_that_of_examples() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: PathBuf| std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    for (page, example) in PAGES {
+        let text = read(here.join("../..").join(page));
+        let program = read(here.join("examples").join(example).with_extension("rs"));
+        let program = lines(&program);
+        let mut blocks = 0;
+        for block in text.split("```rust").skip(1) {
+            let code =
+                block.split_once('\n').and_then(|(_, rest)| rest.split("```").next()).expect("a block that ends");
+            let code = lines(code);
+            assert!(
+                !code.is_empty() && program.windows(code.len()).any(|part| part == code),
+                "{page}: this block is not in examples/{example}.rs:\n{}",
+                code.join("\n")
+            );
+            blocks += 1;
+        }
+        assert!(blocks > 0, "{page} has no code: the test sees nothing");
+    }
 }

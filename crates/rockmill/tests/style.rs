@@ -421,7 +421,15 @@ fn manifests_have_licence_description_and_lints() {
     assert!(manifests.len() >= 5, "the crates were not found");
     for path in manifests {
         let text = read(&path);
-        for line in ["license.workspace = true", "description = \"", "[lints]\nworkspace = true"] {
+        let published = [
+            "readme.workspace = true",
+            "keywords",
+            "categories",
+            "[package.metadata.docs.rs]\ntargets = [\"x86_64-unknown-linux-gnu\"]",
+        ];
+        let all = ["license.workspace = true", "description = \"", "[lints]\nworkspace = true"].into_iter();
+        let wanted = all.chain(published.into_iter().filter(|_| !text.contains("publish = false")));
+        for line in wanted {
             if !text.contains(line) {
                 broken.push(format!("{path}: lacks {}", line.replace('\n', " ")));
             }
@@ -495,10 +503,32 @@ fn links_of_the_pages_lead_somewhere() {
 #[test]
 fn public_pages_exist() {
     let mut broken = Vec::new();
-    for page in ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "docs/format.md", "docs/rocksdb.md"] {
+    let pages = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md"].into_iter();
+    for page in pages.chain(["docs/guide.md", "docs/format.md", "docs/rocksdb.md", "docs/rocksdb-differences.md"]) {
         if !root().join(page).exists() {
             broken.push(format!("{page}: missing"));
         }
     }
     report("public pages exist", &broken);
+}
+
+#[test]
+fn the_readme_has_the_figures_of_the_benchmarks_page() {
+    let page = read("docs/benchmarks.md");
+    let readme = read("README.md");
+    let mut broken = Vec::new();
+    let mut figures = 0;
+    for (i, line) in readme.lines().enumerate() {
+        // Work, one side, the other, the ratio in bold.
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [_, theirs, ours, ratio] = cells[..] else { continue };
+        if ratio.starts_with("**") {
+            figures += 1;
+            if !page.contains(&format!("| {theirs} | {ours} | {ratio} ")) {
+                broken.push(format!("README.md:{}: docs/benchmarks.md has no {theirs}, {ours}, {ratio}", i + 1));
+            }
+        }
+    }
+    assert!(figures > 3, "the table was not found");
+    report("the README has the figures of docs/benchmarks.md", &broken);
 }

@@ -52,7 +52,7 @@ fn print(plan: &CompactionExplanation, engine: MergeEngine, note: &str, blocks: 
     if plan.unflushed_entries > 0 {
         out.line(format!(
             "first: {} in memtables are flushed into L0 and join the jobs below",
-            output::plural(plan.unflushed_entries, "entry").replace("entrys", "entries")
+            output::plural(plan.unflushed_entries, "entry")
         ))?;
     }
     if plan.jobs.is_empty() && plan.unflushed_entries == 0 {

@@ -9,19 +9,20 @@ use indicatif::ProgressBar;
 use rockmill::internals::compact_range_since_open;
 use rockmill::properties;
 use rockmill::{BottommostLevelCompaction, ColumnFamily, CompactOptions, Db, LevelStats};
-use rockmill_io::{CountingFileSystem, PosixFileSystem};
+use rockmill_io::{CountingFileSystem, IoCounts, PosixFileSystem};
 use serde_json::{Map, Value, json};
 
 use crate::args::{BottommostArg, CompactArgs};
 use crate::cpu;
 use crate::error::Result;
+use crate::flush::check_all;
 use crate::output::{self, Out};
 use crate::progress;
 use crate::stats::{self, LevelRow};
 use crate::store::{self, Manner, OpenToWrite};
 
 /// What the store has counted since it was opened.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Counts {
     compactions: u64,
     moves: u64,
@@ -39,10 +40,21 @@ impl Counts {
             written: s.compact_write_bytes,
         }
     }
+
+    /// What came after another count.
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            compactions: self.compactions - earlier.compactions,
+            moves: self.moves - earlier.moves,
+            read: self.read - earlier.read,
+            written: self.written - earlier.written,
+        }
+    }
 }
 
 /// `rockmill compact`
 pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    check_all(args.all_column_families, family)?;
     let key = |what: &str, arg: &Option<_>| {
         arg.as_ref().map(|a: &std::ffi::OsString| store::bytes_arg(what, a, args.hex)).transpose()
     };
@@ -59,13 +71,55 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     }
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
     let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: Some(Arc::new(fs.clone())) };
-    let (db, cf) = open.open_as(Manner { reproducible: args.reproducible, ..Manner::default() })?;
+    let all = args.all_column_families;
+    let manner = Manner { reproducible: args.reproducible, all_families: all, ..Manner::default() };
+    let (db, cf) = open.open_as(manner)?;
+    if !all {
+        // Since the opening: automatic compactions that began with it have done a part of the work.
+        let done = compact(&db, &cf, &fs, (from.as_deref(), to.as_deref()), &options, Counts::default(), out.quiet)?;
+        return if out.json { out.json_object(&done.json()) } else { done.tell(out) };
+    }
+    let mut reports = Vec::new();
+    for cf in &store::all_families(&db) {
+        let counted = if reports.is_empty() { Counts::default() } else { Counts::of(&db) };
+        let done = compact(&db, cf, &fs, (None, None), &options, counted, out.quiet)?;
+        if !out.json {
+            out.note(format!("column family {:?}:", cf.name()))?;
+            done.tell(out)?;
+        }
+        reports.push(done.json());
+    }
+    if out.json { out.json_object(&json!({ "column_families": reports })) } else { Ok(()) }
+}
 
+/// What the compaction of a column family came to.
+struct Compacted {
+    family: String,
+    engine: String,
+    threads: u32,
+    counts: Counts,
+    wall: f64,
+    cpu: f64,
+    io: IoCounts,
+    before: Vec<LevelRow>,
+    after: Vec<LevelRow>,
+}
+
+/// Compacts a column family; what the store had counted by `counted` was not for it.
+fn compact(
+    db: &Db,
+    cf: &ColumnFamily,
+    fs: &CountingFileSystem,
+    (from, to): (Option<&[u8]>, Option<&[u8]>),
+    options: &CompactOptions,
+    counted: Counts,
+    quiet: bool,
+) -> Result<Compacted> {
     // What the WAL left in memory is part of what is compacted, and of the levels that are shown.
-    db.flush_cf(&cf)?;
-    let before = levels(&db, &cf);
+    db.flush_cf(cf)?;
+    let before = levels(db, cf);
     let (io, cpu, started) = (fs.counts(), cpu::process_seconds(), Instant::now());
-    let bar = progress::bytes("compact", Some(before.iter().map(|l| l.bytes).sum()), out.quiet);
+    let bar = progress::bytes("compact", Some(before.iter().map(|l| l.bytes).sum()), quiet);
     let show = |bar: &ProgressBar| {
         let now = fs.counts() - io;
         // Data that moves down level by level is read more than once.
@@ -73,53 +127,67 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
         bar.set_position(now.read_bytes);
         bar.set_message(format!("{} written", output::size(now.write_bytes)));
     };
-    progress::beside(&bar, show, || compact_range_since_open(&db, &cf, from.as_deref(), to.as_deref(), &options))?;
-    let wall = started.elapsed().as_secs_f64();
-    let cpu = cpu::process_seconds() - cpu;
-    // Since the opening: automatic compactions that began with it have done a part of the work.
-    let counts = Counts::of(&db);
-    let io = fs.counts() - io;
-    let after = levels(&db, &cf);
+    progress::beside(&bar, show, || compact_range_since_open(db, cf, from, to, options))?;
+    Ok(Compacted {
+        family: cf.name().to_owned(),
+        wall: started.elapsed().as_secs_f64(),
+        cpu: cpu::process_seconds() - cpu,
+        counts: Counts::of(db).since(counted),
+        io: fs.counts() - io,
+        after: levels(db, cf),
+        before,
+        engine: db.property_value(properties::MERGE_ENGINE)?.unwrap_or_default(),
+        threads: db.get_db_options().max_subcompactions,
+    })
+}
 
-    let options = db.get_db_options();
-    let engine = db.property_value(properties::MERGE_ENGINE)?.unwrap_or_default();
-    // The reason is for people; `--json` has it apart.
-    let (engine, why) = engine.split_once(", ").unwrap_or((&engine, ""));
-    if out.json {
-        let calls: Map<String, Value> = io.iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect();
-        return out.json_object(&json!({
-            "column_family": cf.name(),
+impl Compacted {
+    /// The engine, and why it is this one. The reason is for people; `--json` has it apart.
+    fn engine(&self) -> (&str, &str) {
+        self.engine.split_once(", ").unwrap_or((&self.engine, ""))
+    }
+
+    fn json(&self) -> Value {
+        let calls: Map<String, Value> = self.io.iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect();
+        let (engine, why) = self.engine();
+        json!({
+            "column_family": self.family,
             "engine": engine,
             "engine_note": why,
-            "threads": options.max_subcompactions,
-            "input_bytes": counts.read,
-            "output_bytes": counts.written,
-            "wall_seconds": output::round(wall, 6),
-            "cpu_seconds": output::round(cpu, 6),
-            "syscalls": io.calls(),
+            "threads": self.threads,
+            "input_bytes": self.counts.read,
+            "output_bytes": self.counts.written,
+            "wall_seconds": output::round(self.wall, 6),
+            "cpu_seconds": output::round(self.cpu, 6),
+            "syscalls": self.io.calls(),
             "io": calls,
-            "jobs": counts.compactions + counts.moves,
-            "trivial_moves": counts.moves,
-            "levels_before": stats::levels_json(&before),
-            "levels_after": stats::levels_json(&after),
-        }));
+            "jobs": self.counts.compactions + self.counts.moves,
+            "trivial_moves": self.counts.moves,
+            "levels_before": stats::levels_json(&self.before),
+            "levels_after": stats::levels_json(&self.after),
+        })
     }
-    if counts.compactions + counts.moves == 0 {
-        return out.note("nothing to compact");
+
+    fn tell(&self, out: &mut Out) -> Result<()> {
+        let Self { counts, before, after, .. } = self;
+        if counts.compactions + counts.moves == 0 {
+            return out.note("nothing to compact");
+        }
+        out.note(format!(
+            "compacted {} into {} in {} ({} of CPU, {} system calls, {}{})",
+            output::size(counts.read),
+            output::size(counts.written),
+            output::seconds(self.wall),
+            output::seconds(self.cpu),
+            output::count(self.io.calls()),
+            output::plural(counts.compactions + counts.moves, "job"),
+            if counts.moves == 0 { String::new() } else { format!(", of them {} moved without a copy", counts.moves) },
+        ))?;
+        let (engine, why) = self.engine();
+        out.note(format!("engine: {engine}{}{why}", if why.is_empty() { "" } else { ", " }))?;
+        out.note(format!("before: {}", in_words(before)))?;
+        out.note(format!("after:  {}", in_words(after)))
     }
-    out.note(format!(
-        "compacted {} into {} in {} ({} of CPU, {} system calls, {}{})",
-        output::size(counts.read),
-        output::size(counts.written),
-        output::seconds(wall),
-        output::seconds(cpu),
-        output::count(io.calls()),
-        output::plural(counts.compactions + counts.moves, "job"),
-        if counts.moves == 0 { String::new() } else { format!(", of them {} moved without a copy", counts.moves) },
-    ))?;
-    out.note(format!("engine: {engine}{}{why}", if why.is_empty() { "" } else { ", " }))?;
-    out.note(format!("before: {}", in_words(&before)))?;
-    out.note(format!("after:  {}", in_words(&after)))
 }
 
 fn levels(db: &Db, cf: &ColumnFamily) -> Vec<LevelRow> {

@@ -29,8 +29,9 @@ pub fn text(dump: &mut Dump<'_>, out: &mut Out, table: &TableFile) -> Result<()>
         Err(damage) => return out.line(format!("TPH table\n  DAMAGED: {damage}")),
     };
     let files = output::plural(1 + own.pieces.len() as u64, "file");
-    let [keys, entries, blocks] = [head.user_keys, head.entries, head.blocks].map(output::count);
-    out.line(format!("TPH table of {files}: {keys} user keys, {entries} entries, {blocks} data blocks"))?;
+    let keys = output::plural(head.user_keys, "user key");
+    let (entries, blocks) = (output::plural(head.entries, "entry"), output::plural(head.blocks, "data block"));
+    out.line(format!("TPH table of {files}: {keys}, {entries}, {blocks}"))?;
     match head.function {
         None => out.line("  no function: lookups search the files")?,
         Some(f) => {

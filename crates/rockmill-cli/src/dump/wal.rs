@@ -56,7 +56,10 @@ pub fn run(dump: &mut Dump<'_>, number: u64, out: &mut Out) -> Result<()> {
             tail.insert("recycled".into(), recycled.into());
             list.close(out, &tail)
         }
-        None => out.note(format!("{} records{}", output::count(records), if recycled { ", reused file" } else { "" })),
+        None => {
+            let reused = if recycled { ", reused file" } else { "" };
+            out.note(format!("{}{reused}", output::plural(records, "record")))
+        }
     }
 }
 
@@ -85,8 +88,8 @@ fn record_text(dump: &mut Dump<'_>, out: &mut Out, offset: u64, record: &[u8]) -
         }
     };
     out.line(format!(
-        "offset {offset}: sequence {first}, {} updates, {} bytes",
-        output::count(u64::from(batch.promised())),
+        "offset {offset}: sequence {first}, {}, {} bytes",
+        output::plural(u64::from(batch.promised()), "update"),
         record.len()
     ))?;
     let mut sequence = first;

@@ -330,12 +330,12 @@ fn print(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
         }
     }
     out.note(format!(
-        "checked {} ({}, {} entries), {} ({} records) and {} in {}: {}",
+        "checked {} ({}, {}), {} ({}) and {} in {}: {}",
         output::plural(report.tables, "table"),
         output::size(report.table_bytes),
-        output::count(report.entries),
+        output::plural(report.entries, "entry"),
         output::plural(report.wals, "WAL"),
-        output::count(report.wal_records),
+        output::plural(report.wal_records, "record"),
         report.manifest.as_deref().unwrap_or("no MANIFEST"),
         output::seconds(seconds),
         match report.problems.total {

@@ -1,8 +1,8 @@
 //! Options that a database is not opened with, and those that it is opened with otherwise than they were given.
 //!
 //! What is changed and what is refused follows RocksDB (`SanitizeOptions`, `SanitizeCfOptions`, `InitializeOptions` and
-//! `ValidateOptions` of block-based tables). A change is a line in the info log. Differences: docs/rocksdb.md, "Options
-//! that are adjusted".
+//! `ValidateOptions` of block-based tables). A change is a line in the info log. Differences:
+//! docs/rocksdb-differences.md, "Options that are adjusted".
 
 use std::fmt::Display;
 

@@ -36,7 +36,7 @@ Options that are Rockmill's own are given in code or on a command line. OPTIONS 
 does is refused: anybody may have written it (docs/security.md). So is one with `db_paths` or `cf_paths`, which RocksDB
 writes into none. Only TPH tables and their options stand in OPTIONS files, in a line that RocksDB takes for a comment.
 Values outside of the range that is given here are adjusted when a database is opened, with a line in the info log, or
-refused; so are some that do not go together (docs/rocksdb.md, \"Options that are adjusted\").
+refused; so are some that do not go together (docs/rocksdb-differences.md, \"Options that are adjusted\").
 ";
 
 fn cell(text: &str) -> String {
