@@ -17,8 +17,8 @@
 //!   fabrics    Connect, properties                    identify, logs   data of Identify and Get Log Page
 //! ```
 //!
-//! The state machines know no socket and no clock: tests run both in one process, cut the stream wherever they like, and
-//! decide what time it is. `tcp` is a thin driver over blocking sockets; one over io_uring comes later, through
+//! The state machines know no socket and no clock: tests run both in one process, cut the stream wherever they like,
+//! and decide what time it is. `tcp` is a thin driver over blocking sockets; one over io_uring comes later, through
 //! `rockmill-io`, behind the same state machines.
 //!
 //! ```
@@ -60,10 +60,10 @@
 //! | here | specification |
 //! |---|---|
 //! | [`pdu`], [`pdu_error`] | NVMe/TCP Transport 1.0: "PDU Definitions", "Transport Error Handling" |
-//! | [`target::Connection`], [`initiator::Queue`] | NVMe/TCP 1.0: "Connection Establishment", "Data Transfer Model", "Keep Alive Model" |
+//! | [`target::Connection`], [`initiator::Queue`] | NVMe/TCP 1.0: "Connection Establishment", "Data Transfer Model" |
 //! | [`fabrics`] | NVMe over Fabrics 1.1: "Connect Command and Response", "Property Get", "Property Set" |
 //! | [`logs::DiscoveryEntry`] | NVMe over Fabrics 1.1: "Discovery Log Page" |
-//! | [`command`] | NVMe Base 1.4: "Submission Queue Entry", "Completion Queue Entry", "Admin Command Set", "NVM Command Set" |
+//! | [`command`] | NVMe Base 1.4: "Submission Queue Entry", "Completion Queue Entry", the two command sets |
 //! | [`status`] | NVMe Base 1.4: "Status Field"; NVMe over Fabrics 1.1: "Fabrics Command Specific Status" |
 //! | [`identify`] | NVMe Base 1.4: "Identify Command"; NVMe over Fabrics 1.1: "Identify Controller Data Structure" |
 //! | [`logs`] | NVMe Base 1.4: "Get Log Page Command" |
@@ -85,13 +85,13 @@
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
 //! - Aborting anything but event requests: Abort answers that the command was not aborted, which the specification
 //!   allows. Cancelling what a namespace does is not possible.
-//! - The log pages Firmware Slot and Commands Supported, which the base specification asks of a controller of 1.4; also
-//!   mandatory features that mean nothing without a device (Arbitration, Power Management, Temperature Threshold, Error
-//!   Recovery, Write Atomicity).
+//! - The log page Firmware Slot, which the base specification asks of a controller of 1.4; also mandatory features that
+//!   mean nothing without a device (Arbitration, Power Management, Temperature Threshold, Error Recovery, Write
+//!   Atomicity).
 //! - Metadata and protection information, zoned and key-value command sets, asymmetric access (ANA).
 //! - More than one R2T of a command at once: the host says so (MAXR2T), and the target never asks for more.
-//! - Runs against the Linux kernel's and other implementations. The kernel of `scripts/kernel7`
-//!   (7.3, Debian's cloud build) has both sides as modules: `nvme-tcp` with `nvme-fabrics`, and `nvmet-tcp` with `nvmet`
+//! - Runs against the Linux kernel's and other implementations. They are possible: the kernel of `scripts/kernel7`
+//!   (7.3, Debian's cloud build) has both sides as modules, `nvme-tcp` with `nvme-fabrics` and `nvmet-tcp` with `nvmet`
 //!   and `configfs`; Debian has `nvme-cli` and `tshark`.
 #![forbid(unsafe_code)]
 

@@ -153,7 +153,7 @@ impl TargetConfig {
             (self.write_buffer_max >= self.transfer_max() as usize, "write_buffer_max: a largest transfer"),
             (self.alignment <= 31, "alignment: 0 to 31"),
         ];
-        good.iter().find(|(good, _)| !good).map_or(Ok(()), |(_, what)| Err(what))
+        good.iter().find(|(good, _)| !good).map_or(Ok(()), |(_, what)| Err(*what))
     }
 }
 

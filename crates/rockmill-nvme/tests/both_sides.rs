@@ -195,7 +195,8 @@ fn several_queues_of_one_controller_see_one_disk() {
         assert!(all.chunks(8 * BLOCK).enumerate().all(|(i, c)| c.iter().all(|&b| b == i as u8 + 1)));
     }
     // A number that is taken; then free again.
-    let again = |n| Io::connect(bench.wire(admin.controller().queue_config()), admin.controller(), n).map(drop);
+    let controller = admin.controller().clone();
+    let again = |n| Io::connect(bench.wire(controller.queue_config()), &controller, n).map(drop);
     assert_eq!(status(again(3)), Status::COMMAND_SEQUENCE_ERROR);
     queues.remove(2);
     again(3).unwrap();

@@ -8,7 +8,7 @@ use common::{Bench, NQN, Wire};
 use rockmill_nvme::command::{self, ALL_NAMESPACES, FABRICS, Sgl, Sqe, admin, nvm};
 use rockmill_nvme::fabrics::{Connect, ConnectData, DYNAMIC_CONTROLLER};
 use rockmill_nvme::initiator::{Admin, Command, Io, Link};
-use rockmill_nvme::pdu::{Data, Direction, Framing, IcReq, Payload, Pdu, R2t, TermReq};
+use rockmill_nvme::pdu::{Assembler, Data, Direction, Framing, IcReq, Payload, Pdu, R2t, TermReq};
 use rockmill_nvme::pdu_error::FatalError;
 use rockmill_nvme::target::{Connection, TargetConfig};
 
@@ -30,8 +30,9 @@ fn small() -> TargetConfig {
     config
 }
 
-/// Gives bytes to a connection, and holds it to its bounds. `reads`: the enemy takes its answers.
-fn feed(connection: &mut Connection, bytes: &[u8], bound: usize, reads: bool) {
+/// Gives bytes to a connection, and holds it to its bounds. `reads`: the enemy takes its answers, which are the result.
+fn feed(connection: &mut Connection, bytes: &[u8], bound: usize, reads: bool) -> Vec<u8> {
+    let mut answers = Vec::new();
     let mut rest = bytes;
     let mut turns = 0;
     while !rest.is_empty() && !connection.is_ended() {
@@ -39,49 +40,74 @@ fn feed(connection: &mut Connection, bytes: &[u8], bound: usize, reads: bool) {
         rest = &rest[taken..];
         assert!(connection.memory_bytes() <= bound, "{} bytes of {bound}", connection.memory_bytes());
         if reads {
+            answers.extend(connection.output());
             connection.sent(connection.output().len());
         } else if taken == 0 {
             assert!(!connection.wants_input());
-            return;
+            break;
         }
         turns += 1;
         assert!(turns <= bytes.len() + 16, "no progress");
     }
+    answers
+}
+
+/// The R2Ts among answers.
+fn r2ts(framing: &Framing, answers: &[u8]) -> Vec<R2t> {
+    let framing = Framing { direction: Direction::ToHost, data_max: u32::MAX, ..*framing };
+    let (mut assembler, mut rest, mut out) = (Assembler::default(), answers, Vec::new());
+    while assembler.fill(&framing, &mut rest).expect("what a target sends is right") {
+        if let Pdu::R2t(r2t) = framing.decode(&assembler.take()).expect("what a target sends is right") {
+            out.push(r2t);
+        }
+    }
+    out
+}
+
+fn pick<T: Copy>(rng: &mut fastrand::Rng, from: &[T]) -> T {
+    from[rng.usize(..from.len())]
 }
 
 /// A command by chance, most fields of which make some sense.
 fn some_command(rng: &mut fastrand::Rng) -> Sqe {
-    let opcodes = [
-        nvm::FLUSH,
-        nvm::WRITE,
-        nvm::READ,
-        nvm::WRITE_ZEROES,
-        admin::GET_LOG_PAGE,
-        admin::IDENTIFY,
-        admin::ABORT,
-        admin::SET_FEATURES,
-        admin::GET_FEATURES,
-        admin::ASYNC_EVENT,
-        admin::KEEP_ALIVE,
-        FABRICS,
-        rng.u8(..),
-    ];
-    let opcode = rng.choice(opcodes).unwrap();
-    let namespace = rng.choice([0, 1, 1, 1, 3, 4, 2, 0x04, ALL_NAMESPACES, rng.u32(..)]).unwrap();
+    let any = rng.u8(..);
+    let opcode = pick(
+        rng,
+        &[
+            nvm::FLUSH,
+            nvm::WRITE,
+            nvm::READ,
+            nvm::WRITE_ZEROES,
+            admin::GET_LOG_PAGE,
+            admin::IDENTIFY,
+            admin::ABORT,
+            admin::SET_FEATURES,
+            admin::GET_FEATURES,
+            admin::ASYNC_EVENT,
+            admin::KEEP_ALIVE,
+            FABRICS,
+            any,
+        ],
+    );
+    let any = rng.u32(..);
+    let namespace = pick(rng, &[0, 1, 1, 1, 3, 4, 2, 0x04, ALL_NAMESPACES, any]);
     let mut sqe = Sqe::new(opcode, namespace).with_command_id(rng.u16(..24));
-    sqe = sqe.with_qword(10, rng.choice([0, 1, rng.u64(..64), rng.u64(..8192), rng.u64(..)]).unwrap());
-    sqe = sqe.with_dword(12, rng.choice([0, 7, 31, rng.u32(..32), rng.u32(..)]).unwrap());
-    let length = rng.choice([0, 512, 4096, 16_384, rng.u32(..20_000), rng.u32(..)]).unwrap();
+    let any = [rng.u64(..64), rng.u64(..8192), rng.u64(..)];
+    sqe = sqe.with_qword(10, pick(rng, &[0, 1, any[0], any[1], any[2]]));
+    let any = [rng.u32(..32), rng.u32(..)];
+    sqe = sqe.with_dword(12, pick(rng, &[0, 7, 31, any[0], any[1]]));
+    let any = [rng.u32(..20_000), rng.u32(..)];
+    let length = pick(rng, &[0, 512, 4096, 16_384, any[0], any[1]]);
     let (_, count) = command::block_range(&sqe);
     let length = if rng.bool() { count.saturating_mul(512) } else { length };
-    let sgl = rng.choice([
+    let sgls = [
         Sgl::Transport { length },
         Sgl::Transport { length },
         Sgl::InCapsule { offset: 0, length },
         Sgl::InCapsule { offset: rng.u64(..), length: rng.u32(..) },
         Sgl::Other { kind: rng.u8(..) },
-    ]);
-    sqe = sqe.with_sgl(sgl.unwrap());
+    ];
+    sqe = sqe.with_sgl(pick(rng, &sgls));
     if rng.u8(..) < 8 {
         sqe.0[rng.usize(..64)] = rng.u8(..);
     }
@@ -89,17 +115,19 @@ fn some_command(rng: &mut fastrand::Rng) -> Sqe {
 }
 
 fn some_pdu(rng: &mut fastrand::Rng, framing: &Framing, out: &mut Vec<u8>) {
-    let bytes: Vec<u8> = vec![rng.u8(..); rng.choice([0, 4, 512, 1024, 4096, rng.usize(..9000)]).unwrap()];
+    let any = rng.usize(..9000);
+    let bytes: Vec<u8> = vec![rng.u8(..); pick(rng, &[0, 4, 512, 1024, 4096, any])];
     let payload = Payload::new(&bytes);
     match rng.u8(..100) {
-        0..70 => {
+        0..92 => {
             let sqe = some_command(rng);
             let none = matches!(sqe.sgl(), Sgl::Transport { .. }) && rng.u8(..10) > 0;
             framing.encode(&Pdu::CapsuleCmd(sqe, if none { Payload::new(&[]) } else { payload }), out);
         }
-        70..95 => {
+        92..95 => {
             let (command_id, tag) = (rng.u16(..24), rng.u16(..24));
-            let offset = rng.choice([0, 4096, rng.u32(..)]).unwrap();
+            let any = rng.u32(..);
+            let offset = pick(rng, &[0, 4096, any]);
             let data = Data { command_id, tag, offset, last: rng.bool(), success: rng.bool(), payload };
             framing.encode(&Pdu::H2cData(data), out);
         }
@@ -144,10 +172,11 @@ fn bytes_by_chance_do_nothing_to_a_target() {
     let bound = bench.target.config().connection_bytes_max();
     for _ in 0..3000 {
         let mut connection = bench.target.accept(Duration::ZERO);
-        let mut bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(rng.usize(1..600)).collect();
+        let length = rng.usize(1..600);
+        let mut bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
         if rng.bool() {
             // A header that is right as far as its length.
-            let (kind, header) = rng.choice([(0, 128), (4, 72), (6, 24), (2, 24)]).unwrap();
+            let (kind, header) = pick(&mut rng, &[(0, 128), (4, 72), (6, 24), (2, 24)]);
             bytes[0] = kind;
             if bytes.len() > 8 {
                 bytes[1..8].copy_from_slice(&[0, header, 0, header, 0, 0, 0]);
@@ -163,18 +192,30 @@ fn commands_and_data_by_chance_keep_to_the_bounds() {
     let mut rng = fastrand::Rng::with_seed(seed());
     let bench = Bench::with(small());
     let bound = bench.target.config().connection_bytes_max();
-    let (mut most, mut pdus) = (0, 0);
+    let (mut most, mut pdus, mut written) = (0, 0, 0);
     for _ in 0..1500 {
         let (mut connection, framing, admin) = connected(&bench, &mut rng);
         let reads = rng.u8(..4) > 0;
+        let mut asked = Vec::new();
         for _ in 0..rng.usize(1..80) {
             let mut bytes = Vec::new();
-            some_pdu(&mut rng, &framing, &mut bytes);
-            if rng.u8(..40) == 0 {
+            if !asked.is_empty() && rng.u8(..3) > 0 {
+                // Data that was asked for, in any order of the commands.
+                let R2t { command_id, tag, offset, length } = asked.swap_remove(rng.usize(..asked.len()));
+                let data = vec![rng.u8(..); length as usize];
+                let payload = Payload::new(&data);
+                let data = Data { command_id, tag, offset, last: true, success: false, payload };
+                framing.encode(&Pdu::H2cData(data), &mut bytes);
+                written += 1;
+            } else {
+                some_pdu(&mut rng, &framing, &mut bytes);
+            }
+            if rng.u8(..60) == 0 {
                 let at = rng.usize(..bytes.len());
                 bytes[at] ^= 1 << rng.u8(..8);
             }
-            feed(&mut connection, &bytes, bound, reads);
+            let answers = feed(&mut connection, &bytes, bound, reads);
+            asked.extend(r2ts(&framing, &answers));
             connection.poll(Duration::ZERO);
             most = most.max(connection.memory_bytes());
             pdus += 1;
@@ -186,7 +227,8 @@ fn commands_and_data_by_chance_keep_to_the_bounds() {
         drop(admin);
         assert_eq!(bench.target.controllers(), 0);
     }
-    println!("{pdus} PDUs, {most} bytes of {bound}");
+    println!("{pdus} PDUs, {written} of them data that was asked for; {most} bytes of {bound}");
+    assert!(written > 100);
     // The bound is one that is approached: a test that reaches nothing says nothing.
     assert!(most > bench.target.config().write_buffer_max);
     // What is read only stays as it is.
@@ -263,7 +305,8 @@ fn a_hostile_controller_does_nothing_to_a_host() {
             ..Framing::initial(Direction::ToHost, 0, 0)
         };
         let data = vec![5; rng.usize(1..40) * 512];
-        let (command_id, tag, offset) = (rng.u16(..8), rng.u16(..), rng.choice([0, 512, rng.u32(..)]).unwrap());
+        let any = rng.u32(..);
+        let (command_id, tag, offset) = (rng.u16(..8), rng.u16(..), pick(&mut rng, &[0, 512, any]));
         let payload = Payload::new(&data);
         match round % 3 {
             0 => framing.encode(&Pdu::R2t(R2t { command_id, tag, offset, length: rng.u32(1..) }), &mut bytes),

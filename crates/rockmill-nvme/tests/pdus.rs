@@ -202,7 +202,8 @@ fn a_data_digest_that_does_not_match_is_no_error_of_the_pdu() {
 fn what_is_encoded_is_decoded_with_every_digest_and_alignment() {
     let mut rng = fastrand::Rng::with_seed(11);
     for (header, data, units) in (0..128).map(|i| (i & 1 != 0, i & 2 != 0, i / 4)) {
-        let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(rng.usize(1..2000) * 4).collect();
+        let length = rng.usize(1..2000) * 4;
+        let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
         let sqe = Sqe(std::array::from_fn(|_| rng.u8(..)));
         let of = |payload| Data { command_id: 3, tag: 4, offset: 8, last: true, success: false, payload };
         for direction in [Direction::ToController, Direction::ToHost] {

@@ -572,7 +572,8 @@ impl<L: Link> Io<L> {
         })
     }
 
-    /// Writes blocks from `first` on, in as many commands at once as the queue takes; with `durable`, to stable storage.
+    /// Writes blocks from `first` on, in as many commands at once as the queue takes; with `durable`, each is complete
+    /// when it is on stable storage.
     ///
     /// # Errors
     /// The first failure. Any part may then have been written.
