@@ -54,6 +54,9 @@ pub mod nvm {
 /// The opcode of all Fabrics commands.
 pub const FABRICS: u8 = 0x7f;
 
+/// In-capsule data that every controller takes of Fabrics commands, and of all commands of an admin queue.
+pub const FABRICS_CAPSULE_DATA: u32 = 8192;
+
 /// What an Identify command asks for (CNS).
 pub mod cns {
     /// One namespace.

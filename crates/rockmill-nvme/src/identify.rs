@@ -173,13 +173,7 @@ impl IdentifyNamespace {
         if blocks != 0 && !(9..=30).contains(&block_shift) {
             return None;
         }
-        Some(Self {
-            blocks,
-            block_shift,
-            read_only: b[99] & 1 != 0,
-            shared: b[30] & 1 != 0,
-            nguid: array_at(b, 104),
-        })
+        Some(Self { blocks, block_shift, read_only: b[99] & 1 != 0, shared: b[30] & 1 != 0, nguid: array_at(b, 104) })
     }
 }
 

@@ -491,9 +491,8 @@ impl Framing {
         out.resize(start + total, 0);
         let pdu = &mut out[start..];
         pdu[0] = kind;
-        pdu[1] = flags
-            | if header_digest { FLAG_HEADER_DIGEST } else { 0 }
-            | if data_digest { FLAG_DATA_DIGEST } else { 0 };
+        pdu[1] =
+            flags | if header_digest { FLAG_HEADER_DIGEST } else { 0 } | if data_digest { FLAG_DATA_DIGEST } else { 0 };
         pdu[2] = header_bytes as u8;
         pdu[3] = if length == 0 || terminates { 0 } else { data_start as u8 };
         put(pdu, 4, &(total as u32).to_le_bytes());

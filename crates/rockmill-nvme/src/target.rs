@@ -38,13 +38,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::command::FABRICS_CAPSULE_DATA;
 use crate::logs::DiscoveryEntry;
 use crate::pdu::H2C_DATA_MIN;
 use crate::status::Status;
 use controller::Controller;
 
-/// In-capsule data that an admin queue accepts, whatever else is configured.
-pub const ADMIN_CAPSULE_DATA: u32 = 8192;
+/// Entries that an admin queue may have, whatever else is configured: the least that the specification allows (ASQSZ).
+const ADMIN_ENTRIES: u16 = 32;
 /// Largest block of a namespace.
 pub const BLOCK_BYTES_MAX: u32 = 65_536;
 
@@ -57,7 +58,7 @@ pub struct TargetConfig {
     pub serial: String,
     /// Names of hosts that may connect; `None` for any.
     pub hosts: Option<Vec<String>>,
-    /// Entries of a queue, at most: 2 to 4,096.
+    /// Entries of an I/O queue, at most: 2 to 4,096. An admin queue may have 32 in any case.
     pub queue_entries_max: u16,
     /// I/O queues of a controller, at most: 1 to 1,024.
     pub io_queues_max: u16,
@@ -127,9 +128,9 @@ impl TargetConfig {
     /// Bytes of memory that a connection takes for its host, at most. Buffers that grow may be twice what is in them.
     #[must_use]
     pub fn connection_bytes_max(&self) -> usize {
-        let pdu = self.h2c_data_max.max(self.in_capsule_max).max(ADMIN_CAPSULE_DATA) as usize + 256;
+        let pdu = self.h2c_data_max.max(self.in_capsule_max).max(FABRICS_CAPSULE_DATA) as usize + 256;
         let pieces = self.transfer_max() as usize / (self.c2h_data_max as usize).clamp(512, 1 << 20) + 1;
-        let entries = usize::from(self.queue_entries_max);
+        let entries = usize::from(self.queue_entries_max.max(ADMIN_ENTRIES));
         // One answer: the largest transfer with the headers of its PDUs, and an R2T for each write that waits.
         let answer = self.transfer_max() as usize + pieces * 256 + (entries + 8) * 32;
         let waiting = entries.next_power_of_two() * connection::WRITE_BYTES + 16 * crate::command::SQE_BYTES;

@@ -119,7 +119,14 @@ fn some_pdu(rng: &mut fastrand::Rng, framing: &Framing, out: &mut Vec<u8>) {
     let bytes: Vec<u8> = vec![rng.u8(..); pick(rng, &[0, 4, 512, 1024, 4096, any])];
     let payload = Payload::new(&bytes);
     match rng.u8(..100) {
-        0..92 => {
+        0..25 => {
+            // A write that is right, so that there is data to ask for.
+            let (first, count) = (rng.u64(..8000), rng.u32(1..=32));
+            let sqe = command::write(1, first, count, rng.bool()).with_command_id(rng.u16(..24));
+            let sqe = sqe.with_sgl(Sgl::Transport { length: count * 512 });
+            framing.encode(&Pdu::CapsuleCmd(sqe, Payload::new(&[])), out);
+        }
+        25..92 => {
             let sqe = some_command(rng);
             let none = matches!(sqe.sgl(), Sgl::Transport { .. }) && rng.u8(..10) > 0;
             framing.encode(&Pdu::CapsuleCmd(sqe, if none { Payload::new(&[]) } else { payload }), out);
@@ -299,11 +306,7 @@ fn a_hostile_controller_does_nothing_to_a_host() {
         let _ = io.read(&disk, 0, &mut vec![0; 4096]);
         let queue = io.link().queue();
         let mut bytes = Vec::new();
-        let framing = Framing {
-            header_digest: true,
-            data_digest: true,
-            ..Framing::initial(Direction::ToHost, 0, 0)
-        };
+        let framing = Framing { header_digest: true, data_digest: true, ..Framing::initial(Direction::ToHost, 0, 0) };
         let data = vec![5; rng.usize(1..40) * 512];
         let any = rng.u32(..);
         let (command_id, tag, offset) = (rng.u16(..8), rng.u16(..), pick(&mut rng, &[0, 512, any]));

@@ -46,12 +46,9 @@ fn known_bytes_are_what_they_should_be_in_both_directions() {
     for (name, framing, bytes) in &known {
         let expected = match name.as_str() {
             "icreq" => Pdu::IcReq(IcReq { header_digest: true, data_digest: true, ..IcReq::default() }),
-            "icresp" => Pdu::IcResp(IcResp {
-                alignment: 3,
-                data_digest: true,
-                h2c_data_max: 131_072,
-                ..IcResp::default()
-            }),
+            "icresp" => {
+                Pdu::IcResp(IcResp { alignment: 3, data_digest: true, h2c_data_max: 131_072, ..IcResp::default() })
+            }
             "h2cterm" => Pdu::H2cTermReq(TermReq {
                 fatal: FatalError::InvalidHeaderField,
                 information: 2,
@@ -62,8 +59,7 @@ fn known_bytes_are_what_they_should_be_in_both_directions() {
             }
             "keepalive" => Pdu::CapsuleCmd(command::keep_alive().with_command_id(0x1122), Payload::new(&[])),
             "connect" => {
-                let connect =
-                    Connect { format: 0, queue: 2, size: 31, no_flow_control: true, keep_alive_ms: 5_000 };
+                let connect = Connect { format: 0, queue: 2, size: 31, no_flow_control: true, keep_alive_ms: 5_000 };
                 let sqe = connect.encode().with_command_id(5).with_sgl(Sgl::InCapsule { offset: 0, length: 1024 });
                 assert_eq!(Connect::decode(&sqe), connect);
                 Pdu::CapsuleCmd(sqe, Payload::new(&connect_data))
@@ -172,10 +168,7 @@ fn a_wrong_field_is_named_with_its_offset_and_status() {
     let data = |offset: u32, last: bool| {
         let payload = Payload::new(&[1, 2, 3, 4, 5, 6]);
         let mut bytes = Vec::new();
-        plain.encode(
-            &Pdu::H2cData(Data { command_id: 1, tag: 2, offset, last, success: false, payload }),
-            &mut bytes,
-        );
+        plain.encode(&Pdu::H2cData(Data { command_id: 1, tag: 2, offset, last, success: false, payload }), &mut bytes);
         plain.decode(&bytes).map(drop).map_err(|e| (e.fatal, e.field))
     };
     assert_eq!(data(8, true), Ok(()));

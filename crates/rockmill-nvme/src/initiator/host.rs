@@ -337,12 +337,7 @@ impl<L: Link> Admin<L> {
         let data = self.call("Identify Namespace", identify(cns::NAMESPACE, id))?.data;
         let found = IdentifyNamespace::decode(identify_bytes(&data)?);
         let found = found.filter(|n| n.blocks > 0).ok_or(HostError::Answer("no such namespace, or no such blocks"))?;
-        Ok(NamespaceInfo {
-            id,
-            block_bytes: 1 << found.block_shift,
-            blocks: found.blocks,
-            read_only: found.read_only,
-        })
+        Ok(NamespaceInfo { id, block_bytes: 1 << found.block_shift, blocks: found.blocks, read_only: found.read_only })
     }
 
     /// A namespace's identifiers.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::command::{Sgl, Sqe};
+use crate::command::{FABRICS, FABRICS_CAPSULE_DATA, Sgl, Sqe};
 use crate::pdu::{
     Assembler, Data, Direction, Framing, H2C_DATA_MIN, IcReq, IcResp, Payload, Pdu, R2t, TERM_DATA_MAX, TermReq,
 };
@@ -261,23 +261,20 @@ impl Queue {
         // Ids go round, so that a late answer meets no newer command for long.
         self.next = (at + 1) % n;
         let id = at as u16;
-        let mut pending = Pending {
-            outgoing: Vec::new(),
-            sent: 0,
-            incoming: Vec::new(),
-            received: 0,
-            last: false,
-            broken: false,
-        };
+        let mut pending =
+            Pending { outgoing: Vec::new(), sent: 0, incoming: Vec::new(), received: 0, last: false, broken: false };
         let mut sqe = command.sqe.with_command_id(id);
         let mut capsule = Vec::new();
+        // Data of Fabrics commands always goes there, also where an I/O queue takes no other.
+        let fabrics = if sqe.opcode() == FABRICS { FABRICS_CAPSULE_DATA } else { 0 };
+        let in_capsule_max = self.config.in_capsule_max.max(fabrics);
         match command.transfer {
             Transfer::None => {}
             Transfer::ToHost(length) => {
                 sqe = sqe.with_sgl(Sgl::Transport { length });
                 pending.incoming = vec![0; length as usize];
             }
-            Transfer::ToController(data) if data.len() <= self.config.in_capsule_max as usize => {
+            Transfer::ToController(data) if data.len() <= in_capsule_max as usize => {
                 sqe = sqe.with_sgl(Sgl::InCapsule { offset: 0, length: data.len() as u32 });
                 capsule = data;
             }

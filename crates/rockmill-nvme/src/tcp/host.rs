@@ -139,8 +139,7 @@ impl TcpHost {
         let link = TcpLink::open(address, config.queue, Arc::clone(&clock)).map_err(HostError::Io)?;
         let admin = Admin::connect(link, config)?;
         let controller = admin.controller().clone();
-        let shared =
-            Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
+        let shared = Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
         let keeper = (!keep_alive.is_zero()).then(|| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
