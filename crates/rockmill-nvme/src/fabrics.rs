@@ -1,0 +1,217 @@
+//! Fabrics commands and the properties of a controller (NVMe over Fabrics 1.1, "Fabrics Commands": "Connect",
+//! "Property Get", "Property Set"; NVMe Base 1.4, "Controller Registers").
+
+use crate::bytes::{array_at, nqn_at, put, put_nqn, u16_at, u32_at};
+use crate::command::{FABRICS, Sqe};
+
+/// Types of Fabrics commands (FCTYPE).
+pub mod fctype {
+    /// Property Set.
+    pub const PROPERTY_SET: u8 = 0x00;
+    /// Connect.
+    pub const CONNECT: u8 = 0x01;
+    /// Property Get.
+    pub const PROPERTY_GET: u8 = 0x04;
+}
+
+/// Offsets of properties.
+pub mod property {
+    /// Controller Capabilities, 8 bytes.
+    pub const CAP: u32 = 0x00;
+    /// Version, 4 bytes.
+    pub const VS: u32 = 0x08;
+    /// Controller Configuration, 4 bytes.
+    pub const CC: u32 = 0x14;
+    /// Controller Status, 4 bytes.
+    pub const CSTS: u32 = 0x1c;
+}
+
+/// The name of the discovery service.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Bytes of the data of a Connect command.
+pub const CONNECT_DATA_BYTES: usize = 1024;
+/// The controller id that asks for a new controller.
+pub const DYNAMIC_CONTROLLER: u16 = 0xffff;
+/// SQHD in the response to Connect where there is no flow control of the submission queue.
+pub const NO_FLOW_CONTROL: u16 = 0xffff;
+/// The version that is reported: 1.4.
+pub const VERSION: u32 = 0x0001_0400;
+
+/// A Connect command: a queue of a controller over this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Record format; 0.
+    pub format: u16,
+    /// The queue: 0 is the admin queue and makes the controller.
+    pub queue: u16,
+    /// Entries of the submission queue, less one (SQSIZE).
+    pub size: u16,
+    /// The host asks for no flow control of the submission queue (CATTR bit 2).
+    pub no_flow_control: bool,
+    /// Keep Alive Timeout; 0 for none.
+    pub keep_alive_ms: u32,
+}
+
+impl Connect {
+    /// As a command.
+    #[must_use]
+    pub fn encode(&self) -> Sqe {
+        let mut sqe = fabrics(fctype::CONNECT);
+        put(&mut sqe.0, 40, &self.format.to_le_bytes());
+        put(&mut sqe.0, 42, &self.queue.to_le_bytes());
+        put(&mut sqe.0, 44, &self.size.to_le_bytes());
+        sqe.0[46] = if self.no_flow_control { 1 << 2 } else { 0 };
+        put(&mut sqe.0, 48, &self.keep_alive_ms.to_le_bytes());
+        sqe
+    }
+
+    /// From a command.
+    #[must_use]
+    pub fn decode(sqe: &Sqe) -> Self {
+        Self {
+            format: u16_at(&sqe.0, 40),
+            queue: u16_at(&sqe.0, 42),
+            size: u16_at(&sqe.0, 44),
+            no_flow_control: sqe.0[46] & 1 << 2 != 0,
+            keep_alive_ms: u32_at(&sqe.0, 48),
+        }
+    }
+}
+
+/// The data of a Connect command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectData {
+    /// Host Identifier.
+    pub host_id: [u8; 16],
+    /// Which controller, [`DYNAMIC_CONTROLLER`] for a new one.
+    pub controller: u16,
+    /// The subsystem.
+    pub subsystem: String,
+    /// The host's name.
+    pub host: String,
+}
+
+impl ConnectData {
+    /// Where the controller id stands, for what a refusal says.
+    pub const CONTROLLER_AT: u16 = 16;
+    /// Where the subsystem's name stands.
+    pub const SUBSYSTEM_AT: u16 = 256;
+    /// Where the host's name stands.
+    pub const HOST_AT: u16 = 512;
+
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; CONNECT_DATA_BYTES];
+        put(&mut out, 0, &self.host_id);
+        put(&mut out, usize::from(Self::CONTROLLER_AT), &self.controller.to_le_bytes());
+        put_nqn(&mut out, usize::from(Self::SUBSYSTEM_AT), &self.subsystem);
+        put_nqn(&mut out, usize::from(Self::HOST_AT), &self.host);
+        out
+    }
+
+    /// From what was received.
+    ///
+    /// # Errors
+    /// The offset of the field that is wrong.
+    pub fn decode(bytes: &[u8; CONNECT_DATA_BYTES]) -> Result<Self, u16> {
+        let name = |at: u16| nqn_at(bytes, usize::from(at)).ok_or(at);
+        Ok(Self {
+            host_id: array_at(bytes, 0),
+            controller: u16_at(bytes, usize::from(Self::CONTROLLER_AT)),
+            subsystem: name(Self::SUBSYSTEM_AT)?,
+            host: name(Self::HOST_AT)?,
+        })
+    }
+}
+
+/// What a refused Connect returns as its result: where the parameter is that was refused.
+#[must_use]
+pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
+    u64::from(offset) | u64::from(in_data) << 16
+}
+
+fn fabrics(kind: u8) -> Sqe {
+    Sqe::new(FABRICS, u32::from(kind))
+}
+
+/// Property Get; `wide` for the properties of 8 bytes.
+#[must_use]
+pub fn property_get(offset: u32, wide: bool) -> Sqe {
+    fabrics(fctype::PROPERTY_GET).with_dword(10, u32::from(wide)).with_dword(11, offset)
+}
+
+/// Property Set.
+#[must_use]
+pub fn property_set(offset: u32, wide: bool, value: u64) -> Sqe {
+    fabrics(fctype::PROPERTY_SET).with_dword(10, u32::from(wide)).with_dword(11, offset).with_qword(12, value)
+}
+
+/// True if a Property command means 8 bytes, false for 4, `None` for a size that there is not.
+#[must_use]
+pub fn property_is_wide(sqe: &Sqe) -> Option<bool> {
+    match sqe.0[40] & 7 {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+/// Controller Capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Entries of a queue, at most, less one (MQES).
+    pub queue_entries_max: u16,
+    /// Time until the controller is ready, in units of 500 ms (TO).
+    pub timeout: u8,
+}
+
+impl Capabilities {
+    /// The property: queues are contiguous (CQR), the NVM command set, pages of 4 KiB.
+    #[must_use]
+    pub fn encode(self) -> u64 {
+        u64::from(self.queue_entries_max) | 1 << 16 | u64::from(self.timeout) << 24 | 1 << 37
+    }
+
+    /// From the property.
+    #[must_use]
+    pub fn decode(value: u64) -> Self {
+        Self { queue_entries_max: value as u16, timeout: (value >> 24) as u8 }
+    }
+}
+
+/// Controller Configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Configuration(pub u32);
+
+impl Configuration {
+    /// Enabled, with entries of 64 and 16 bytes, pages of 4 KiB and the NVM command set.
+    pub const ENABLED: Self = Self(1 | 6 << 16 | 4 << 20);
+    /// The same with a request for a normal shutdown.
+    pub const SHUTDOWN: Self = Self(Self::ENABLED.0 | 1 << 14);
+
+    /// Enable (EN).
+    #[must_use]
+    pub fn enable(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Shutdown Notification (SHN): 0 none, 1 normal, 2 abrupt.
+    #[must_use]
+    pub fn shutdown(self) -> u32 {
+        self.0 >> 14 & 3
+    }
+
+    /// Command set, page size, arbitration and entry sizes are ones that there are.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        self.0 & 0x3ff0 == 0 && self.0 >> 16 & 0xff == 0x46
+    }
+}
+
+/// Controller Status: ready (RDY).
+pub const STATUS_READY: u32 = 1;
+/// Controller Status: fatal (CFS).
+pub const STATUS_FATAL: u32 = 1 << 1;
+/// Controller Status: shutdown is complete (SHST).
+pub const STATUS_SHUT_DOWN: u32 = 2 << 2;

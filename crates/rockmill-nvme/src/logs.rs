@@ -1,0 +1,195 @@
+//! Log pages (NVMe Base 1.4, "Get Log Page command": "Error Information", "SMART / Health Information"; NVMe over
+//! Fabrics 1.1, "Discovery Log Page").
+
+use crate::bytes::{nqn_at, put, put_nqn, put_padded, text_at, u16_at, u32_at, u64_at};
+use crate::status::Status;
+
+/// Bytes of an entry of the error log.
+pub const ERROR_ENTRY_BYTES: usize = 64;
+/// Bytes of the SMART log.
+pub const SMART_BYTES: usize = 512;
+/// Bytes of the head of the discovery log, and of each of its entries.
+pub const DISCOVERY_ENTRY_BYTES: usize = 1024;
+/// Entries of a discovery log that a host reads, at most.
+pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
+
+/// A command that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorEntry {
+    /// Its number, from 1 on; 0 for an entry that there is not.
+    pub count: u64,
+    /// Queue.
+    pub queue: u16,
+    /// Command id.
+    pub command_id: u16,
+    /// How it ended.
+    pub status: Status,
+    /// First block.
+    pub block: u64,
+    /// Namespace.
+    pub namespace: u32,
+}
+
+impl ErrorEntry {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ERROR_ENTRY_BYTES] {
+        let mut b = [0; ERROR_ENTRY_BYTES];
+        put(&mut b, 0, &self.count.to_le_bytes());
+        put(&mut b, 8, &self.queue.to_le_bytes());
+        put(&mut b, 10, &self.command_id.to_le_bytes());
+        put(&mut b, 12, &(self.status.bits() << 1).to_le_bytes());
+        // No place in the command is meant (FFFFh).
+        put(&mut b, 14, &[0xff, 0xff]);
+        put(&mut b, 16, &self.block.to_le_bytes());
+        put(&mut b, 24, &self.namespace.to_le_bytes());
+        // The transport: TCP.
+        b[29] = TRANSPORT_TCP;
+        b
+    }
+
+    /// From what was received.
+    #[must_use]
+    pub fn decode(b: &[u8; ERROR_ENTRY_BYTES]) -> Self {
+        Self {
+            count: u64_at(b, 0),
+            queue: u16_at(b, 8),
+            command_id: u16_at(b, 10),
+            status: Status::from_bits(u16_at(b, 12) >> 1),
+            block: u64_at(b, 16),
+            namespace: u32_at(b, 24),
+        }
+    }
+}
+
+/// SMART / Health Information, as far as it means something without a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SmartLog {
+    /// Data read, in units of 1,000 times 512 bytes, rounded up.
+    pub units_read: u64,
+    /// Data written, in the same units.
+    pub units_written: u64,
+    /// Read commands.
+    pub reads: u64,
+    /// Write commands.
+    pub writes: u64,
+    /// Entries that the error log has had.
+    pub errors: u64,
+}
+
+impl SmartLog {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SMART_BYTES] {
+        let mut b = [0; SMART_BYTES];
+        // All of the spare is there, and it is room temperature: 293 K.
+        put(&mut b, 1, &293u16.to_le_bytes());
+        b[3] = 100;
+        put(&mut b, 32, &self.units_read.to_le_bytes());
+        put(&mut b, 48, &self.units_written.to_le_bytes());
+        put(&mut b, 64, &self.reads.to_le_bytes());
+        put(&mut b, 80, &self.writes.to_le_bytes());
+        put(&mut b, 176, &self.errors.to_le_bytes());
+        b
+    }
+
+    /// From what was received.
+    #[must_use]
+    pub fn decode(b: &[u8; SMART_BYTES]) -> Self {
+        Self {
+            units_read: u64_at(b, 32),
+            units_written: u64_at(b, 48),
+            reads: u64_at(b, 64),
+            writes: u64_at(b, 80),
+            errors: u64_at(b, 176),
+        }
+    }
+}
+
+/// Transport type: TCP.
+pub const TRANSPORT_TCP: u8 = 3;
+
+/// An entry of the discovery log: where a subsystem is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiscoveryEntry {
+    /// Transport type; 3 is TCP.
+    pub transport: u8,
+    /// Address family: 1 is IPv4, 2 IPv6.
+    pub family: u8,
+    /// 1 is another discovery service, 2 a subsystem with namespaces, 3 this discovery service.
+    pub subsystem_kind: u8,
+    /// Port id.
+    pub port: u16,
+    /// Entries of the admin queue, at most (ASQSZ).
+    pub admin_entries: u16,
+    /// TCP port, as text.
+    pub service: String,
+    /// The subsystem's name.
+    pub subsystem: String,
+    /// Address, as text.
+    pub address: String,
+}
+
+impl DiscoveryEntry {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = vec![0; DISCOVERY_ENTRY_BYTES];
+        b[0] = self.transport;
+        b[1] = self.family;
+        b[2] = self.subsystem_kind;
+        // No secure channel is required or offered (TREQ 10b).
+        b[3] = 2;
+        put(&mut b, 4, &self.port.to_le_bytes());
+        put(&mut b, 6, &crate::fabrics::DYNAMIC_CONTROLLER.to_le_bytes());
+        put(&mut b, 8, &self.admin_entries.to_le_bytes());
+        put_padded(&mut b, 32, 32, &self.service);
+        put_nqn(&mut b, 256, &self.subsystem);
+        put_padded(&mut b, 512, 256, &self.address);
+        b
+    }
+
+    /// From what was received; `None` where the name is none.
+    #[must_use]
+    pub fn decode(b: &[u8; DISCOVERY_ENTRY_BYTES]) -> Option<Self> {
+        Some(Self {
+            transport: b[0],
+            family: b[1],
+            subsystem_kind: b[2],
+            port: u16_at(b, 4),
+            admin_entries: u16_at(b, 8),
+            service: text_at(b, 32, 32),
+            subsystem: nqn_at(b, 256)?,
+            address: text_at(b, 512, 256),
+        })
+    }
+}
+
+/// The head of the discovery log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscoveryHead {
+    /// It changes with the entries: a reader that sees two begins again.
+    pub generation: u64,
+    /// Entries that follow.
+    pub entries: u64,
+}
+
+impl DiscoveryHead {
+    /// As it is sent: record format 0.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = vec![0; DISCOVERY_ENTRY_BYTES];
+        put(&mut b, 0, &self.generation.to_le_bytes());
+        put(&mut b, 8, &self.entries.to_le_bytes());
+        b
+    }
+
+    /// From what was received; `None` for another record format.
+    #[must_use]
+    pub fn decode(b: &[u8]) -> Option<Self> {
+        if b.len() < 18 || u16_at(b, 16) != 0 {
+            return None;
+        }
+        Some(Self { generation: u64_at(b, 0), entries: u64_at(b, 8) })
+    }
+}

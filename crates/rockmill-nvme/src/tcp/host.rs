@@ -1,0 +1,197 @@
+//! A host over TCP.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rockmill_io::Clock;
+
+use crate::initiator::{Admin, Controller, HostConfig, HostError, Io, Link, Queue, QueueConfig};
+
+/// How long a connection may take to open, and the peer to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a write waits before what came meanwhile is read: a peer may read no more before that.
+const WRITE_PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes of one read.
+const READ_BYTES: usize = 256 << 10;
+
+/// The connection of one queue.
+#[derive(Debug)]
+pub struct TcpLink {
+    stream: TcpStream,
+    queue: Queue,
+    buffer: Vec<u8>,
+    clock: Arc<dyn Clock>,
+}
+
+impl TcpLink {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect_timeout`].
+    pub fn open(address: SocketAddr, config: QueueConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+        Ok(Self { stream, queue: Queue::new(config), buffer: vec![0; READ_BYTES], clock })
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        match self.stream.read(&mut self.buffer)? {
+            0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "the controller closed the connection")),
+            n => {
+                self.queue.receive(&self.buffer[..n]);
+                if self.queue.end().is_some() {
+                    // Why, if it can still be said. The end itself is what the caller gets.
+                    let _ = self.stream.write(self.queue.output());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A write that did not get on: reads what there is, if anything.
+    fn make_room(&mut self) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(WRITE_PATIENCE))?;
+        let received = self.receive();
+        self.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        match received {
+            Err(e) if waits(&e) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// A time limit of a socket passed, or a signal came.
+pub(super) fn waits(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+impl Link for TcpLink {
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn exchange(&mut self) -> io::Result<()> {
+        let since = self.clock.monotonic_nanos();
+        while !self.queue.output().is_empty() {
+            match self.stream.write(self.queue.output()) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => self.queue.sent(n),
+                Err(e) if waits(&e) => {
+                    let waited = Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(since));
+                    if waited > ANSWER_TIMEOUT {
+                        return Err(io::Error::new(ErrorKind::TimedOut, "the controller takes nothing"));
+                    }
+                    self.make_room()?;
+                }
+                Err(e) => {
+                    // It may have said why before it closed the connection.
+                    let _ = self.make_room();
+                    return Err(e);
+                }
+            }
+        }
+        loop {
+            match self.receive() {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if waits(&e) => {
+                    return Err(io::Error::new(ErrorKind::TimedOut, "the controller does not answer"));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        self.clock.sleep(Duration::from_millis(1));
+    }
+}
+
+/// A controller over TCP: its admin queue, kept alive by a thread, and as many I/O queues as there are.
+#[derive(Debug)]
+pub struct TcpHost {
+    address: SocketAddr,
+    clock: Arc<dyn Clock>,
+    controller: Controller,
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    admin: Mutex<Admin<TcpLink>>,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+impl TcpHost {
+    /// Connects the admin queue and gets the controller ready.
+    ///
+    /// # Errors
+    /// Why that failed.
+    pub fn connect(address: SocketAddr, config: HostConfig, clock: Arc<dyn Clock>) -> Result<Self, HostError> {
+        let keep_alive = Duration::from_millis(config.keep_alive_ms.into());
+        let link = TcpLink::open(address, config.queue, Arc::clone(&clock)).map_err(HostError::Io)?;
+        let admin = Admin::connect(link, config)?;
+        let controller = admin.controller().clone();
+        let shared = Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
+        let keeper = (!keep_alive.is_zero()).then(|| {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
+        });
+        let keeper = keeper.transpose().map_err(HostError::Io)?;
+        Ok(Self { address, clock, controller, shared, keeper })
+    }
+
+    /// What is known of the controller.
+    #[must_use]
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Does something with the admin queue.
+    pub fn admin<T>(&self, body: impl FnOnce(&mut Admin<TcpLink>) -> T) -> T {
+        body(&mut self.shared.admin.lock())
+    }
+
+    /// Opens a connection for I/O queue `queue`, 1 or more.
+    ///
+    /// # Errors
+    /// Why that failed.
+    pub fn io_queue(&self, queue: u16) -> Result<Io<TcpLink>, HostError> {
+        let config = self.controller.queue_config();
+        let link = TcpLink::open(self.address, config, Arc::clone(&self.clock)).map_err(HostError::Io)?;
+        Io::connect(link, &self.controller, queue)
+    }
+}
+
+/// Says that the host is alive, twice in each timeout, until it stops or the connection is lost: the next call on it
+/// tells.
+fn keep(shared: &Shared, keep_alive: Duration) {
+    let mut stop = shared.stop.lock();
+    while !*stop {
+        if shared.stopped.wait_for(&mut stop, keep_alive / 2).timed_out() {
+            drop(stop);
+            if shared.admin.lock().keep_alive().is_err() {
+                return;
+            }
+            stop = shared.stop.lock();
+        }
+    }
+}
+
+impl Drop for TcpHost {
+    fn drop(&mut self) {
+        *self.shared.stop.lock() = true;
+        self.shared.stopped.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            // A thread that panicked kept nothing alive; there is nothing else to do about it here.
+            let _ = keeper.join();
+        }
+    }
+}

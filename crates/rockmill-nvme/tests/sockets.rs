@@ -1,0 +1,179 @@
+//! Both sides over TCP.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{BLOCK, Bench, pattern};
+use rockmill_io::{Clock, SystemClock};
+use rockmill_nvme::initiator::HostError;
+use rockmill_nvme::pdu::{Direction, Framing, Pdu};
+use rockmill_nvme::pdu_error::FatalError;
+use rockmill_nvme::status::Status;
+use rockmill_nvme::target::TargetConfig;
+use rockmill_nvme::tcp::{ServerConfig, TcpHost, TcpServer};
+
+struct Served {
+    bench: Bench,
+    server: TcpServer,
+    clock: Arc<dyn Clock>,
+}
+
+fn served(bench: Bench) -> Served {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = ServerConfig::default();
+    let server = TcpServer::start(listener, Arc::clone(&bench.target), config, Arc::clone(&clock)).unwrap();
+    Served { bench, server, clock }
+}
+
+impl Served {
+    fn host(&self) -> TcpHost {
+        TcpHost::connect(self.server.address(), self.bench.host.clone(), Arc::clone(&self.clock)).unwrap()
+    }
+
+    /// Waits for something that other threads do.
+    fn until(&self, what: &str, done: impl Fn() -> bool) {
+        for _ in 0..3000 {
+            if done() {
+                return;
+            }
+            self.clock.sleep(Duration::from_millis(10));
+        }
+        panic!("waited 30 seconds for {what}");
+    }
+}
+
+#[test]
+fn several_queues_write_and_read_at_once() {
+    let served = served(Bench::new());
+    let host = served.host();
+    assert_eq!(host.admin(|admin| admin.set_queues(4)).unwrap(), 4);
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    thread::scope(|scope| {
+        for q in 1..=4u16 {
+            let host = &host;
+            scope.spawn(move || {
+                let mut io = host.io_queue(q).unwrap();
+                let first = u64::from(q - 1) * 2048;
+                for round in 0..4 {
+                    let data = pattern(u64::from(q) * 100 + round, 2048 * BLOCK);
+                    io.write(&disk, first, &data, round == 3).unwrap();
+                    let mut back = vec![0; data.len()];
+                    io.read(&disk, first, &mut back).unwrap();
+                    assert!(back == data, "queue {q}, round {round}");
+                }
+            });
+        }
+    });
+    assert_eq!(host.admin(|admin| admin.smart()).unwrap().errors, 0);
+    host.admin(|admin| admin.shut_down()).unwrap();
+    drop(host);
+    served.until("the controller's end", || served.bench.target.controllers() == 0);
+}
+
+/// Neither side must wait for the other to read first, however little a socket holds.
+#[test]
+fn reads_and_writes_larger_than_all_buffers_do_not_block_each_other() {
+    let mut config = TargetConfig::new(common::NQN);
+    config.output_max = 4096;
+    let mut bench = Bench::with(config);
+    bench.host.queue.entries = 128;
+    let served = served(bench);
+    let host = served.host();
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    use rockmill_nvme::command::{read, write};
+    use rockmill_nvme::initiator::{Command, Link};
+    let link = io.link();
+    let mut ids = Vec::new();
+    for i in 0..60 {
+        let sqe = read(1, 0, 2048);
+        ids.push(link.queue().submit(Command::reading(sqe, 1 << 20)).unwrap());
+        let data = vec![i as u8; 1 << 20];
+        ids.push(link.queue().submit(Command::writing(write(1, 2048, 2048, false), data)).unwrap());
+    }
+    for id in ids {
+        let done = loop {
+            match link.queue().take(id) {
+                Some(done) => break done,
+                None => link.exchange().unwrap(),
+            }
+        };
+        assert!(done.status.is_success());
+    }
+    let mut last = vec![0; 1 << 20];
+    io.read(&disk, 2048, &mut last).unwrap();
+    assert!(last.iter().all(|&b| b == 59));
+}
+
+#[test]
+fn a_host_that_is_kept_alive_stays_and_one_that_is_lost_goes() {
+    let mut bench = Bench::new();
+    bench.host.keep_alive_ms = 300;
+    let served = served(bench);
+    let host = served.host();
+    let mut io = host.io_queue(1).unwrap();
+    served.clock.sleep(Duration::from_millis(1500));
+    io.flush(1).unwrap();
+    assert_eq!(served.bench.target.controllers(), 1);
+    drop(host);
+    served.until("the controller's end", || served.bench.target.controllers() == 0);
+    assert!(io.flush(1).is_err());
+}
+
+#[test]
+fn a_host_that_sends_nonsense_is_told_what_was_wrong() {
+    let served = served(Bench::new());
+    let mut stream = TcpStream::connect(served.server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // More than the first eight bytes are not even looked at.
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: store\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    match Framing::initial(Direction::ToHost, 0, 0).decode(&answer).unwrap() {
+        Pdu::C2hTermReq(term) => {
+            assert_eq!((term.fatal, term.information), (FatalError::InvalidHeaderField, 0));
+            assert_eq!(term.header, b"GET / HT");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_namespace_is_taken_away_under_writes() {
+    let served = served(Bench::new());
+    let host = served.host();
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    let writer = thread::spawn(move || {
+        for round in 1.. {
+            if let Err(e) = io.write(&disk, 0, &vec![round as u8; 8192 * BLOCK], false) {
+                return (round, e.status());
+            }
+        }
+        unreachable!("it ends when the namespace is gone");
+    });
+    served.until("a write", || served.bench.disk.contents()[0] != 0);
+    assert!(served.bench.target.remove_namespace(1));
+    // From here on nothing is written, whatever is under way.
+    let then = served.bench.disk.contents();
+    let (_, status) = writer.join().unwrap();
+    assert_eq!(status, Some(Status::INVALID_NAMESPACE));
+    assert!(served.bench.disk.contents() == then);
+}
+
+#[test]
+fn a_server_that_stops_ends_its_connections() {
+    let mut served = served(Bench::new());
+    let host = served.host();
+    let mut io = host.io_queue(1).unwrap();
+    served.server.stop();
+    assert!(matches!(io.flush(1), Err(HostError::Io(_))));
+    assert_eq!(served.bench.target.controllers(), 0);
+    assert!(TcpStream::connect(served.server.address()).is_err());
+}
