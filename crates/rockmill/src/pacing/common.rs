@@ -24,4 +24,4 @@ pub const JOB_BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 /// it is worth.
 pub const SLEEP_MIN: Duration = Duration::from_millis(1);
 /// The longest sleep at once: the reason for it may be gone meanwhile. Derived: two of the shortest.
-pub const SLEEP_MAX: Duration = Duration::from_millis(2);
+pub const SLEEP_MAX: Duration = SLEEP_MIN.saturating_mul(2);
