@@ -6,23 +6,13 @@ use std::sync::Arc;
 use rockmill_format::edit::TablePiece;
 use rockmill_format::properties::TableProperties;
 
-use super::LocalHost;
+use super::host::{JobMeans, JobProgress};
 use crate::error::{Error, Result};
 use crate::event_listener::{TableFileCreationInfo, TableFileCreationReason};
 use crate::info_log::Event;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
 use crate::table::TableSummary;
 use crate::version::{NewTable, NewTables, TableNumbers};
-
-/// How far a job is.
-#[derive(Debug, Default)]
-pub struct JobProgress {
-    /// Of its input, as it is stored, what the merge has taken.
-    pub(crate) bytes: AtomicU64,
-    /// Parts that have begun.
-    pub(crate) parts: AtomicU64,
-}
 
 /// Where a job's events go.
 #[derive(Debug, Clone)]
@@ -49,20 +39,27 @@ impl Default for JobEvents {
     }
 }
 
-impl LocalHost {
+impl JobEvents {
     /// Logs a table that was written, or could not be, and tells the listeners.
-    pub(super) fn tell(&self, number: u64, path: &Path, pieces: &[TablePiece], done: &Result<TableSummary>) {
-        let JobEvents { job, cf_name, reason, .. } = &self.events;
-        let (log, db) = (&self.means.log, &self.means.db);
+    pub(super) fn tell(
+        &self,
+        means: &JobMeans,
+        number: u64,
+        path: &Path,
+        pieces: &[TablePiece],
+        done: &Result<TableSummary>,
+    ) {
+        let Self { job, cf_name, reason, .. } = self;
+        let (log, listeners) = (&means.log, &means.db.listeners);
         if let Ok(summary) = done {
             let numbers = TableNumbers::of(&summary.properties);
             let new = NewTable { numbers, files: 1 + pieces.len(), open: None };
-            self.events.new_tables.lock().insert(number, new);
+            self.new_tables.lock().insert(number, new);
         }
         if let Ok(summary) = done
             && log.wants(crate::info_log::LogLevel::Info)
         {
-            let mut event = Event::new(&*self.means.clock)
+            let mut event = Event::new(&*means.clock)
                 .text("cf_name", cf_name)
                 .number("job", job)
                 .text("event", "table_file_creation")
@@ -77,11 +74,11 @@ impl LocalHost {
             }
             log.event(event.object("table_properties", |e| properties(e, &summary.properties)));
         }
-        if db.listeners.is_empty() {
+        if listeners.is_empty() {
             return;
         }
         let info = TableFileCreationInfo {
-            db_name: self.events.db_name.clone(),
+            db_name: self.db_name.clone(),
             cf_name: cf_name.clone(),
             file_path: path.to_owned(),
             job_id: *job,
@@ -91,9 +88,9 @@ impl LocalHost {
             table_properties: done.as_ref().map(|s| s.properties.clone()).unwrap_or_default(),
             status: done.as_ref().map(drop).map_err(Error::clone),
         };
-        match &self.events.deferred {
+        match &self.deferred {
             Some(infos) => infos.lock().push(info),
-            None => db.listeners.notify(log, |l| l.on_table_file_created(&info)),
+            None => listeners.notify(log, |l| l.on_table_file_created(&info)),
         }
     }
 }
@@ -140,7 +137,7 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::compaction::objects::JobObjects;
-    use crate::compaction::{JobHost, JobMeans};
+    use crate::compaction::{JobHost, LocalHost};
     use crate::event_listener::EventListener;
     use crate::info_log::{InfoLog, InfoLogger, LogLevel};
     use crate::table::Table;

@@ -2,34 +2,15 @@
 
 use std::fmt;
 
-use super::Compaction;
 use super::objects::{JobFactory, JobObjects};
-use super::spec::JobSpec;
+use super::spec::{FilterSpec, JobSpec};
+use super::{Compaction, CompactionReason};
 use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
     TableFileCreationReason,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::panics::{caught, in_words};
-
-/// A job's filter by name, and what it is told of the job: part of the spec.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FilterSpec {
-    /// The filter's or factory's name.
-    pub name: String,
-    /// What it decides by besides, in its own words (`option_text`).
-    pub options: String,
-    /// A factory makes one for each part of the job; else all jobs of the host share one.
-    pub from_factory: bool,
-    /// The job reads every table of the column family.
-    pub is_full_compaction: bool,
-    /// It was asked for by `compact_range`.
-    pub is_manual_compaction: bool,
-    /// The lowest level that it reads; `None` when it reads memtables.
-    pub input_start_level: Option<u32>,
-    /// When the job began, in microseconds since 1970.
-    pub now_micros: u64,
-}
 
 impl FilterSpec {
     /// That of a compaction; `None` where it has no filter.
@@ -41,7 +22,7 @@ impl FilterSpec {
         let mut spec = Self {
             is_full_compaction: !compaction.is_intra_df()
                 && compaction.input_files().count() == compaction.version.num_files(),
-            is_manual_compaction: compaction.reason == super::CompactionReason::ManualCompaction,
+            is_manual_compaction: compaction.reason == CompactionReason::ManualCompaction,
             input_start_level: Some(compaction.start_level() as u32),
             now_micros,
             ..Self::default()

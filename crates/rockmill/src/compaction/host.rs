@@ -12,21 +12,18 @@
 //! directory nor a version: inputs are told as the spec describes them, extents included, and an output is whatever
 //! takes writes. What a runner works with, and no other host needs to know, is plain data ([`JobMeans`]).
 //!
-//! [`LocalHost`] is the store's. The tests have another one (`job/tests/elsewhere.rs`).
+//! The store's is in `local_host.rs`. The tests have another one (`job/tests/elsewhere.rs`).
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::edit::TablePiece;
-use rockmill_format::filename;
 use rockmill_io::ring::{BatchIo, DeviceFacts};
 use rockmill_io::{Clock, FileSystem, RandomAccessFile, WritableFile, WriteOptions};
 
-use super::events::{JobEvents, JobProgress};
+use super::SharedEngines;
 use super::objects::JobObjects;
 use super::spec::SpecFile;
-use super::{Compaction, SharedEngines};
 use crate::error::{Error, Result};
 use crate::front::SealedRuns;
 use crate::helpers::Help;
@@ -35,9 +32,8 @@ use crate::options::DbOptions;
 use crate::pacing::flush_priority::FlushPriority;
 use crate::pacing::read_protection::DeviceShare;
 use crate::rate_limiter::{IoPriority, Limit};
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::table::{StreamReads, Table, TableSummary};
-use crate::version::{FileMeta, TableSource};
 
 /// The host of one job. See the module.
 pub(crate) trait JobHost: Send + Sync {
@@ -109,6 +105,15 @@ pub(crate) trait JobHost: Send + Sync {
     }
 }
 
+/// How far a job is.
+#[derive(Debug, Default)]
+pub struct JobProgress {
+    /// Of its input, as it is stored, what the merge has taken.
+    pub(crate) bytes: AtomicU64,
+    /// Parts that have begun.
+    pub(crate) parts: AtomicU64,
+}
+
 /// What a machine does jobs with. Of it, a table's bytes depend on the clock and the objects alone.
 #[derive(Clone)]
 pub(crate) struct JobMeans {
@@ -173,36 +178,6 @@ impl JobMeans {
     }
 }
 
-/// The store as the host of one of its own jobs: files of a directory, and tables that it may have open.
-#[derive(Clone)]
-pub(crate) struct LocalHost {
-    /// What the job is done with; its file system has the files.
-    pub means: JobMeans,
-    /// Directory of the outputs.
-    pub dir: PathBuf,
-    /// Inputs that the store knows, by file number. Others are opened as the spec describes them.
-    pub inputs: Arc<HashMap<u64, Arc<FileMeta>>>,
-    /// Opens tables.
-    pub tables: Arc<dyn TableSource>,
-    /// What a flush reads.
-    pub sealed: Option<SealedRuns>,
-    /// Gives the next unused file number.
-    pub new_file_number: Arc<dyn Fn() -> Result<u64> + Send + Sync>,
-    /// Set when the job's output can no longer become live.
-    pub cancelled: Arc<AtomicBool>,
-    /// Where events go.
-    pub events: JobEvents,
-}
-
-impl LocalHost {
-    /// The same, which knows the inputs of this compaction.
-    #[must_use]
-    pub fn with_inputs(self, compaction: &Compaction) -> Self {
-        let inputs = compaction.input_files().map(|f| (f.number(), Arc::clone(f))).collect();
-        Self { inputs: Arc::new(inputs), ..self }
-    }
-}
-
 /// A new file of a job, written through its ring where it has one.
 pub(super) fn create_file(
     fs: &dyn FileSystem,
@@ -213,73 +188,5 @@ pub(super) fn create_file(
     match ring {
         Some(ring) => ring.create(fs, path, options).map(|file| Box::new(file) as _),
         None => fs.create(path, options),
-    }
-}
-
-impl JobHost for LocalHost {
-    fn means(&self) -> &JobMeans {
-        &self.means
-    }
-
-    fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
-        match self.inputs.get(&file.number()) {
-            Some(known) => self.tables.table(known),
-            None => self.tables.table(&Arc::new(FileMeta::new(file.entry.clone(), Arc::default()))),
-        }
-    }
-
-    fn input_bytes(&self, _: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        let cannot = |e| Error::io(format_args!("cannot open {} for a compaction", path.display()), &e);
-        self.means.fs.open_random(path, direct).map_err(cannot)
-    }
-
-    fn memtables(&self, ids: &[u64]) -> Result<SealedRuns> {
-        let missing = || Error::invalid_argument(format!("memtables {ids:?} are not those of the flush"));
-        self.sealed.clone().filter(|sealed| sealed.ids().eq(ids.iter().copied())).ok_or_else(missing)
-    }
-
-    fn next_number(&self) -> Result<u64> {
-        (self.new_file_number)()
-    }
-
-    fn output_path(&self, number: u64) -> PathBuf {
-        self.dir.join(filename::table(number))
-    }
-
-    fn create_output(
-        &self,
-        number: u64,
-        options: WriteOptions,
-        ring: Option<&BatchIo>,
-    ) -> Result<Box<dyn WritableFile>> {
-        let path = self.output_path(number);
-        create_file(&*self.means.fs, &path, options, ring)
-            .map_err(|e| Error::io(format_args!("cannot create table {}", path.display()), &e))
-    }
-
-    fn sync_outputs(&self) -> Result<()> {
-        let cannot = |e| Error::io(format_args!("cannot sync directory {}", self.dir.display()), &e);
-        self.means.fs.sync_dir(&self.dir).map_err(cannot)
-    }
-
-    fn remove_output(&self, number: u64) {
-        self.events.new_tables.lock().remove(&number);
-        let _ = self.means.fs.remove(&self.output_path(number)); // else an orphan, which the next open removes
-    }
-
-    fn cancelled(&self) -> &AtomicBool {
-        &self.cancelled
-    }
-
-    fn progress(&self) -> &Arc<JobProgress> {
-        &self.events.progress
-    }
-
-    fn output_done(&self, number: u64, path: &Path, pieces: &[TablePiece], done: &Result<TableSummary>) {
-        self.tell(number, path, pieces, done);
-    }
-
-    fn device(&self) -> Option<DeviceFacts> {
-        self.means.engines.rings.device(&*self.means.fs, &self.dir)
     }
 }

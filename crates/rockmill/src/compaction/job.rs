@@ -14,11 +14,12 @@
 
 use rockmill_format::edit::FileEntry;
 
+use super::describe::JobFamily;
 use super::engine::{self, Destination, PartEnd, PartJob, PartOutput, in_order};
 use super::merge::KeyPrefixes;
 use super::output::{Created, OutputFiles};
-use super::plan::{JobPlan, Part};
-use super::spec::{JobFamily, JobSpec};
+use super::plan::JobPlan;
+use super::spec::{JobSpec, Part};
 use super::sst_map::SstMap;
 use super::thread_cpu::ThreadCpu;
 use super::tombstones::Tombstones;

@@ -5,6 +5,7 @@
 //! is, and what becomes of a job.
 
 pub mod commit;
+pub mod describe;
 pub mod engine;
 pub mod events;
 pub mod file_ranges;
@@ -12,6 +13,7 @@ mod filter;
 mod flush;
 pub mod host;
 pub mod job;
+mod local_host;
 pub mod merge;
 #[cfg(test)]
 pub(crate) mod model;
@@ -55,8 +57,10 @@ use crate::version::{FileMeta, Version};
 pub use engine::kernel::probe_kernel_engine;
 pub use engine::{EngineParts, SharedEngines};
 pub(crate) use engine::{LOOKUP_MEMORY, LentRing};
-pub use events::{JobEvents, JobProgress};
-pub(crate) use host::{JobHost, JobMeans, LocalHost};
+pub use events::JobEvents;
+pub use host::JobProgress;
+pub(crate) use host::{JobHost, JobMeans};
+pub(crate) use local_host::LocalHost;
 use resolve::ResolveStats;
 
 /// One compaction, chosen: plain data.

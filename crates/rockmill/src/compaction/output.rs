@@ -23,7 +23,8 @@ use rockmill_io::ring::BatchIo;
 use rockmill_io::{WritableFile, WriteOptions};
 
 use super::file_ranges::{FileRange, FileRanges};
-use super::plan::{JobPlan, OutputPlan, Part, Rules};
+use super::plan::{JobPlan, Rules};
+use super::spec::{OutputPlan, Part};
 use super::subtrees::subtree_of;
 use super::tombstones::{Tombstones, for_file};
 use super::unique_id::internal_unique_id;

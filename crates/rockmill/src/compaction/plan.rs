@@ -2,40 +2,23 @@
 //! bounds, under which rules entries survive, and what outputs look like. Every merge engine takes the same plan, and
 //! none looks anything up in the tree by itself.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use rockmill_format::comparator::key_at;
-use rockmill_format::compression::CompressionType;
-use rockmill_format::footer::BlockHandle;
-use rockmill_format::key::{InternalKey, MAX_SEQUENCE, SequenceNumber};
+use rockmill_format::key::{MAX_SEQUENCE, SequenceNumber};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::file_ranges::FileRanges;
 use super::filter::FilterPlan;
 use super::pieces::KeptFile;
-use super::spec::{JobSpec, SpecFile, SpecRun};
+use super::spec::{JobSpec, OutputPlan, Part, SpecFile, SpecRun};
 use super::subtrees::{SUBTREE_BITS_MAX, subtree_of};
-use super::table_format::{TableFormat, TableOwner};
 use super::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
-use crate::options::{CfOptions, CompressionOptions};
-use crate::rate_limiter::IoPriority;
-use crate::table::{KeptPiece, ReplacedTables};
-
-/// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Part {
-    /// First user key.
-    pub begin: Option<Vec<u8>>,
-    /// First user key of the next part.
-    pub end: Option<Vec<u8>>,
-    /// The data blocks that it reads of each input, by file number, where the spec has them
-    /// (`JobSpec::lay_out`). Without, they are looked up in the inputs' indexes.
-    pub blocks: Option<BTreeMap<u64, Vec<BlockHandle>>>,
-}
+use crate::table::KeptPiece;
 
 /// Which versions survive, and as what.
 #[derive(Clone)]
@@ -95,91 +78,6 @@ impl Rules {
         let i = self.snapshots.partition_point(|&s| s < seq);
         let newer = self.snapshots.get(i).copied().unwrap_or(SequenceNumber::MAX);
         (newer, if i == 0 { 0 } else { self.snapshots[i - 1] })
-    }
-}
-
-/// What output tables look like and where they end: plain data, part of the spec.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OutputPlan {
-    /// Whose tables they are.
-    pub owner: TableOwner,
-    /// How they are written.
-    pub format: TableFormat,
-    /// Level of the outputs.
-    pub level: usize,
-    /// The run of that level: 0 its base run, else an extra run with this id.
-    pub extra_run: u64,
-    /// The column family's path that the outputs are in: what the MANIFEST says of them. The host has the directory.
-    pub path_id: u32,
-    /// Size in bytes that files should have.
-    pub file_size_target: u64,
-    /// Size in bytes at which a file ends.
-    pub file_size_max: u64,
-    /// About how many bytes all files together will have, where that is known before; 0 where it is not.
-    pub bytes_expected: u64,
-    /// Files below whose boundaries outputs follow.
-    pub grandparents: FileRanges,
-    /// Bytes of overlapped grandparents at which a file ends.
-    pub grandparent_overlap_max: u64,
-    /// In the order by search key: a file ends where these upper bits of it change; 0 for no such places
-    /// (`subtrees.rs`).
-    pub subtree_bits: u32,
-    /// A file ends before the first user key from here on (`kRoundRobin`).
-    pub split_key: Option<InternalKey>,
-    /// Of blocks.
-    pub compression: CompressionType,
-    /// Level, dictionary and the like of compression.
-    pub compression_opts: CompressionOptions,
-    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring. The
-    /// host's choice: no spec has it.
-    pub page_cache: bool,
-    /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
-    /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
-    pub mode_max: Option<u32>,
-    /// Path ids of the files that outputs may go on using, by number, those that are in the first path left out. From
-    /// the inputs: no spec has it.
-    pub piece_paths: BTreeMap<u64, u32>,
-    /// How urgent the job is to the rate limiter.
-    pub io_priority: IoPriority,
-    /// Tables that no longer count: as a spec has it those that were replaced before the job; those that the job
-    /// replaces are added where outputs go on using files.
-    pub replaced: Arc<ReplacedTables>,
-    /// Of the outputs: the inputs' smallest, so that L0 order holds.
-    pub epoch_number: u64,
-    /// Unix seconds of the oldest data that went in; 0 unknown.
-    pub oldest_ancestor_time: u64,
-    /// The same job writes the same bytes at any time: tables are as old as their data, and parts run one after the
-    /// other, so that their file numbers are the same.
-    pub reproducible: bool,
-}
-
-impl OutputPlan {
-    /// One table, however large, of what was in no table before.
-    pub fn of_new_entries(owner: TableOwner, cf: &CfOptions, level: usize, reproducible: bool) -> Self {
-        Self {
-            owner,
-            format: TableFormat::of(cf),
-            level,
-            extra_run: 0,
-            path_id: 0,
-            file_size_target: u64::MAX,
-            file_size_max: u64::MAX,
-            bytes_expected: 0,
-            grandparents: FileRanges::default(),
-            grandparent_overlap_max: u64::MAX,
-            subtree_bits: 0,
-            split_key: None,
-            compression: cf.compression,
-            compression_opts: cf.compression_opts.clone(),
-            page_cache: false,
-            mode_max: None,
-            piece_paths: BTreeMap::new(),
-            io_priority: IoPriority::Low,
-            replaced: Arc::default(),
-            epoch_number: 0,
-            oldest_ancestor_time: 0,
-            reproducible,
-        }
     }
 }
 

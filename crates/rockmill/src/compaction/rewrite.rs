@@ -8,9 +8,10 @@ use rockmill_format::key::{ParsedInternalKey, user_key};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
 use super::JobHost;
+use super::describe::JobFamily;
 use super::output::{Created, OutputFiles, Outputs};
-use super::plan::{OutputPlan, Part, Rules};
-use super::spec::JobFamily;
+use super::plan::Rules;
+use super::spec::{OutputPlan, Part};
 use super::tombstones::Tombstones;
 use crate::compaction_filter::TableFileCreationReason;
 use crate::error::{Error, Result};

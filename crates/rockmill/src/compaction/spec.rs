@@ -1,37 +1,31 @@
 //! The spec of a job: a compaction or a flush as plain data that can be sent elsewhere.
 //!
-//! 1. The store makes a spec of a picked compaction, or of memtables to be flushed. Files are told by number, size,
-//!    bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
-//! 2. A runner ([`job::run`](super::job::run) here) takes the spec and a host ([`JobHost`]), which opens inputs,
-//!    creates outputs, says when to stop and hears of progress. It looks nothing up in the tree, and its result is
-//!    data, too (`result.rs`).
+//! 1. The store makes a spec of a picked compaction, or of memtables to be flushed (`describe.rs`). Files are told by
+//!    number, size, bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
+//! 2. A runner ([`job::run`](super::job::run) here) takes the spec and a host ([`JobHost`](super::JobHost)), which
+//!    opens inputs, creates outputs, says when to stop and hears of progress. It looks nothing up in the tree, and its
+//!    result is data, too (`result.rs`).
 //! 3. Which bytes the tables have depends on the spec, the inputs, the host's clock and the file numbers. If the spec
 //!    sets numbers aside, and has one part or is `reproducible`, every host writes the same tables.
 //!
 //! The store runs its own jobs this way, without the encoding (`spec/encoding.rs`, `docs/job-spec.md`), which is for
 //! others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rockmill_format::compression::CompressionType;
 use rockmill_format::edit::FileEntry;
-use rockmill_format::key::SequenceNumber;
-
-pub use super::filter::FilterSpec;
+use rockmill_format::footer::BlockHandle;
+use rockmill_format::key::{InternalKey, SequenceNumber};
 
 use super::file_ranges::FileRanges;
 use super::pieces::KeptFile;
-use super::plan::{JobPlan, OutputPlan, Part};
-use super::sst_map::SstMap;
 use super::table_format::{TableFormat, TableOwner};
-use super::tombstones::Tombstones;
-use super::{Compaction, CompactionReason, JobHost, JobMeans, subtrees};
 use crate::compaction_filter::TableFileCreationReason;
-use crate::error::Result;
-use crate::front::SealedRuns;
 use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::table::ReplacedTables;
-use crate::version::Version;
 
 #[cfg(feature = "internals")]
 mod encoding;
@@ -139,64 +133,125 @@ pub struct NumberRange {
     pub count: u64,
 }
 
-/// What the specs of a column family's jobs are made from: its names, options and snapshots at one moment.
-#[derive(Debug, Clone)]
-pub struct JobFamily {
-    /// Database id.
-    pub db_id: String,
-    /// Session id.
-    pub db_session_id: String,
-    /// Column family's id.
-    pub cf_id: u32,
-    /// Column family's name.
-    pub cf_name: String,
-    /// Its options.
-    pub options: Arc<CfOptions>,
-    /// Live snapshots, rising.
-    pub snapshots: Vec<SequenceNumber>,
-    /// Tables that left the current version and whose files are still there, rising.
-    pub past: Vec<u64>,
+/// A job's filter by name, and what it is told of the job: part of the spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FilterSpec {
+    /// The filter's or factory's name.
+    pub name: String,
+    /// What it decides by besides, in its own words (`option_text`).
+    pub options: String,
+    /// A factory makes one for each part of the job; else all jobs of the host share one.
+    pub from_factory: bool,
+    /// The job reads every table of the column family.
+    pub is_full_compaction: bool,
+    /// It was asked for by `compact_range`.
+    pub is_manual_compaction: bool,
+    /// The lowest level that it reads; `None` when it reads memtables.
+    pub input_start_level: Option<u32>,
+    /// When the job began, in microseconds since 1970.
+    pub now_micros: u64,
 }
 
-/// Tables replaced before that a job's tables list, at most; the newest. Readers that keep more are not expected, and
-/// each table has the list.
-const PAST_MAX: usize = 16 << 10;
+/// User keys [`begin`, `end`) of a job that one thread does; `None` unbounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// First user key.
+    pub begin: Option<Vec<u8>>,
+    /// First user key of the next part.
+    pub end: Option<Vec<u8>>,
+    /// The data blocks that it reads of each input, by file number, where the spec has them
+    /// (`JobSpec::lay_out`). Without, they are looked up in the inputs' indexes.
+    pub blocks: Option<BTreeMap<u64, Vec<BlockHandle>>>,
+}
 
-impl JobFamily {
-    /// What the family's tables say of their origin.
-    pub(super) fn owner(&self) -> TableOwner {
-        let operator = self.options.merge_operator.as_ref();
-        TableOwner {
-            db_id: self.db_id.clone(),
-            db_session_id: self.db_session_id.clone(),
-            cf_id: self.cf_id,
-            cf_name: self.cf_name.clone(),
-            merge_operator: operator.map_or_else(String::new, |m| m.name().to_owned()),
-        }
-    }
+/// What output tables look like and where they end: plain data, part of the spec.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputPlan {
+    /// Whose tables they are.
+    pub owner: TableOwner,
+    /// How they are written.
+    pub format: TableFormat,
+    /// Level of the outputs.
+    pub level: usize,
+    /// The run of that level: 0 its base run, else an extra run with this id.
+    pub extra_run: u64,
+    /// The column family's path that the outputs are in: what the MANIFEST says of them. The host has the directory.
+    pub path_id: u32,
+    /// Size in bytes that files should have.
+    pub file_size_target: u64,
+    /// Size in bytes at which a file ends.
+    pub file_size_max: u64,
+    /// About how many bytes all files together will have, where that is known before; 0 where it is not.
+    pub bytes_expected: u64,
+    /// Files below whose boundaries outputs follow.
+    pub grandparents: FileRanges,
+    /// Bytes of overlapped grandparents at which a file ends.
+    pub grandparent_overlap_max: u64,
+    /// In the order by search key: a file ends where these upper bits of it change; 0 for no such places
+    /// (`subtrees.rs`).
+    pub subtree_bits: u32,
+    /// A file ends before the first user key from here on (`kRoundRobin`).
+    pub split_key: Option<InternalKey>,
+    /// Of blocks.
+    pub compression: CompressionType,
+    /// Level, dictionary and the like of compression.
+    pub compression_opts: CompressionOptions,
+    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring. The
+    /// host's choice: no spec has it.
+    pub page_cache: bool,
+    /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
+    /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
+    pub mode_max: Option<u32>,
+    /// Path ids of the files that outputs may go on using, by number, those that are in the first path left out. From
+    /// the inputs: no spec has it.
+    pub piece_paths: BTreeMap<u64, u32>,
+    /// How urgent the job is to the rate limiter.
+    pub io_priority: IoPriority,
+    /// Tables that no longer count: as a spec has it those that were replaced before the job; those that the job
+    /// replaces are added where outputs go on using files.
+    pub replaced: Arc<ReplacedTables>,
+    /// Of the outputs: the inputs' smallest, so that L0 order holds.
+    pub epoch_number: u64,
+    /// Unix seconds of the oldest data that went in; 0 unknown.
+    pub oldest_ancestor_time: u64,
+    /// The same job writes the same bytes at any time: tables are as old as their data, and parts run one after the
+    /// other, so that their file numbers are the same.
+    pub reproducible: bool,
+}
 
-    /// A job that reads nothing, writes one table of `output`, and knows nothing of older data.
-    fn spec(&self, reason: TableFileCreationReason, mut output: OutputPlan, job: u64, means: &JobMeans) -> JobSpec {
-        let operator = self.options.merge_operator.as_ref();
-        if output.format.tph.is_some() && !self.past.is_empty() {
-            let newest = self.past.len().saturating_sub(PAST_MAX);
-            let before = self.past.get(newest..).unwrap_or_default().to_vec();
-            output.replaced = Arc::new(ReplacedTables { before, ..ReplacedTables::default() });
-        }
-        JobSpec {
-            job,
-            reason,
-            comparator: means.objects.cmp.user_comparator().name().to_owned(),
-            merge_operator: operator.map_or_else(String::new, |m| m.option_text()),
-            snapshots: self.snapshots.clone(),
-            ..JobSpec::of_nothing(output)
+impl OutputPlan {
+    /// One table, however large, of what was in no table before.
+    pub fn of_new_entries(owner: TableOwner, cf: &CfOptions, level: usize, reproducible: bool) -> Self {
+        Self {
+            owner,
+            format: TableFormat::of(cf),
+            level,
+            extra_run: 0,
+            path_id: 0,
+            file_size_target: u64::MAX,
+            file_size_max: u64::MAX,
+            bytes_expected: 0,
+            grandparents: FileRanges::default(),
+            grandparent_overlap_max: u64::MAX,
+            subtree_bits: 0,
+            split_key: None,
+            compression: cf.compression,
+            compression_opts: cf.compression_opts.clone(),
+            page_cache: false,
+            mode_max: None,
+            piece_paths: BTreeMap::new(),
+            io_priority: IoPriority::Low,
+            replaced: Arc::default(),
+            epoch_number: 0,
+            oldest_ancestor_time: 0,
+            reproducible,
         }
     }
 }
 
 impl JobSpec {
     /// A job that reads nothing, and has no rules.
-    fn of_nothing(output: OutputPlan) -> Self {
+    pub(super) fn of_nothing(output: OutputPlan) -> Self {
         Self {
             job: 0,
             reason: TableFileCreationReason::Compaction,
@@ -215,117 +270,6 @@ impl JobSpec {
             keep: Vec::new(),
             space: Vec::new(),
         }
-    }
-
-    /// The spec of a compaction. Any host that knows its objects may run it.
-    ///
-    /// # Errors
-    /// A filter factory that panics.
-    pub(crate) fn of_compaction(
-        compaction: &Compaction,
-        family: &JobFamily,
-        job: u64,
-        means: &JobMeans,
-    ) -> Result<Self> {
-        let mut runs = Vec::new();
-        for (level, files) in &compaction.inputs {
-            let files = files.iter().map(|f| Arc::new(SpecFile::new(f.entry.clone())));
-            match *level {
-                0 => runs.extend(files.map(|f| SpecRun { level: 0, files: vec![f] })),
-                level => runs.push(SpecRun { level, files: files.collect() }),
-            }
-        }
-        let cf = &*family.options;
-        // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
-        let knows = compaction.output_level > 0 && !compaction.version.reserves_last_level && !compaction.is_intra_df();
-        let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
-        let mut format = TableFormat::of(cf);
-        if cf.optimize_filters_for_hits && compaction.bottommost {
-            format.block_based.bloom_bits_per_key = 0.0;
-        }
-        let by_hash = means.objects.cmp.is_hash_range() && compaction.output_level > 0;
-        let (grandparents, file_size_max) = match by_hash {
-            // Subtrees say where tables end.
-            true => (FileRanges::default(), compaction.output_file_size_target.saturating_mul(2)),
-            false => (FileRanges::of(&compaction.grandparents), compaction.output_file_size_max),
-        };
-        let output = OutputPlan {
-            format,
-            extra_run: compaction.output_run,
-            path_id: compaction.output_path,
-            file_size_target: compaction.output_file_size_target,
-            file_size_max,
-            grandparents,
-            grandparent_overlap_max: compaction.grandparent_overlap_max,
-            subtree_bits: if by_hash { subtrees::subtree_bits(compaction) } else { 0 },
-            split_key: compaction.split_key.clone(),
-            compression: compaction.compression,
-            compression_opts: compression_opts(cf, &compaction.version, compaction.output_level).clone(),
-            epoch_number: compaction.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(0),
-            oldest_ancestor_time: times.min().unwrap_or(0),
-            ..OutputPlan::of_new_entries(family.owner(), cf, compaction.output_level, means.db.reproducible)
-        };
-        let tph = output.format.tph.as_ref();
-        let live_of = |piece| compaction.version.piece_live(piece).1;
-        let spec = Self {
-            runs,
-            keep: tph.map_or_else(Vec::new, |tph| super::pieces::files_to_keep(compaction, tph, live_of)),
-            bottommost: compaction.bottommost,
-            older: knows.then(|| compaction.older_runs().iter().map(|files| FileRanges::of(files)).collect()),
-            parts_max: match compaction.subcompactions_max {
-                0 => means.db.max_subcompactions as usize,
-                // What its caller says; else what the strategy found idle, or the options say.
-                n if compaction.reason == CompactionReason::ManualCompaction => n,
-                n => n.max(means.db.max_subcompactions as usize),
-            },
-            ..family.spec(TableFileCreationReason::Compaction, output, job, means)
-        };
-        let filter = FilterSpec::of_compaction(compaction, &means.objects, means.clock.now_micros());
-        Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
-    }
-
-    /// The spec of a flush of what was sealed into one table.
-    ///
-    /// # Errors
-    /// A filter factory that panics.
-    pub(crate) fn of_flush(
-        sealed: &SealedRuns,
-        family: &JobFamily,
-        reason: TableFileCreationReason,
-        job: u64,
-        means: &JobMeans,
-    ) -> Result<Self> {
-        let cf = &*family.options;
-        let output = OutputPlan {
-            bytes_expected: sealed.data_size(),
-            compression: cf.compression_per_level.first().copied().unwrap_or(cf.compression),
-            io_priority: IoPriority::High,
-            ..OutputPlan::of_new_entries(family.owner(), cf, 0, means.db.reproducible)
-        };
-        let spec = Self { memtables: sealed.ids().collect(), ..family.spec(reason, output, job, means) };
-        let filter = FilterSpec::of_flush(&means.objects, reason, means.clock.now_micros());
-        Ok(Self { filter: filter.map_err(|e| e.context(spec.what()))?, ..spec })
-    }
-
-    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads, unless it reads entry by
-    /// entry: a runner elsewhere then reads no index.
-    ///
-    /// # Errors
-    /// A table that cannot be opened.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for hosts elsewhere; the store's own runner looks it up itself"))]
-    pub(crate) fn lay_out(&mut self, host: &dyn JobHost) -> Result<()> {
-        let mut plan = JobPlan::new(self, host)?;
-        Tombstones::gather(&mut plan, host)?;
-        plan.split(self.parts_max, host)?;
-        if !plan.by_entries {
-            let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, host)).collect::<Result<Vec<_>>>()?;
-            for (part, map) in plan.parts.iter_mut().zip(maps) {
-                let files = map.runs.into_iter().flat_map(|run| run.files);
-                part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());
-            }
-        }
-        self.parts = plan.parts;
-        Ok(())
     }
 
     /// Bytes of all inputs; 0 for a flush.
@@ -367,17 +311,6 @@ impl JobSpec {
     /// The numbers set aside, in order.
     pub(super) fn leased_numbers(&self) -> Vec<u64> {
         self.numbers.iter().flat_map(|range| range.first..range.first.saturating_add(range.count)).collect()
-    }
-}
-
-/// Of tables written to `level` (RocksDB's `GetCompressionOptions`).
-fn compression_opts<'a>(cf: &'a CfOptions, version: &Version, level: usize) -> &'a CompressionOptions {
-    let deepest = version.levels.iter().rposition(|files| !files.is_empty());
-    let bottommost = deepest.is_none_or(|l| level >= l);
-    if bottommost && cf.bottommost_compression_opts.enabled {
-        &cf.bottommost_compression_opts
-    } else {
-        &cf.compression_opts
     }
 }
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use rockmill_format::footer::BlockHandle;
 
 use super::JobHost;
-use super::plan::{JobPlan, Part};
-use super::spec::SpecFile;
+use super::plan::JobPlan;
+use super::spec::{JobSpec, Part, SpecFile};
+use super::tombstones::Tombstones;
 use crate::error::{Error, Result};
 use crate::table::BlockAccess;
 
@@ -100,5 +101,28 @@ impl SstMap {
 
     fn files(&self) -> impl Iterator<Item = &MapFile> {
         self.runs.iter().flat_map(|r| &r.files)
+    }
+}
+
+impl JobSpec {
+    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads, unless it reads entry by
+    /// entry: a runner elsewhere then reads no index.
+    ///
+    /// # Errors
+    /// A table that cannot be opened.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for hosts elsewhere; the store's own runner looks it up itself"))]
+    pub(crate) fn lay_out(&mut self, host: &dyn JobHost) -> Result<()> {
+        let mut plan = JobPlan::new(self, host)?;
+        Tombstones::gather(&mut plan, host)?;
+        plan.split(self.parts_max, host)?;
+        if !plan.by_entries {
+            let maps = plan.parts.iter().map(|part| SstMap::new(&plan, part, host)).collect::<Result<Vec<_>>>()?;
+            for (part, map) in plan.parts.iter_mut().zip(maps) {
+                let files = map.runs.into_iter().flat_map(|run| run.files);
+                part.blocks = Some(files.map(|f| (f.file.number(), f.blocks)).collect());
+            }
+        }
+        self.parts = plan.parts;
+        Ok(())
     }
 }

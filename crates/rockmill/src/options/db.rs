@@ -26,6 +26,10 @@ declare_options! {
         carried: Carried,
         /// What of the OPTIONS file has no effect. It goes to the info log at open.
         load_warnings: Vec<OptionWarning>,
+        /// An object that was given as bytes, with the name that stands for its path in `kernel_merge_program`
+        /// ([`Options::set_kernel_merge_program_object`]).
+        #[cfg(feature = "kernel")]
+        kernel_program_bytes: Option<(PathBuf, Arc<[u8]>)>,
     }
 
     /// Create the database when the directory holds none.
@@ -131,8 +135,6 @@ declare_options! {
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
-    /// Objects that were given as bytes, by the name that stands for the path.
-    kernel_program_bytes: Option<(PathBuf, Arc<[u8]>)> = None, hidden;
     /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
     /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB, or 2, 4 or 8 MiB where all of them are
     /// in the page cache. It is kept for the next jobs, for 5 seconds. Without a ring it bounds what a flush reads from

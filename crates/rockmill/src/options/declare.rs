@@ -20,10 +20,11 @@
 //! | `part` | refuses it | neither written nor read by itself |
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
 //!
-//! What is no option and goes with them, as the store sets it, stands under `beside`: users neither see nor set it.
-//! That is what a load finds in an OPTIONS file: users take the options it gave, change and copy them, and open with
-//! them, so that there is nothing else that what was found could come along with. `Debug` shows the options that are
-//! not at their defaults, as text.
+//! What is no option and goes with them stands under `beside`: users do not see it, and no text names it. That is what
+//! a load finds in an OPTIONS file: users take the options it gave, change and copy them, and open with them, so that
+//! there is nothing else that what was found could come along with. And what a setter keeps besides its option: that
+//! may be there with a Cargo feature only, since texts are alike without it. `Debug` shows the options that are not at
+//! their defaults, as text.
 //!
 //! What a `mutable` option of the database is read through: `DbInner::live()`, never `DbInner::opts`, which stays as
 //! it was at open. An option that RocksDB 7.8 does not know is listed in `known.rs` with the version that brought it:
@@ -112,7 +113,9 @@ macro_rules! declare_options {
         $(#[$attr:meta])*
         pub struct $Name:ident;
         setters of $Owner:ident at $part:ident;
-        beside { $($(#[doc = $beside_doc:literal])* $beside:ident: $Beside:ty,)* }
+        beside {
+            $($(#[doc = $beside_doc:literal])* $(#[cfg($($only:tt)*)])? $beside:ident: $Beside:ty,)*
+        }
         $(
             $(#[doc = $doc:literal])*
             $(#[allow($allow:ident)])*
@@ -130,13 +133,20 @@ macro_rules! declare_options {
             )*
             $(
                 $(#[doc = $beside_doc])*
+                $(#[cfg($($only)*)])?
                 pub(crate) $beside: $Beside,
             )*
         }
 
         impl Default for $Name {
             fn default() -> Self {
-                Self { $($field: $default,)* $($beside: Default::default(),)* }
+                Self {
+                    $($field: $default,)*
+                    $(
+                        $(#[cfg($($only)*)])?
+                        $beside: Default::default(),
+                    )*
+                }
             }
         }
 

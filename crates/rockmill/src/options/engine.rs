@@ -4,7 +4,7 @@
 //! is shown, alike in each of them: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name
 //! `builtin`, and what `page_cache.rs` makes of the engine. The engine says that it is missing
 //! (`compaction/engine/no_kernel.rs`), and what reports its memory says 0. The setters that only the engine heeds need
-//! the feature.
+//! the feature, and so does what no text has: a program that was given as bytes.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -15,8 +15,8 @@ use super::common::JOB_BYTES_PER_SECOND_MIN;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// Bytes that a compaction writes from one look to the next. Derived: one large write
-/// (`writable_file_max_buffer_size`), so that a flush has to wait for one per job.
+/// Bytes that a compaction writes from one look to the next. Derived: one large write (the option
+/// `writable_file_max_buffer_size`, as a test says), so that a flush has to wait for one per job.
 pub(super) const STEP_BYTES: usize = 1 << 20;
 /// The longest wait for each step. Derived: a compaction keeps [`JOB_BYTES_PER_SECOND_MIN`], also next to flushes that
 /// never end.
@@ -80,6 +80,11 @@ impl FlushPriority {
 mod tests {
     use super::*;
     use crate::sync::thread;
+
+    #[test]
+    fn a_step_is_one_large_write() {
+        assert_eq!(STEP_BYTES, crate::options::DbOptions::default().writable_file_max_buffer_size);
+    }
 
     #[test]
     fn a_wait_ends_with_its_cause_with_the_database_and_by_itself() {

@@ -39,19 +39,19 @@ const LAYERS: &[&[&str]] = &[
         "compaction::wire",
     ],
     &["compaction::commit"],
-    // A job as data, its host, and the plan that is made of both. There is no order among them: a spec is made for the
-    // objects that a host has, and lays out what a plan says.
-    &[
-        "compaction::events",
-        "compaction::filter",
-        "compaction::host",
-        "compaction::objects",
-        "compaction::plan",
-        "compaction::result",
-        "compaction::spec",
-        "compaction::sst_map",
-        "compaction::tombstones",
-    ],
+    // A job and its result as data.
+    &["compaction::spec", "compaction::result"],
+    // The code that a spec names, and whoever runs it.
+    &["compaction::objects"],
+    &["compaction::filter"],
+    &["compaction::host"],
+    &["compaction::events"],
+    &["compaction::local_host"],
+    // How the store describes its own jobs, and what any host makes of a spec.
+    &["compaction::describe"],
+    &["compaction::plan"],
+    &["compaction::tombstones"],
+    &["compaction::sst_map"],
     &["compaction::merge"],
     &["compaction::resolve"],
     &["compaction::output"],

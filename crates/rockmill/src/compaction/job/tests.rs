@@ -11,11 +11,12 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
 use super::*;
+use crate::compaction::describe::JobFamily;
 use crate::compaction::model::{Entry, Model, random_history};
 use crate::compaction::objects::JobObjects;
 use crate::compaction::pieces::KeptFile;
 use crate::compaction::resolve::ResolveStats;
-use crate::compaction::spec::{JobFamily, SpecFile};
+use crate::compaction::spec::SpecFile;
 use crate::compaction::strategy::aging::Moment;
 use crate::compaction::strategy::manual::{self, ManualPick};
 use crate::compaction::strategy::{self, RunningCompactions};

@@ -18,7 +18,8 @@ use rockmill_io::ring::{BatchIo, ReadPlan, ReadStream, Span, Window};
 
 use super::ring_feed::{begin, failed, spans_of};
 use super::scan_run::in_part;
-use crate::compaction::plan::{JobPlan, Part};
+use crate::compaction::plan::JobPlan;
+use crate::compaction::spec::Part;
 use crate::compaction::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::sync::Mutex;

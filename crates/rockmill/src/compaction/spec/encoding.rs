@@ -10,9 +10,8 @@ use rockmill_format::edit::{MAX_FILE_NUMBER, MAX_PATH_ID};
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use rockmill_format::key::TAG_LEN;
 
-use super::{Extent, FilterSpec, JobSpec, NumberRange, SpecFile, SpecRun};
+use super::{Extent, FilterSpec, JobSpec, NumberRange, OutputPlan, Part, SpecFile, SpecRun};
 use crate::compaction::file_ranges::{FileRange, FileRanges};
-use crate::compaction::plan::{OutputPlan, Part};
 use crate::compaction::subtrees::SUBTREE_BITS_MAX;
 use crate::compaction::table_format::{TableFormat, TableOwner};
 use crate::compaction::wire::{self, Coded, Coder, Item, Message};

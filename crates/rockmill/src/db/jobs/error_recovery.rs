@@ -306,7 +306,7 @@ impl DbInner {
             state.join_flushes();
             while state.jobs().running_flushes > 0 {
                 self.check_not_closing()?;
-                self.job_finished.wait_for(&mut state, Duration::from_millis(100));
+                self.wait_for_job_end(&mut state);
             }
         }
         let pick = {

@@ -4,7 +4,6 @@
 //! tables and lets the memtables go. Who waits for a flush is told by `job_finished`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::properties::TableProperties;
@@ -22,9 +21,6 @@ use crate::event_listener::{BackgroundErrorReason, FlushReason};
 use crate::front::SealedRuns;
 use crate::panics::guarded;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// How long the write leader waits for a flush before it looks again by itself.
-const FLUSH_WAIT: Duration = Duration::from_millis(100);
 
 /// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
 pub(crate) struct FlushPick {
@@ -184,7 +180,7 @@ impl DbInner {
                 state.errors().check_writes()?;
                 self.check_not_closing()?;
                 if !self.writers.has_from_listener() {
-                    self.job_finished.wait_for(&mut state, FLUSH_WAIT);
+                    self.wait_for_job_end(&mut state);
                 }
                 if self.writers.has_from_listener() {
                     drop(state);

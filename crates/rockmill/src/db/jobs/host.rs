@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::compaction::describe::JobFamily;
 use crate::compaction::objects::JobObjects;
-use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobEvents, JobMeans, LocalHost};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::db::DbInner;

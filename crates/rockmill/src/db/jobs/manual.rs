@@ -1,7 +1,6 @@
 //! What users start by hand: flushes and compactions of ranges.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::compaction::Compaction;
 use crate::compaction::strategy::aging::Moment;
@@ -15,9 +14,6 @@ use crate::event_listener::FlushReason;
 use crate::options::{CompactOptions, CompactionStyle, FlushOptions};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
-
-/// How long a wait lasts before the condition is looked at again by itself.
-const WAIT: Duration = Duration::from_millis(200);
 
 impl Db {
     /// Writes the default column family's memtables as tables.
@@ -228,7 +224,7 @@ impl Db {
             }
             // What became due by the clock alone, threads may not have seen yet.
             db.work_available.notify_all();
-            db.job_finished.wait_for(&mut state, WAIT);
+            db.wait_for_job_end(&mut state);
         }
     }
 
@@ -308,7 +304,7 @@ impl DbInner {
     /// Waits until no compaction runs, or the database is being closed.
     pub(super) fn wait_for_compactions(&self, state: &mut MutexGuard<'_, State>) {
         while state.jobs().running_compactions > 0 && !self.shutdown.load(Ordering::Acquire) {
-            self.job_finished.wait_for(state, WAIT);
+            self.wait_for_job_end(state);
         }
     }
 
@@ -372,7 +368,7 @@ impl DbInner {
             }
             self.check_not_closing()?;
             state.join_flushes(); // each time: another may have begun
-            self.job_finished.wait_for(&mut state, WAIT);
+            self.wait_for_job_end(&mut state);
         }
     }
 
@@ -471,7 +467,7 @@ impl DbInner {
                         // Files are taken by running jobs: wait for one to end.
                         ManualPick::Conflict => {
                             patience.wears_out(&mut state);
-                            self.job_finished.wait_for(&mut state, WAIT);
+                            self.wait_for_job_end(&mut state);
                         }
                     }
                 }

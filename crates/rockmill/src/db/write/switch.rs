@@ -2,10 +2,9 @@
 //! here, so nobody writes meanwhile.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use crate::db::report::stats::count;
-use crate::db::{DbInner, State};
+use crate::db::{DbInner, LOOK_AGAIN, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
 use crate::front::WritersNow;
@@ -15,9 +14,6 @@ use crate::pacing::write_control::StallReason;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
 use crate::sync::atomic::Ordering;
-
-/// How long a stopped writer waits before it looks again by itself. Not measured: whoever ends the wait tells it.
-const STOP_WAIT: Duration = Duration::from_millis(100);
 
 impl DbInner {
     /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay. True
@@ -62,7 +58,7 @@ impl DbInner {
                 let before = self.opts.clock.monotonic_nanos();
                 if reason == StallReason::WriteBufferManager {
                     self.work_available.notify_all();
-                    self.front.memory().wait(STOP_WAIT, || self.writers.has_from_listener());
+                    self.front.memory().wait(LOOK_AGAIN, || self.writers.has_from_listener());
                 } else {
                     let mut state = self.state.lock();
                     // Looked at again under the lock that the wait gives back: who changes one of them tells after.
@@ -70,7 +66,7 @@ impl DbInner {
                     let waits = state.errors().of_writes().is_none() && !closing && !self.writers.has_from_listener();
                     if waits && self.stop_reason(&state).is_some() {
                         self.work_available.notify_all();
-                        self.job_finished.wait_for(&mut state, STOP_WAIT);
+                        self.wait_for_job_end(&mut state);
                     }
                 }
                 self.writers.lend();

@@ -10,7 +10,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::key::{TAG_LEN, tag, user_key};
 
 use super::program::Binding;
-use crate::compaction::plan::Part;
+use crate::compaction::spec::Part;
 
 /// See the module.
 pub(super) struct OrderCheck {

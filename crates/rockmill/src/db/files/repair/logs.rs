@@ -11,7 +11,7 @@ use rockmill_format::{InternalKey, SequenceNumber, ValueType};
 use rockmill_io::FileSystem;
 
 use super::RepairReport;
-use crate::compaction::spec::JobFamily;
+use crate::compaction::describe::JobFamily;
 use crate::compaction::{LocalHost, job};
 use crate::error::{Error, Result};
 use crate::event_listener::TableFileCreationReason;

@@ -50,9 +50,9 @@ use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{FileLock, FileSystem};
 
+use crate::compaction::describe::JobFamily;
 use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
-use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobEvents, JobHost, JobMeans, LocalHost};
 use crate::db::open::start::{lock_error, new_db_id};
 use crate::db::open::wal_owner;
