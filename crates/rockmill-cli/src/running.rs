@@ -88,7 +88,7 @@ fn read(log: &str) -> (Vec<Job>, Ended) {
             // A job that failed or was stopped has no last event.
             let (compaction, flush) = (line.contains("Compaction error"), line.contains("Flush error"));
             ended.compactions_failed += u64::from(compaction);
-            ended.flushes_failed += u64::from(flush || line.contains("background error (Flush)"));
+            ended.flushes_failed += u64::from(flush);
             if compaction || flush || line.contains("Compaction stopped") {
                 let number = line.split_once("[JOB ").and_then(|(_, rest)| rest.split(']').next()?.parse().ok());
                 jobs.remove(&number.unwrap_or(0));
@@ -230,7 +230,7 @@ mod tests {
             x background error (Compaction): IO error: no space\n\
             x [default] [JOB 2] Compaction dropped: another one failed; its inputs are free again\n";
         log += &(event(2, "compaction_dropped") + &event(3, "compaction_finished") + &event(4, "trivial_move"));
-        log += "x background error (Flush): IO error: no space\n";
+        log += "x [default] [JOB 8] Flush error: IO error: no space\nx background error (Flush): IO error: no space\n";
         log += &event(9, "flush_finished");
         let (jobs, ended) = read(&log);
         assert_eq!(jobs.iter().map(|j| j.job).collect::<Vec<_>>(), [5]);

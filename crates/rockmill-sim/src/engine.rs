@@ -301,6 +301,7 @@ impl Engine<'_> {
             self.record.pass(step, rates[0], delayed, stop.is_some(), reason, busy);
             self.record.waited(step, rates[0], allowed, delayed, stop.is_some(), reason);
             let waits = limits::Waits {
+                for_space: reason == StallReason::FastDevice,
                 for_flush: reason == StallReason::Memtables,
                 busy_threads: self.jobs.iter().filter(|j| j.compaction.is_some()).map(|j| j.parts).sum(),
                 threads: self.s.threads,

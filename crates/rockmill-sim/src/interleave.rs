@@ -499,6 +499,10 @@ impl World {
             if self.running.is_empty() {
                 let due = |f: &Arc<FileMeta>| f.entry.file_creation_time + self.options.periodic_compaction_seconds;
                 let is_old = |f: &&Arc<FileMeta>| due(f) < self.now;
+                if self.options.compaction_classic && level_scores(&self.version, &self.options).needs_compaction() {
+                    let levels: Vec<_> = self.version.sorted_runs().map(|p| (p.level, p.run)).collect();
+                    return Err(format!("a level is full, and no job takes anything of it: {levels:?}"));
+                }
                 let ages = self.options.periodic_compaction_seconds > 0;
                 let ages = ages && self.options.compaction_style != CompactionStyle::Fifo;
                 return match self.version.files().find(|f| ages && is_old(f)) {

@@ -14,7 +14,7 @@ pub enum Limit {
     Cores,
     /// The device does all that it can.
     Device,
-    /// So does the fast one in front of it.
+    /// So does the fast one in front of it, or logs fill it.
     FastDevice,
     /// A flush takes its time, and there is only one at once.
     Flushes,
@@ -80,6 +80,8 @@ impl Limit {
             || full(used.fast_read + used.fast_write, fast_total)
         {
             Self::FastDevice
+        } else if waits.for_space {
+            Self::FastDevice
         } else if waits.for_flush {
             Self::Flushes
         } else if waits.busy_threads >= waits.threads {
@@ -93,6 +95,8 @@ impl Limit {
 /// What writers wait for, if they do.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
+    /// Logs that fill the fast device.
+    pub for_space: bool,
     /// A flush, and not compactions.
     pub for_flush: bool,
     /// Compaction threads that have a job.
@@ -141,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_is_used_up_comes_before_what_is_waited_for() {
-        let none = Waits { for_flush: false, busy_threads: 1, threads: 2 };
+        let none = Waits { for_space: false, for_flush: false, busy_threads: 1, threads: 2 };
         let one = |cost: Cost, waits: Waits| Limit::of(&MACHINE, &[(1.0, cost)], &[1.0], &waits);
         let cost = Cost { cpu: 1.0, read: 10.0, ..Cost::default() };
         assert_eq!(one(cost, none), Limit::Jobs);

@@ -67,7 +67,8 @@ impl Manner {
     }
 }
 
-/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise.
+/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are of four
+/// threads and writers of 2 us an entry; the command's are of 16 and 0.5 us, where the tree is the limit.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Name of the strategy; see [`Settings::STRATEGIES`].

@@ -70,6 +70,8 @@ trait Offers: Send + Sync {
     fn help(&self) -> bool;
     /// Help is for idle cores only.
     fn idle_only(&self) -> bool;
+    /// How many threads may help whoever it is, those that [`Help::extra`] allowed included.
+    fn most_of_all(&self) -> usize;
 }
 
 impl fmt::Debug for Helpers {
@@ -87,7 +89,13 @@ impl Helpers {
             Ok(most) => (most, false),
             Err(_) => (cores().saturating_sub(1), true),
         };
-        (most > 0).then(|| Help { helpers: Arc::clone(self), most, idle_only, nanos: Arc::default() })
+        (most > 0).then(|| Help {
+            helpers: Arc::clone(self),
+            most,
+            most_of_all: most,
+            idle_only,
+            nanos: Arc::default(),
+        })
     }
 
     /// Pieces that helpers did.
@@ -149,7 +157,8 @@ fn helper(shared: &Shared) {
                     shared.sleeping.fetch_sub(1, Ordering::SeqCst);
                     return;
                 }
-                if let Some(found) = state.pick() {
+                let others = shared.busy.load(Ordering::Relaxed) + shared.extra.load(Ordering::Relaxed);
+                if let Some(found) = state.pick(others) {
                     break found;
                 }
                 shared.wake.wait(&mut state);
@@ -167,13 +176,15 @@ fn helper(shared: &Shared) {
 }
 
 impl State {
-    /// Something that wants help which may be given now.
-    fn pick(&mut self) -> Option<(Arc<dyn Offers>, Working)> {
+    /// Something that wants help which may be given now, next to so many others who help. Where nothing may, whoever
+    /// owns the pieces does them.
+    fn pick(&mut self, others: usize) -> Option<(Arc<dyn Offers>, Working)> {
         let count = self.aheads.len();
         for i in 0..count {
             let at = (self.next + i) % count;
             let ahead = &self.aheads[at];
             if ahead.wants_help()
+                && others < ahead.most_of_all()
                 && let Some(working) = if ahead.idle_only() { Working::if_idle() } else { Some(Working::begin()) }
             {
                 self.next = at + 1;
@@ -188,8 +199,10 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct Help {
     helpers: Arc<Helpers>,
-    /// Threads that help at most.
+    /// Threads that help it at most.
     most: usize,
+    /// Threads that help at most, whoever it is.
+    most_of_all: usize,
     idle_only: bool,
     /// Time that helpers spent on it.
     nanos: Arc<AtomicU64>,
@@ -217,7 +230,7 @@ impl Help {
     /// result is dropped, and the time until then as theirs.
     pub fn extra(&self, want: usize) -> ExtraThreads {
         let shared = &self.helpers.shared;
-        let more = |n| (n + shared.busy.load(Ordering::Relaxed) < self.most).then_some(n + 1);
+        let more = |n| (n + shared.busy.load(Ordering::Relaxed) < self.most_of_all).then_some(n + 1);
         let next = || {
             shared.extra.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
             let working = if self.idle_only { Working::if_idle() } else { Some(Working::begin()) };
@@ -227,7 +240,7 @@ impl Help {
             working
         };
         // A schedule explorer does not see them.
-        let want = if cfg!(rockmill_shuttle) { 0 } else { want };
+        let want = if cfg!(rockmill_shuttle) { 0 } else { want.min(self.most) };
         let working = std::iter::from_fn(next).take(want).collect();
         ExtraThreads { help: self.clone(), working, began: crate::perf_context::now_nanos() }
     }
@@ -277,6 +290,7 @@ struct AheadShared<T> {
     /// Helpers at work on it. Changes under the lock of `pieces` only.
     helping: AtomicUsize,
     most: usize,
+    most_of_all: usize,
     idle_only: bool,
     nanos: Arc<AtomicU64>,
 }
@@ -344,6 +358,10 @@ impl<T: Piece> Offers for AheadShared<T> {
     fn idle_only(&self) -> bool {
         self.idle_only
     }
+
+    fn most_of_all(&self) -> usize {
+        self.most_of_all
+    }
 }
 
 impl<T: Piece> Ahead<T> {
@@ -355,6 +373,7 @@ impl<T: Piece> Ahead<T> {
             waiting: AtomicUsize::new(0),
             helping: AtomicUsize::new(0),
             most: help.most,
+            most_of_all: help.most_of_all,
             idle_only: help.idle_only,
             nanos: Arc::clone(&help.nanos),
         });

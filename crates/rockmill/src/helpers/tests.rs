@@ -204,6 +204,20 @@ fn threads_of_a_job_s_own_count_as_helpers() {
     assert_eq!(ahead.take().unwrap().unwrap().result, 0);
     drop(one);
     until(|| help.extra(9).count() == 3);
+    // With three at work nobody else comes, and whoever owns the piece does it.
+    let three = help.extra(3);
+    assert_eq!(three.count(), 3);
+    let done = helpers.done();
+    ahead.push(plain(4));
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(helpers.done(), done);
+    assert_eq!(ahead.take().unwrap().unwrap().result, 16);
+    drop(three);
+    // A table's bound is for the table alone.
+    let all_but_one = help.extra(2);
+    assert_eq!(all_but_one.count(), 2);
+    assert_eq!(help.clone().at_most(1).unwrap().extra(9).count(), 1);
+    drop(all_but_one);
     assert!(help.micros() > 0, "their time counts, too");
 }
 

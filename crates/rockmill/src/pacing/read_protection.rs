@@ -43,8 +43,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// half gave readers 1.05 to 1.2 times RocksDB's reads, a third 1.0 to 1.5, a quarter 1.2 to 2.1, and the device still
 /// got more writes a second.
 const SHARE: f64 = 0.25;
-// "The model" is that of the tests (`readers_jobs_and_writers_share_a_device`), run for 40 cases: one to four readers
-// who read again at once or after up to 60 ms, next to writers who want 1 to 20 MB/s or all that they can get.
+// "The model" is that of the tests (`readers_jobs_and_writers_share_a_device`), run by hand for 40 cases: one to four
+// readers who read again at once or after up to 60 ms, next to writers who want 1 to 20 MB/s or all that they can get.
 
 /// Readers that are busy for a smaller part of the time hold nobody back where writers wait, so that what jobs do alone
 /// is learned next to a trickle of reads, too. A choice: small, so that what such readers lose is little. In the model

@@ -4,11 +4,21 @@ use rockmill_format::SequenceNumber;
 use rockmill_io::WritableFile;
 
 use super::block_based::{BlockBasedBuilder, Census, WholeBlock};
+use super::compression::CompressionOptions;
 use super::options::{TableBuilderOptions, TableSummary};
 use super::syncing::SyncingTable;
 use super::tph::{Origin, TphBuilder};
 use crate::error::Result;
 use crate::helpers::Help;
+
+/// The help for one table. `parallel_threads` bounds its threads, the job's own included; 1 is RocksDB's default and
+/// says nothing about idle cores.
+pub(crate) fn help_for_table(help: Option<&Help>, options: &CompressionOptions) -> Option<Help> {
+    match options.parallel_threads {
+        0 | 1 => help.cloned(),
+        threads => help.cloned().and_then(|h| h.at_most(threads as usize - 1)),
+    }
+}
 
 /// Says whether a table is no longer wanted.
 pub(crate) type StopBuild<'a> = &'a (dyn Fn() -> bool + Sync);

@@ -13,7 +13,6 @@ use crate::compaction_filter::TableFileCreationReason;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::install::{Change, add_files};
 use crate::db::report::events::FlushEvent;
-use crate::db::report::stats::count;
 use crate::db::write::switch::with_data;
 use crate::db::{CfState, DbInner, State};
 use crate::error::{ErrorKind, Result};
@@ -210,10 +209,8 @@ impl DbInner {
         let named = durable.is_ok();
         let done = durable.and_then(|()| self.commit_flush(pick, &mut built, leave_wals));
         if let Err(e) = &done {
-            if !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) {
-                count(&self.stats.flushes_failed, 1);
-            }
             for (part, b) in pick.parts.iter().zip(&built) {
+                self.flush_failed(&part.cf, b.event.job, e);
                 let written = b.entry.as_ref().map(FileEntry::own_file);
                 self.remove_outputs(&part.cf, written.as_slice(), Some(e).filter(|_| named));
             }
@@ -249,7 +246,7 @@ impl DbInner {
             for info in host.events.deferred.iter().flat_map(|infos| std::mem::take(&mut *infos.lock())) {
                 self.notify_later(move |l| l.on_table_file_created(&info));
             }
-            let mut made = made?;
+            let mut made = made.inspect_err(|e| self.flush_failed(&part.cf, event.job, e))?;
             let (table, stats) = (made.properties.pop(), made.stats);
             let entry = made.into_table().map(|entry| FileEntry { epoch_number: part.epoch, ..entry });
             self.open_new_tables(&part.cf, 0, entry.as_slice());

@@ -295,16 +295,21 @@ impl DbInner {
         }
     }
 
-    /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job.
+    /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job. Where it was
+    /// stopped since the database is being closed, so was this one.
     pub(super) fn ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
         compaction: &Compaction,
         job: u64,
         caller: Option<&Outcome>,
-        done: Result<JobOutput>,
-        dropped: bool,
+        mut done: Result<JobOutput>,
+        mut dropped: bool,
     ) {
+        if dropped && self.shutdown.load(Ordering::Acquire) {
+            done = Err(Error::new(ErrorKind::ShutdownInProgress, "the database is being closed"));
+            dropped = false;
+        }
         self.compaction_ended(cf, compaction, job, &done, dropped);
         match (caller, &done) {
             (None, Err(e))

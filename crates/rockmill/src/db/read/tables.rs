@@ -294,7 +294,14 @@ impl TableCache {
         let own = file.own_file();
         // The file may be open as a piece of another table. What the cache has of that serves here, too.
         let new_id = |c: &BlockCache| self.pieces.lock().cache_id(file.number()).unwrap_or_else(|| c.new_id());
-        let cache_id = settings.cache.as_ref().map(|c| *file.cache_id.get_or_init(|| new_id(c)));
+        let cache_id = settings.cache.as_ref().map(|c| match file.cache_id.get() {
+            Some(id) => *id,
+            None => {
+                // Not within the cell, where others who open it would wait for the lock with it.
+                let id = new_id(c);
+                *file.cache_id.get_or_init(|| id)
+            }
+        });
         let is_there = |c: &Arc<SuperVersion>| c.version.levels[0].base.iter().any(|l0| l0.number() == file.number());
         let pin = settings.caching.pin && settings.level0.as_ref().is_none_or(is_there);
         let caching = MetaCaching { pin, ..settings.caching };

@@ -110,6 +110,14 @@ impl DbInner {
         }
     }
 
+    /// A flush that began failed, of itself or with the others that it was to be installed with.
+    pub(crate) fn flush_failed(&self, cf: &CfData, job: u64, e: &Error) {
+        if !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) {
+            count(&self.stats.flushes_failed, 1);
+        }
+        log_error!(self.log, "[{}] [JOB {job}] Flush error: {e}", cf.name);
+    }
+
     /// A flush is done; its table, if it wrote one, is installed.
     pub(crate) fn flush_ended(
         &self,

@@ -14,7 +14,7 @@ use super::layout::{self, Head, LOCATOR_BITS_MAX, PieceUse, Totals};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{ExtraThreads, Help};
 use crate::table::block_based::{BlockBasedBuilder, TPH_BLOCK};
-use crate::table::builder::StopBuild;
+use crate::table::builder::{StopBuild, help_for_table};
 use crate::table::options::{TableBuilderOptions, TableSummary};
 use crate::table::syncing::SyncingTable;
 
@@ -115,7 +115,7 @@ impl TphBuilder {
     /// See [`TableBuilder`](crate::table::TableBuilder).
     pub(crate) fn set_help(&mut self, help: Option<&Help>) {
         self.blocks.set_help(help);
-        self.help = help.cloned();
+        self.help = help_for_table(help, &self.options.compression_opts);
     }
 
     /// Adds a point entry, whose value is written to the own file.
@@ -138,14 +138,16 @@ impl TphBuilder {
     }
 
     /// Adds a point entry that stays where it is. It is the only one of its user key. False where the table may not use
-    /// the file, and nothing has happened.
+    /// the file: then it is not added.
     pub fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
+        // First: the table may go on using files for these, and the same file or the last one that it may have among
+        // them.
+        if !self.gone.is_empty() {
+            self.write_gone()?;
+        }
         let place = origin.piece as usize;
         if !self.may_use(place) {
             return Ok(false);
-        }
-        if !self.gone.is_empty() {
-            self.write_gone()?;
         }
         let known = self.kept.get_mut(place).zip(self.options.pieces.get(place));
         let Some((kept, piece)) = known.filter(|(_, piece)| origin.block < piece.blocks) else {

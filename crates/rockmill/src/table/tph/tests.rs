@@ -699,6 +699,30 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     assert_eq!(file.1.load(Ordering::Relaxed), 1);
 }
 
+/// Two tables that were one share a file. A placeholder in it, which one of them goes on using, takes the file's place in
+/// the list; so an entry that the other one could keep there is written anew.
+#[test]
+fn a_file_is_listed_once_where_a_placeholder_of_it_is_kept_first() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let world = World { reverse: false, cmp: InternalKeyComparator::default(), ..World::new(&mut rng) };
+    let mut builder = world.builder(20, Vec::new());
+    for i in 0..200u32 {
+        let key = InternalKey::new(format!("key{i:04}").as_bytes(), 1, ValueType::Value);
+        builder.add(key.as_bytes(), b"value").unwrap();
+    }
+    let base = world.open(20, &builder.finish().unwrap());
+    let both = [base.kept_pieces(20), base.kept_pieces(20)].concat();
+    let mut builder = world.builder(21, both);
+    builder.gone(b"key0003", Some(0));
+    let mut scan = base.scan_keeping(&StreamReads::unpaced(0, true), &|_| Some(1));
+    scan.seek_to_first();
+    (0..100).for_each(|_| scan.next());
+    assert!(!builder.keep(scan.key(), scan.value_len(), scan.origin().unwrap()).unwrap(), "the file is used already");
+    builder.add(scan.key(), b"value").unwrap();
+    let summary = builder.finish().unwrap();
+    assert_eq!(summary.pieces.iter().map(|p| p.number).collect::<Vec<_>>(), [20]);
+}
+
 /// What a table holds in memory to find its keys, all of it: at most four bytes a key.
 #[test]
 fn a_key_takes_less_than_four_bytes_of_memory() {

@@ -12,6 +12,7 @@ use super::BlockBasedBuilder;
 use crate::error::Result;
 use crate::helpers::Help;
 use crate::sync::Mutex;
+use crate::table::builder::help_for_table;
 use rockmill_format::compression::CompressionType;
 
 impl BlockBasedBuilder {
@@ -21,11 +22,7 @@ impl BlockBasedBuilder {
         if o.compression == CompressionType::None {
             return;
         }
-        // 1 is RocksDB's default and says nothing about idle cores; this thread is one of several.
-        self.help = match o.compression_opts.parallel_threads {
-            0 | 1 => help.cloned(),
-            threads => help.cloned().and_then(|h| h.at_most(threads as usize - 1)),
-        };
+        self.help = help_for_table(help, &o.compression_opts);
         // Without any block yet there is nothing to fail.
         let _ = self.look_for_help();
     }
