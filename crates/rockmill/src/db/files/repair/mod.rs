@@ -55,6 +55,7 @@ use crate::compaction::rewrite::write_run;
 use crate::compaction::spec::JobFamily;
 use crate::compaction::{JobEvents, JobHost, JobMeans, LocalHost};
 use crate::db::open::start::{lock_error, new_db_id};
+use crate::db::open::wal_note::OwnNote;
 use crate::db::open::wal_owner;
 use crate::db::{Db, new_session_id};
 use crate::env::{LINE_FILE_BYTES_MAX, for_database};
@@ -227,6 +228,8 @@ struct Repair<'a> {
     unsound: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     places: Places,
+    /// What the database notes of WALs that are not read: they stay as needed as they were. Otherwise empty.
+    note: OwnNote,
     /// Rings for the tables that are written, one after another.
     engines: Arc<crate::compaction::SharedEngines>,
     db_id: String,
@@ -265,6 +268,10 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
             wals.display()
         )));
     }
+    let note = OwnNote::default();
+    if report.wals_not_read.is_some() {
+        note.take_if_it_counts(&*fs, path)?;
+    }
     let next = hints.next_file_number.max(dir.largest_number.max(hints.named.last().copied().unwrap_or(0)) + 1);
     let now = options.db.clock.now_micros();
     let identity = || {
@@ -282,6 +289,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
         orders: BTreeMap::new(),
         places: Places::default(),
+        note,
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
         damaged_in: BTreeSet::new(),
@@ -450,6 +458,7 @@ impl Repair<'_> {
         });
         // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
         created.lock().clear();
+        self.note.manifest_begins(&*self.fs, self.path, manifest)?;
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
 

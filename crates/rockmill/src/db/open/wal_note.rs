@@ -1,0 +1,331 @@
+//! The file `WAL_OWNER`: what a database notes of a WAL directory outside of its own.
+//!
+//! # Lines
+//!
+//! 1. A random token. It is the same in the database's directory and in the WAL directory.
+//! 2. The other directory.
+//!
+//! The database's own file may have two more, in this order:
+//!
+//! 3. *manifest* *log* [*kept*] ([`Began`]): with a fast path, what the last opening for writing began and kept.
+//! 4. `open` *manifests* *options* ([`Stand`]): the last opening for writing had its WALs in the other directory, and
+//!    what is there may be needed. Or `flushed` *manifests* *options*: it was closed, and nothing there is needed.
+//!
+//! # When the fourth line counts
+//!
+//! It counts while CURRENT names one of its MANIFESTs and the newest OPTIONS file is one of its OPTIONS files. Every
+//! opening for writing, RocksDB's too, writes a new OPTIONS file, and begins a MANIFEST (RocksDB with
+//! `reuse_manifest_on_open` does not). So a line that counts is of the last opening.
+//!
+//! An open database changes both files. It notes a new one before it is named, next to the old one, and the note is
+//! durable by then: whenever the power goes, the line counts. The word becomes `open` before the opening returns, and
+//! `flushed` when the close has ended.
+
+use std::path::{Path, PathBuf};
+
+use rockmill_io::FileSystem;
+
+use crate::error::{Error, Result};
+use crate::options::load::latest_options_file;
+use crate::sync::Mutex;
+use crate::version::current_manifest;
+
+/// In the database's directory and in its WAL directory.
+pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
+
+/// Longer than any token and path.
+const NOTE_BYTES_MAX: u64 = 16 << 10;
+
+/// What the fourth line begins with.
+const OPEN: &str = "open";
+const FLUSHED: &str = "flushed";
+/// In place of a list of numbers that is empty.
+const NONE: &str = "-";
+/// Numbers of each kind in the fourth line, at most. There are more than two only where files could not be written.
+const NUMBERS_MAX: usize = 4;
+
+/// What a `WAL_OWNER` file says.
+#[derive(Debug, Clone)]
+pub(super) struct Note {
+    pub token: String,
+    /// In the database's directory the WAL directory, in that one the database.
+    pub other: PathBuf,
+    /// The third line.
+    pub began: Option<Began>,
+    /// The fourth line.
+    pub stand: Option<Stand>,
+}
+
+/// What an opening with a fast path began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Began {
+    /// Number of its MANIFEST.
+    pub manifest: u64,
+    /// Number of its first log.
+    pub log: u64,
+    /// The newest log with records that it kept. No other log names it before the first write.
+    pub kept: Option<u64>,
+}
+
+/// How the last opening of a database left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stand {
+    /// MANIFESTs that CURRENT may name.
+    manifests: Vec<u64>,
+    /// OPTIONS files that may be the newest one. Empty: there was none.
+    options: Vec<u64>,
+    /// Nothing in the WALs is needed.
+    flushed: bool,
+}
+
+/// What the fourth line says of the WALs in the other directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The last opening had its WALs there, and they may be needed.
+    Open,
+    /// The last opening had its WALs there. It was closed, and none of them is needed.
+    Flushed,
+    /// Somebody else has opened the database since.
+    Changed,
+    /// There is no such line: the database was made by an older version, or is restored and was not opened yet.
+    Unknown,
+}
+
+impl Began {
+    fn parse(line: &str) -> Option<Self> {
+        let mut numbers = line.split(' ').map(str::parse);
+        let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
+    }
+
+    fn line(&self) -> String {
+        let kept = self.kept.map(|kept| format!(" {kept}")).unwrap_or_default();
+        format!("{} {}{kept}\n", self.manifest, self.log)
+    }
+}
+
+impl Stand {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let flushed = match words.next()? {
+            OPEN => false,
+            FLUSHED => true,
+            _ => return None,
+        };
+        let mut list = || -> Option<Vec<u64>> {
+            match words.next()? {
+                NONE => Some(Vec::new()),
+                numbers => numbers.split(',').map(|n| n.parse().ok()).collect(),
+            }
+        };
+        Some(Self { manifests: list()?, options: list()?, flushed })
+    }
+
+    fn line(&self) -> String {
+        let list = |numbers: &[u64]| match numbers {
+            [] => NONE.to_owned(),
+            _ => numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
+        };
+        let word = if self.flushed { FLUSHED } else { OPEN };
+        format!("{word} {} {}\n", list(&self.manifests), list(&self.options))
+    }
+
+    /// True if the files of the database in `path` are as this says. A file that is missing or cannot be read does not
+    /// contradict: a repair may follow.
+    fn counts(&self, fs: &dyn FileSystem, path: &Path) -> bool {
+        let newest = latest_options_file(fs, path).ok().flatten();
+        current_manifest(fs, path).map_or(true, |number| self.manifests.contains(&number))
+            && newest.is_none_or(|(number, _)| self.options.contains(&number))
+    }
+}
+
+/// Adds a number. The oldest one stays: a failed write may have left it in force.
+fn add(numbers: &mut Vec<u64>, number: u64) {
+    numbers.push(number);
+    if numbers.len() > NUMBERS_MAX {
+        numbers.remove(1);
+    }
+}
+
+impl Note {
+    /// Of a directory that nothing more is known of.
+    pub fn new(token: String, other: PathBuf) -> Self {
+        Self { token, other, began: None, stand: None }
+    }
+
+    pub fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(WAL_OWNER);
+        if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
+            return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
+        }
+        match fs.read_small(&path, NOTE_BYTES_MAX) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let mut lines = text.lines().map(str::trim);
+                let token = lines.next().unwrap_or_default().to_owned();
+                // One that a crash cut short says nothing.
+                let other = PathBuf::from(lines.next().unwrap_or_default());
+                let (mut began, mut stand) = (None, None);
+                for line in lines {
+                    began = began.or_else(|| Began::parse(line));
+                    stand = stand.or_else(|| Stand::parse(line));
+                }
+                Ok((!token.is_empty()).then_some(Self { token, other, began, stand }))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
+        }
+    }
+
+    pub fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+        let path = dir.join(WAL_OWNER);
+        let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
+        let mut text = format!("{}\n{}\n", self.token, self.other.display());
+        text.extend(self.began.as_ref().map(Began::line));
+        text.extend(self.stand.as_ref().map(Stand::line));
+        let written =
+            fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
+        written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))
+    }
+
+    /// True if `dir` has the same token.
+    pub fn is_of(&self, fs: &dyn FileSystem, dir: &Path) -> bool {
+        Note::read(fs, dir).ok().flatten().is_some_and(|theirs| theirs.token == self.token)
+    }
+
+    /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
+    /// the same token: that one is a copy of it, file by file.
+    pub fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
+        !fs.same_file(&self.other, path).unwrap_or(self.other == path) && self.is_of(fs, &self.other)
+    }
+
+    /// Of the database in `path`: how its last opening left it.
+    pub fn left(&self, fs: &dyn FileSystem, path: &Path) -> Left {
+        match &self.stand {
+            None => Left::Unknown,
+            Some(stand) if !stand.counts(fs, path) => Left::Changed,
+            Some(stand) if stand.flushed => Left::Flushed,
+            Some(_) => Left::Open,
+        }
+    }
+
+    /// Of the database in `path`: what the last opening began, if it noted that, and logs may be needed.
+    pub fn last_began(&self, fs: &dyn FileSystem, path: &Path) -> Option<Began> {
+        self.began.filter(|_| matches!(self.left(fs, path), Left::Open | Left::Unknown))
+    }
+
+    /// Of the database in `path`: it is as this opening leaves it, and WALs in the other directory may be needed.
+    pub fn set_open(&mut self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
+        self.stand = Some(Stand { manifests: vec![current_manifest(fs, path)?], options, flushed: false });
+        Ok(())
+    }
+}
+
+/// The note of a database that somebody changes and that has its WALs elsewhere. Without such a database it is empty,
+/// and nothing is written.
+#[derive(Debug, Default)]
+pub(crate) struct OwnNote(Mutex<Option<Note>>);
+
+impl OwnNote {
+    /// Takes the note of the database in `path`. Nothing that it says of the last opening is given up yet.
+    pub fn take(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let Some(mut own) = Note::read(fs, path)? else { return Ok(()) };
+        // The next MANIFEST is ours, whoever wrote the OPTIONS file that there is. The one that CURRENT names counts
+        // only if it did.
+        let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
+        own.stand = match own.left(fs, path) {
+            Left::Open | Left::Flushed => own.stand,
+            Left::Changed | Left::Unknown => Some(Stand { manifests: Vec::new(), options, flushed: false }),
+        };
+        *self.0.lock() = Some(own);
+        Ok(())
+    }
+
+    /// The same, if what it says counts: a repair that does not read the WALs leaves them as needed as they were.
+    pub fn take_if_it_counts(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let counts = |own: &Note| matches!(own.left(fs, path), Left::Open | Left::Flushed);
+        *self.0.lock() = Note::read(fs, path)?.filter(counts);
+        Ok(())
+    }
+
+    /// CURRENT is about to name MANIFEST `number`. WALs are as needed as before.
+    pub fn manifest_begins(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
+        self.change(fs, path, |stand| add(&mut stand.manifests, number))
+    }
+
+    /// CURRENT names MANIFEST `number`, durably. That goes into the file with what comes next.
+    pub fn manifest_begun(&self, number: u64) {
+        if let Some(stand) = self.0.lock().as_mut().and_then(|own| own.stand.as_mut()) {
+            stand.manifests = vec![number];
+        }
+    }
+
+    /// An opening with a fast path has these logs, one without has `None`. That goes into the file together with the
+    /// OPTIONS file of the opening.
+    pub fn logs_begun(&self, began: Option<Began>) {
+        if let Some(own) = self.0.lock().as_mut() {
+            own.began = began;
+        }
+    }
+
+    /// An OPTIONS file `number` is about to be there. From now on something may be written to WALs.
+    pub fn options_begin(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
+        self.change(fs, path, |stand| {
+            add(&mut stand.options, number);
+            stand.flushed = false;
+        })
+    }
+
+    /// That OPTIONS file is there, durably.
+    pub fn options_begun(&self, number: u64) {
+        if let Some(stand) = self.0.lock().as_mut().and_then(|own| own.stand.as_mut()) {
+            stand.options = vec![number];
+        }
+    }
+
+    /// The database was closed, and nothing in its WALs is needed.
+    pub fn flushed(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        self.change(fs, path, |stand| stand.flushed = true)
+    }
+
+    fn change(&self, fs: &dyn FileSystem, path: &Path, f: impl FnOnce(&mut Stand)) -> Result<()> {
+        let mut own = self.0.lock();
+        let Some(own) = own.as_mut() else { return Ok(()) };
+        let Some(stand) = own.stand.as_mut() else { return Ok(()) };
+        f(stand);
+        own.write(fs, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        for flushed in [false, true] {
+            for (manifests, options) in [(vec![5], vec![]), (vec![5, 17], vec![7]), (vec![1, 2, 3, 4], vec![8, 9])] {
+                let stand = Stand { manifests, options, flushed };
+                let line = stand.line();
+                assert_eq!(Stand::parse(line.trim()), Some(stand), "{line}");
+                assert_eq!(Began::parse(line.trim()), None, "{line}");
+            }
+        }
+        for kept in [None, Some(9)] {
+            let began = Began { manifest: 5, log: 12, kept };
+            assert_eq!(Began::parse(began.line().trim()), Some(began));
+            assert_eq!(Stand::parse(began.line().trim()), None);
+        }
+        for line in ["", "open", "open 5", "open 5,x 7", "closed 5 7", "flushed , -"] {
+            assert_eq!(Stand::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_number_and_the_newest_stay() {
+        let mut numbers = vec![1];
+        (2..100).for_each(|n| add(&mut numbers, n));
+        assert_eq!(numbers, [1, 97, 98, 99]);
+    }
+}
