@@ -214,11 +214,13 @@ impl BackupEngine {
         };
         sync_dir(db_dir)?;
         sync_dir(wal_dir)?;
+        if own_wals {
+            wal_owner::note_restored(fs, db_dir, wal_dir)?;
+        }
         let temp = db_dir.join(filename::temp(u64::from(id)));
         self.bring_back(fs, last, &temp, &transfer)?;
         fs.rename(&temp, &current).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;
-        sync_dir(db_dir)?;
-        if own_wals { wal_owner::note_restored(fs, db_dir, wal_dir) } else { Ok(()) }
+        sync_dir(db_dir)
     }
 
     /// Refuses to replace a database that is not the backup's.

@@ -45,8 +45,8 @@
 //! | `options_turn` (`Catalog`) | a change of options or column families, until the OPTIONS file has it | yes |
 //! | write leadership (`Writers`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` (`Catalog`) | a change of the tree, until its edit is durable | the MANIFEST's |
+//! | `note` (`Opened`) | a change of what `WAL_OWNER` says | that file's |
 //! | `state` (`State`) | any thread, briefly | never, once the database is open |
-//! | `note` (`Opened`) | a change of the note in `WAL_OWNER` | the note's |
 //! | leaves: lists in `Readers` and `front`, `purge` and `new_tables` (`Files`), others | any thread, briefly | never |
 //!
 //! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys

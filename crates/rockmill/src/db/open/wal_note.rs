@@ -23,6 +23,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
 use crate::error::{Error, Result};
@@ -214,10 +215,16 @@ impl Note {
         self.began.filter(|_| matches!(self.left(fs, path), Left::Open | Left::Unknown))
     }
 
-    /// Of the database in `path`: it is as this opening leaves it, and WALs in the other directory may be needed.
+    /// Of the database in `path`, which has no CURRENT yet, and the MANIFEST that this is to name: WALs in the other
+    /// directory may be needed.
     pub fn set_open(&mut self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+        let manifests = names.iter().filter_map(|name| match filename::parse(name) {
+            Some(FileType::Manifest(number)) => Some(number),
+            _ => None,
+        });
         let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
-        self.stand = Some(Stand { manifests: vec![current_manifest(fs, path)?], options, flushed: false });
+        self.stand = Some(Stand { manifests: manifests.collect(), options, flushed: false });
         Ok(())
     }
 }

@@ -370,7 +370,8 @@ fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option
     })
 }
 
-/// Notes that the database in `path`, which was restored, has WALs in `wal_dir` that may be needed.
+/// Notes that the database in `path`, which is restored and has all its files but CURRENT, has WALs in `wal_dir` that
+/// may be needed.
 pub(crate) fn note_restored(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(mut own) = Note::read(fs, path)? else { return Ok(()) };
     if !holds_wals(fs, wal_dir)? {

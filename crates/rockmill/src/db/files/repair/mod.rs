@@ -456,9 +456,9 @@ impl Repair<'_> {
             max_column_family: Some(self.hints.max_column_family.max(largest_family)),
             ..VersionEdit::default()
         });
+        self.note.manifest_begins(&*self.fs, self.path, manifest)?;
         // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
         created.lock().clear();
-        self.note.manifest_begins(&*self.fs, self.path, manifest)?;
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
 
