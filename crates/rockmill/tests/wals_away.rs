@@ -716,9 +716,9 @@ fn what_tables_have_can_be_read_on_media_that_take_no_writes() {
         fs.set_fault(Box::new(move |op| {
             (writes.contains(&op.kind) && op.path.starts_with("/db")).then(|| io::Error::from_raw_os_error(30))
         }));
-        let e = Db::open_for_read_only(&plain(&fs), "/db", false).err().expect("refused").to_string();
+        let e = Db::open_for_read_only(&plain(&fs), "/db", false).expect_err("refused").to_string();
         assert!(e.contains("kSkipAnyCorruptedRecords"), "{way:?}: {e}");
-        let e = Db::open_for_read_only(&way.apart(&fs, "/fast"), "/db", false).err().expect("refused").to_string();
+        let e = Db::open_for_read_only(&way.apart(&fs, "/fast"), "/db", false).expect_err("refused").to_string();
         assert!(e.contains("kSkipAnyCorruptedRecords"), "{way:?}: {e}");
         for (opening, open) in &OPENINGS[..2] {
             let db = open(&taking_all(plain(&fs))).unwrap_or_else(|e| panic!("{way:?}, {opening}: {e}"));

@@ -88,7 +88,7 @@ pub(super) enum Left {
     Flushed,
     /// Somebody else has opened the database since.
     Changed,
-    /// There is no such line: the database was made by an older version, or is restored and was not opened yet.
+    /// There is no such line: an older version wrote the note, or the opening that did was cut short.
     Unknown,
 }
 
