@@ -282,6 +282,7 @@ fn check_refused(
     for (opening, open) in OPENINGS {
         let db = open(&all).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
         assert_eq!(prefix(&db, what), in_tables, "{what}, {opening}");
+        drop(db);
         let dir = match opening {
             "for reading" => continue,
             "a secondary" => "/second",
@@ -298,14 +299,7 @@ fn check_refused(
     }
 }
 
-fn check_whole(
-    fs: &MemFileSystem,
-    way: Way,
-    elsewhere: Option<&str>,
-    without: &Options,
-    writes: usize,
-    what: &str,
-) {
+fn check_whole(fs: &MemFileSystem, way: Way, elsewhere: Option<&str>, without: &Options, writes: usize, what: &str) {
     if let Some(dir) = elsewhere {
         fs.create_dir(Path::new(dir), true).expect("a directory");
     }
@@ -316,9 +310,10 @@ fn check_whole(
     for round in 0..3 {
         let db = Db::open(without, "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(prefix(&db, what), writes + round, "{what}");
+        write(&db, writes + round..writes + round + 1);
+        drop(db);
         let told = log(fs, "/db");
         assert!(!told.contains(WARNING), "{what}: {told}");
-        write(&db, writes + round..writes + round + 1);
     }
     // The device is mounted again: it is not asked for, and can be turned on again.
     mount(fs);
@@ -670,25 +665,20 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
         Db::repair(&way.apart(&there, "/fast"), "/db").expect("a repair");
         unmount(&there, false);
         assert_eq!(prefix(&Db::open(&plain(&there), "/db").expect("open"), "repaired"), 50);
-        // They are not; the second time CURRENT is lost, too.
-        for lost in [false, true] {
-            let what = format!("{way:?}, {lost}");
-            let fs = fs.next_process();
-            unmount(&fs, false);
-            if lost {
-                fs.remove(Path::new("/db/CURRENT")).expect("a removal");
-            }
-            for _ in 0..2 {
-                let report = Db::repair(&plain(&fs), "/db").expect("a repair");
-                assert!(report.wals_not_read.is_some(), "{what}: {report:?}");
-                assert!(noted(&fs, "open") && !noted(&fs, "flushed"), "{what}");
-                let e = Db::open(&plain(&fs), "/db").err().unwrap_or_else(|| panic!("{what}: opened")).to_string();
-                assert!(e.contains("/fast") && e.contains("mounted"), "{what}: {e}");
-            }
-            mount(&fs);
-            let db = Db::open(&way.apart(&fs, "/fast"), "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert_eq!(prefix(&db, &what), 50, "{what}");
+        // They are not.
+        let away = fs.next_process();
+        unmount(&away, false);
+        for _ in 0..2 {
+            let report = Db::repair(&plain(&away), "/db").expect("a repair");
+            assert!(report.wals_not_read.is_some(), "{way:?}: {report:?}");
+            assert!(noted(&away, "open") && !noted(&away, "flushed"), "{way:?}");
+            let e = Db::open(&plain(&away), "/db").expect_err("opened without its WALs").to_string();
+            assert!(e.contains("/fast") && e.contains("mounted"), "{way:?}: {e}");
         }
+        mount(&away);
+        let db = Db::open(&way.apart(&away, "/fast"), "/db").unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        assert_eq!(prefix(&db, "with them"), 50, "{way:?}");
+        drop(db);
         // Nor are they needed where the repair did not need them.
         let fs = fs.next_process();
         let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
@@ -793,9 +783,10 @@ fn after_rocksdb_nothing_is_expected() {
             // RocksDB wrote what was in the WALs as a table when it opened with them.
             let there = ["table", "wal", "theirs"].map(|key| get(&db, key));
             assert_eq!(there, [true, had_device, !had_device], "{what}, {round}");
+            db.put("round", round.to_string()).expect("a write");
+            drop(db);
             let log = std::fs::read_to_string(path.join("LOG")).expect("a LOG");
             assert_eq!(log.contains(WARNING), round == 0, "{what}, {round}");
-            db.put("round", round.to_string()).expect("a write");
         }
     }
     // A reader of RocksDB's changes nothing.

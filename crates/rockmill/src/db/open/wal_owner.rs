@@ -268,14 +268,18 @@ fn refuse_if_away(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, 
     let is_home = fs.same_file(path, wal_dir).unwrap_or(path == wal_dir);
     // The directory itself, by another name. One that it had before has older WALs.
     let renamed = || !is_home && own.is_of(fs, wal_dir) && here.iter().any(|n| *n >= needed.range.start);
+    let left = own.left(fs, path);
     let named = needed.named(own.last_began(fs, path));
-    let moved = || !named.is_empty() && named.iter().all(|n| here.contains(n));
-    if renamed() || moved() || needed_of(fs, wal_dir, &here, needed.range.start).is_some() {
+    let moved = || {
+        (!named.is_empty() && named.iter().all(|n| here.contains(n)))
+            || needed_of(fs, wal_dir, &here, needed.range.start).is_some()
+    };
+    // Where somebody else has gone on, the WALs in `wal_dir` may be theirs.
+    if renamed() || (left != Left::Changed && moved()) {
         return Ok(Found::Here);
     }
     let first = named.iter().find(|n| !here.contains(n)).map_or(needed.range.start, |n| *n);
     let lost = format!("{} and later ones are missing", own.other.join(filename::wal(first)).display());
-    let left = own.left(fs, path);
     let (path, other, wal_dir) = (path.display(), own.other.display(), wal_dir.display());
     let warning = match left {
         Left::Flushed => return Ok(Found::Away { flushed: true, warning: None }),
