@@ -306,6 +306,9 @@ fn open_files(
         db.front.check_archive()?;
     }
     let wal_dir = db.front.dir();
+    if !read_only {
+        wal_owner::settle(&**fs, path)?;
+    }
     let takes_all = db_options.wal_recovery_mode == RecoveryMode::SkipAnyCorruptedRecords;
     let found = wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, Seeker { follows: false, takes_all })?;
     found.log(&db.log);
@@ -324,12 +327,14 @@ fn open_files(
             }
             let token = new_db_id(db_options.clock.now_micros());
             *db.opened.locks.wal_dir.lock() = Some(wal_owner::claim(&**fs, path, wal_dir, token, &found)?);
-            db.opened.note().take(&**fs, path)?;
         } else if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", wal_dir.display());
             return Err(Error::invalid_argument(what));
         }
         names = list(wal_dir)?;
+    }
+    if !read_only && (wal_dir != path || found.is_given_up()) {
+        db.opened.note().take(&**fs, path)?;
     }
     if read_only {
         wal_owner::check(&**fs, path, wal_dir)?;
@@ -365,7 +370,7 @@ fn open_files(
             log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
         }
     }
-    finish_open(&db, &wanted, recovered.is_none(), kept)?;
+    finish_open(&db, &wanted, recovered.is_none(), kept, found.is_given_up())?;
     if wal_dir == path {
         wal_owner::leave_elsewhere(&**fs, path, &found)?;
     }
@@ -404,12 +409,14 @@ fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     )))
 }
 
-/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables. With `gives_up`, WALs
+/// that cannot be found are left out for good.
 fn finish_open(
     db: &Arc<DbInner>,
     wanted: &BTreeMap<String, CfOptions>,
     new: bool,
     kept: Option<KeptLogs>,
+    gives_up: bool,
 ) -> Result<()> {
     if kept.is_none() {
         let ids: Vec<u32> = db.state.lock().families().map(|c| c.cf().id).collect();
@@ -460,9 +467,13 @@ fn finish_open(
         state.logs_mut().raise_bound(bound);
         db.snapshot_edits(&state)
     };
+    if gives_up {
+        db.opened.note().give_up(manifest_number, wal_owner::other_of(&db.path, db.front.dir()));
+    }
     db.opened.note().manifest_begins(&*db.opts.fs, &db.path, manifest_number)?;
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
     db.opened.note().manifest_begun(manifest_number);
+    db.opened.note().given_up(&*db.opts.fs, &db.path)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
     // All are durable. A crash before this is written, with the OPTIONS file, leaves what is of another MANIFEST.

@@ -21,6 +21,8 @@
 //!   its device is gone.
 //! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
 //!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
+//! - A directory that cannot be found and is given up (`kSkipAnyCorruptedRecords`) is one of somebody else when it is
+//!   there again: the database has another token by then (`wal_note.rs`).
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -47,7 +49,7 @@ const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
 
 /// What the last opening of the database in `path` began, if it noted that, and if its logs may be needed.
 pub(crate) fn read_began(fs: &dyn FileSystem, path: &Path) -> Result<Option<Began>> {
-    Ok(Note::read(fs, path)?.and_then(|own| own.last_began(fs, path)))
+    Ok(Note::read_left(fs, path)?.and_then(|(own, left)| own.last_began(left)))
 }
 
 /// Refuses a WAL directory that belongs to another database than the one in `path`. Changes nothing.
@@ -69,9 +71,19 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     let Some(theirs) = Note::read(fs, wal_dir)? else { return Ok(()) };
     let own = Note::read(fs, path)?;
-    let known = own.is_some_and(|own| own.token == theirs.token);
+    // An opening that gives up others claims this one first.
+    let known = own.as_ref().is_some_and(|own| own.token == theirs.token || own.next_token() == theirs.token);
     if (known && !theirs.is_elsewhere(fs, path)) || !holds_wals(fs, wal_dir)? {
         return Ok(());
+    }
+    if own.is_some_and(|own| own.gave_up(fs, path, &theirs)) {
+        return Err(Error::invalid_argument(format!(
+            "{}: wal_dir holds WALs that {} was opened without (wal_recovery_mode kSkipAnyCorruptedRecords), and has \
+             gone on without since: what they hold would go over what is newer. Give another wal_dir, or none; to use \
+             this one, remove these WALs",
+            wal_dir.display(),
+            path.display()
+        )));
     }
     Err(Error::invalid_argument(format!(
         "{}: wal_dir holds the WALs of the database in {}, and {} is another one, or a copy of it: give it a wal_dir \
@@ -184,6 +196,8 @@ pub(crate) enum Found {
     Away {
         /// Nothing there is needed.
         flushed: bool,
+        /// Something there may be needed, and the caller says that it is lost.
+        given_up: bool,
         /// What somebody should know of it.
         warning: Option<String>,
     },
@@ -198,6 +212,11 @@ impl Found {
     /// Nothing is needed in the directory where they were, which cannot be found.
     pub fn is_flushed(&self) -> bool {
         matches!(self, Self::Away { flushed: true, .. })
+    }
+
+    /// They may be needed, and are left out for good.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, Self::Away { given_up: true, .. })
     }
 
     /// Tells what somebody should know.
@@ -217,7 +236,7 @@ impl Found {
 /// newer than the database, or lost it.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Found> {
     refuse_if_at_home(fs, path, wal_dir, seeker.follows)?;
-    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else {
+    let Some((own, left)) = Note::read_left(fs, path)?.filter(|(own, _)| !own.other.as_os_str().is_empty()) else {
         return Ok(Found::Here);
     };
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
@@ -227,7 +246,7 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     // One that is gone, cannot be read or belongs to somebody else is not that directory.
     let theirs = Note::read(fs, &own.other).ok().flatten();
     let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else {
-        return refuse_if_away(fs, path, wal_dir, &own, seeker);
+        return refuse_if_away(fs, path, wal_dir, (&own, left), seeker);
     };
     let names = fs.list_dir(&own.other);
     let names = names.map_err(|e| Error::io(format_args!("cannot list {}", own.other.display()), &e))?;
@@ -236,7 +255,7 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     let needed = needed_wals(fs, path);
     // Without a MANIFEST that can be read all may be needed.
     let from = needed.as_ref().map_or(0, |needed| needed.range.start);
-    let began = needed.zip(own.last_began(fs, path)).filter(|(needed, began)| began.manifest == needed.manifest);
+    let began = needed.zip(own.last_began(left)).filter(|(needed, began)| began.manifest == needed.manifest);
     let named = began.map(|(needed, began)| needed.named(Some(began))).unwrap_or_default();
     // Somebody may have moved them to where they are looked for.
     let missing = named.into_iter().find(|n| !wals.contains(n) && !here.contains(n));
@@ -261,28 +280,28 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
 /// This is the one case where nobody can look into the WALs. Only the note of the last opening tells what they are
 /// ([`Note::left`]), and only as long as nobody else has opened the database for writing. RocksDB looks for no WALs, so
 /// after it nothing can tell what the directory has: then the database opens, as RocksDB opens it, with a warning.
-fn refuse_if_away(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, seeker: Seeker) -> Result<Found> {
+fn refuse_if_away(
+    fs: &dyn FileSystem,
+    path: &Path,
+    wal_dir: &Path,
+    (own, left): (&Note, Left),
+    seeker: Seeker,
+) -> Result<Found> {
     // Before the directory is listed: there is always a WAL with such a number, or a later one.
     let Some(needed) = needed_wals(fs, path) else { return Ok(Found::Here) };
     let here = fs.list_dir(wal_dir).map(|names| wal_numbers(&names)).unwrap_or_default();
-    let is_home = fs.same_file(path, wal_dir).unwrap_or(path == wal_dir);
-    // The directory itself, by another name. One that it had before has older WALs.
-    let renamed = || !is_home && own.is_of(fs, wal_dir) && here.iter().any(|n| *n >= needed.range.start);
-    let left = own.left(fs, path);
-    let named = needed.named(own.last_began(fs, path));
-    let moved = || {
-        (!named.is_empty() && named.iter().all(|n| here.contains(n)))
-            || needed_of(fs, wal_dir, &here, needed.range.start).is_some()
-    };
+    let named = needed.named(own.last_began(left));
     // Where somebody else has gone on, the WALs in `wal_dir` may be theirs.
-    if renamed() || (left != Left::Changed && moved()) {
+    if is_renamed(fs, path, wal_dir, own, &here, needed.range.start)
+        || (left != Left::Changed && are_moved(fs, wal_dir, &here, &named, needed.range.start))
+    {
         return Ok(Found::Here);
     }
     let first = named.iter().find(|n| !here.contains(n)).map_or(needed.range.start, |n| *n);
     let lost = format!("{} and later ones are missing", own.other.join(filename::wal(first)).display());
     let (path, other, wal_dir) = (path.display(), own.other.display(), wal_dir.display());
     let warning = match left {
-        Left::Flushed => return Ok(Found::Away { flushed: true, warning: None }),
+        Left::Flushed => return Ok(Found::Away { flushed: true, given_up: false, warning: None }),
         Left::Unknown => None,
         Left::Changed => Some(format!(
             "the WALs of this database were in {other}, which cannot be found. Somebody has opened it since, and did \
@@ -300,7 +319,37 @@ fn refuse_if_away(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, 
             )));
         }
     };
-    Ok(Found::Away { flushed: false, warning })
+    Ok(Found::Away { flushed: false, given_up: left == Left::Open, warning })
+}
+
+/// True if `wal_dir`, which has the WALs `here`, is the directory of the note `own`, by another name. One that the
+/// database had before has WALs below `from` alone.
+fn is_renamed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, here: &[u64], from: u64) -> bool {
+    let is_home = fs.same_file(path, wal_dir).unwrap_or(path == wal_dir);
+    !is_home && own.is_of(fs, wal_dir) && here.iter().any(|n| *n >= from)
+}
+
+/// True if somebody moved WALs to `wal_dir`, which has those `here`: all that are `named`, or one that is needed.
+fn are_moved(fs: &dyn FileSystem, wal_dir: &Path, here: &[u64], named: &[u64], from: u64) -> bool {
+    (!named.is_empty() && named.iter().all(|n| here.contains(n))) || needed_of(fs, wal_dir, here, from).is_some()
+}
+
+/// Of a database that is repaired with the WALs in `wal_dir`: the directory where those are that may be needed, if that
+/// is another one, and they are not in `wal_dir` either.
+pub(crate) fn needed_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Option<PathBuf>> {
+    let own = Note::read_left(fs, path)?.filter(|(own, left)| *left == Left::Open && !own.other.as_os_str().is_empty());
+    let Some((own, left)) = own else { return Ok(None) };
+    if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
+        return Ok(None);
+    }
+    let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
+    let here = wal_numbers(&names);
+    // Without a MANIFEST that can be read all may be needed.
+    let needed = needed_wals(fs, path);
+    let from = needed.as_ref().map_or(0, |needed| needed.range.start);
+    let named = needed.map(|needed| needed.named(own.last_began(left))).unwrap_or_default();
+    let found = is_renamed(fs, path, wal_dir, &own, &here, from) || are_moved(fs, wal_dir, &here, &named, from);
+    Ok((!found).then_some(own.other))
 }
 
 /// The same where the directory is the one that it had last, and that is missing, or has nothing of it: its device is
@@ -386,7 +435,8 @@ pub(crate) fn note_restored(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) ->
 }
 
 /// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere, which were
-/// `found` as this says. The token stays: the directory where they were can be its own again.
+/// `found` as this says. The token stays: the directory where they were can be its own again. Not so after they were
+/// given up, which is noted by now.
 pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path, found: &Found) -> Result<()> {
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
     // One that is not there, or is somebody else's, may be needed when it is there again.
@@ -434,7 +484,11 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     }
     let own = Note::read(fs, path)?;
     let theirs = Note::read(fs, wal_dir)?;
-    let token = own.as_ref().map_or(token, |own| own.token.clone());
+    let token = match &own {
+        None => token,
+        Some(own) if found.is_given_up() => own.next_token(),
+        Some(own) => own.token.clone(),
+    };
     let (database, wals) = (absolute(path), absolute(wal_dir));
     // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
     // that is named and has nothing is taken for one whose device is gone.
@@ -444,13 +498,27 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
         Note::new(token.clone(), database).write(fs, wal_dir)?;
     }
-    if own.as_ref().is_none_or(|own| own.other != wals) {
+    // What is given up is needed until the opening has a MANIFEST: `OwnNote::give_up`.
+    if !found.is_given_up() && own.as_ref().is_none_or(|own| own.other != wals) {
         // Recovery may refuse after this, and the next opening must refuse for the same reason. What the last opening
         // left elsewhere says nothing about this directory.
         let (began, stand) = own.filter(|_| found.is_here()).map_or((None, None), |own| (own.began, own.stand));
-        Note { token, other: wals, began, stand }.write(fs, path)?;
+        let mut note = Note::new(token, wals);
+        (note.began, note.stand) = (began, stand);
+        note.write(fs, path)?;
     }
     Ok(())
+}
+
+/// An opening for writing begins, or a repair: what one before was about to give up and could not write at last is
+/// given up, or is not.
+pub(crate) fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    Note::settle(fs, path)
+}
+
+/// What a note says of a database with its WALs in `wal_dir`: where they are, and nothing if that is at home.
+pub(crate) fn other_of(path: &Path, wal_dir: &Path) -> PathBuf {
+    if path == wal_dir { PathBuf::new() } else { absolute(wal_dir) }
 }
 
 /// Commands are run from anywhere.

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `hints.rs` | the old MANIFEST |
 //! | `scan.rs` | tables |
-//! | `logs.rs` | WALs |
+//! | `wals.rs`, `logs.rs` | WALs: where they are, and what they hold |
 //! | `replaced.rs` | which tables jobs have replaced |
 //! | `place.rs` | levels |
 
@@ -39,6 +39,7 @@ mod paths;
 mod place;
 mod replaced;
 mod scan;
+mod wals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::comparator_named;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::{FileLock, FileSystem};
+use rockmill_io::FileSystem;
 
 use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
@@ -60,7 +61,6 @@ use crate::db::open::wal_owner;
 use crate::db::{Db, new_session_id};
 use crate::env::{LINE_FILE_BYTES_MAX, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::wal_dir_of;
 use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
 use crate::options::check::{Adjusted, job_db_options, take_cf_options};
@@ -248,8 +248,9 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     options.db.fs = Arc::clone(&fs);
     let options = &options;
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
+    wal_owner::settle(&*fs, path)?;
     let mut report = RepairReport::default();
-    let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
+    let (wal_dir, _wal_lock) = wals::directory(options, path, how, &mut report)?;
     let described = how.families.iter().map(|d| &d.options.cf);
     let families: Vec<_> = described.chain(how.unknown.as_ref().map(|o| &o.cf)).collect();
     let elsewhere = paths::tables_elsewhere(&*fs, options, &families, path)?;
@@ -305,48 +306,6 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         }
     })?;
     Ok(repair.report)
-}
-
-/// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
-/// if it can be: where not, its WALs are not read, and the report says so.
-fn wal_directory(
-    options: &Options,
-    path: &Path,
-    how: &RepairOptions,
-    report: &mut RepairReport,
-) -> Result<(PathBuf, Option<Box<dyn FileLock>>)> {
-    let fs = &*options.db.fs;
-    let open = |dir: &Path| -> Result<Option<Box<dyn FileLock>>> {
-        if dir == path {
-            return Ok(None);
-        }
-        if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
-            return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
-        }
-        // Before the lock, too, which would leave a file in a directory of somebody else.
-        wal_owner::check(fs, path, dir)?;
-        let lock = wal_owner::lock(fs, dir)?;
-        wal_owner::check(fs, path, dir)?;
-        Ok(Some(lock))
-    };
-    let mut given = options.db.clone();
-    let fast = std::mem::take(&mut given.fast_path);
-    if let Some(dir) = how.wal_dir.as_ref().or(Some(&fast).filter(|fast| !fast.as_os_str().is_empty())) {
-        given.wal_dir.clone_from(dir);
-    }
-    if !given.wal_dir.as_os_str().is_empty() {
-        let dir = wal_dir_of(&given, path);
-        let lock = open(&dir)?;
-        return Ok((dir, lock));
-    }
-    let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
-    match wal_owner::refuse_unasked(fs, path, &stored).and_then(|()| open(&stored)) {
-        Ok(lock) => Ok((stored, lock)),
-        Err(e) => {
-            report.wals_not_read = Some((stored, e.message().to_owned()));
-            Ok((path.to_owned(), None))
-        }
-    }
 }
 
 fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, elsewhere: Vec<(PathBuf, Vec<String>)>) -> Result<Directory> {
