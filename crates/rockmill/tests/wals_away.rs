@@ -729,6 +729,10 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
         how.set_wal_dir("/empty");
         assert_eq!(Db::repair_with(&plain(&given), "/db", &how).expect("a repair").wals_not_read, None, "{way:?}");
         assert_eq!(prefix(&Db::open(&plain(&given), "/db").expect("open"), "given up"), 20, "{way:?}");
+        mount(&given);
+        let e = Db::open(&way.apart(&given, "/fast"), "/db").expect_err("old WALs are taken").to_string();
+        assert!(e.contains("opened without"), "{way:?}: {e}");
+        assert_eq!(prefix(&Db::open(&plain(&given), "/db").expect("open"), "given up"), 20, "{way:?}");
         let moved = away.next_process();
         copy(&moved, "/away", "/mnt", is_log);
         let report = Db::repair(&way.apart(&moved, "/mnt"), "/db").expect("a repair");

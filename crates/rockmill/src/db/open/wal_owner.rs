@@ -78,9 +78,9 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     if own.is_some_and(|own| own.gave_up(fs, path, &theirs)) {
         return Err(Error::invalid_argument(format!(
-            "{}: wal_dir holds WALs that {} was opened without (wal_recovery_mode kSkipAnyCorruptedRecords), and has \
-             gone on without since: what they hold would go over what is newer. Give another wal_dir, or none; to use \
-             this one, remove these WALs",
+            "{}: wal_dir holds WALs that {} was opened without (wal_recovery_mode kSkipAnyCorruptedRecords, or a \
+             repair), and has gone on without since: what they hold would go over what is newer. Give another wal_dir, \
+             or none; to use this one, remove these WALs",
             wal_dir.display(),
             path.display()
         )));

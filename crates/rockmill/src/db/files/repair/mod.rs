@@ -228,8 +228,10 @@ struct Repair<'a> {
     unsound: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     places: Places,
-    /// What the database notes of WALs that are not read: they stay as needed as they were. Otherwise empty.
+    /// What the database notes of WALs that are not read: they stay as needed as they were, or are given up. Otherwise
+    /// empty.
     note: OwnNote,
+    gives_up: bool,
     /// Rings for the tables that are written, one after another.
     engines: Arc<crate::compaction::SharedEngines>,
     db_id: String,
@@ -270,8 +272,12 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         )));
     }
     let note = OwnNote::default();
+    // Only a repair that is told the directory itself gets here without the WALs that are needed, and reads others.
+    let gives_up = report.wals_not_read.is_none() && wal_owner::needed_elsewhere(&*fs, path, &wal_dir)?.is_some();
     if report.wals_not_read.is_some() {
         note.take_if_it_counts(&*fs, path)?;
+    } else if gives_up {
+        note.take(&*fs, path)?;
     }
     let next = hints.next_file_number.max(dir.largest_number.max(hints.named.last().copied().unwrap_or(0)) + 1);
     let now = options.db.clock.now_micros();
@@ -291,6 +297,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         orders: BTreeMap::new(),
         places: Places::default(),
         note,
+        gives_up,
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
         damaged_in: BTreeSet::new(),
@@ -415,11 +422,15 @@ impl Repair<'_> {
             max_column_family: Some(self.hints.max_column_family.max(largest_family)),
             ..VersionEdit::default()
         });
+        if self.gives_up {
+            self.note.give_up(manifest, PathBuf::new());
+        }
         self.note.manifest_begins(&*self.fs, self.path, manifest)?;
         // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
         created.lock().clear();
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
+        self.note.given_up(&*self.fs, self.path)?;
 
         // By files: one that was the table of its number may still be part of others.
         let tables = dir.tables.into_iter().filter(|(number, _)| !kept.contains(number));
