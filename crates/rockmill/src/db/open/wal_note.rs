@@ -196,20 +196,22 @@ impl Note {
         let note = Self::read_lines(fs, dir)?;
         Ok(note.map(|note| {
             let current = note.given_up.as_ref().and_then(|_| current_manifest(fs, dir).ok());
-            note.as_of(current)
+            note.when_current(current)
         }))
     }
 
     /// Of the database in `path`, which this process has locked: a fifth line goes away, and what it leads to stays.
     pub fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
         match Self::read_lines(fs, path)? {
-            Some(lines) if lines.given_up.is_some() => lines.as_of(current_manifest(fs, path).ok()).write(fs, path),
+            Some(lines) if lines.given_up.is_some() => {
+                lines.when_current(current_manifest(fs, path).ok()).write(fs, path)
+            }
             _ => Ok(()),
         }
     }
 
     /// What it says where CURRENT names this MANIFEST.
-    fn as_of(mut self, current: Option<u64>) -> Self {
+    fn when_current(mut self, current: Option<u64>) -> Self {
         match self.given_up.take() {
             Some(GivenUp { manifest, other }) if current == Some(manifest) => {
                 let options = self.stand.take().map_or_else(Vec::new, |stand| stand.options);
@@ -373,7 +375,7 @@ impl OwnNote {
         let mut note = self.0.lock();
         let Some(own) = note.take_if(|own| own.given_up.is_some()) else { return Ok(()) };
         let current = own.given_up.as_ref().map(|given_up| given_up.manifest);
-        let own = own.as_of(current);
+        let own = own.when_current(current);
         own.write(fs, path)?;
         // One that has its WALs at home notes nothing.
         *note = Some(own).filter(|own| !own.other.as_os_str().is_empty());
@@ -491,9 +493,9 @@ mod tests {
             assert_eq!(Began::parse(given_up.line().trim()), None);
             let with = Note { given_up: Some(given_up), ..note.clone() };
             for current in [None, Some(5), Some(10)] {
-                assert_eq!(with.clone().as_of(current), note, "{current:?}");
+                assert_eq!(with.clone().when_current(current), note, "{current:?}");
             }
-            let after = with.as_of(Some(9));
+            let after = with.when_current(Some(9));
             assert_eq!((after.token.as_str(), after.other.as_path()), ("token+", Path::new(other)));
             assert_eq!(after.stand, options.map(|options| Stand { manifests: vec![9], options, flushed: false }));
         }
