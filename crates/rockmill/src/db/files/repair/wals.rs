@@ -11,8 +11,8 @@ use crate::front::wal_dir_of;
 use crate::options::Options;
 
 /// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
-/// if it can be: where not, its WALs are not read, and the report says so. Nor are those of a directory that the options
-/// give and that is not the one whose WALs are needed: they would make those look too old.
+/// if it can be: where not, its WALs are not read, and the report says so. Nor are those of a directory that the
+/// options give and that is not the one whose WALs are needed: they would make those look too old.
 pub(super) fn directory(
     options: &Options,
     path: &Path,
