@@ -25,6 +25,10 @@ fn is_options(path: &Path) -> bool {
     path.to_string_lossy().contains("OPTIONS-")
 }
 
+fn is_info_log(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("LOG"))
+}
+
 /// Puts a line into the section of the database's options of its newest OPTIONS file.
 fn plant(s: &Sandbox, db: &str, line: &str) {
     let file = s.files(db, "").into_iter().rfind(|p| is_options(p)).expect("options");
@@ -140,6 +144,35 @@ fn a_database_is_not_opened_without_its_wals_because_its_options_are_left_out() 
         let found = s.ok(&["get", "db", "k", "--ignore-stored-options", "--wal-dir", "wals"]);
         assert_eq!(found.trim(), "v");
     }
+}
+
+/// What tables have is had without a WAL directory that is lost, by the options that the refusal names.
+#[test]
+fn a_database_whose_wals_are_lost_is_opened_by_options_that_say_so() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "a", "1", "--create", "--option", "wal_dir=wals"]);
+    // This opening writes what is in the WALs as a table.
+    s.ok(&["put", "db", "b", "2"]);
+    fs::rename(s.path("wals"), s.path("away")).expect("a rename");
+    let here = ["--option", "wal_dir="];
+    let lost = ["--option", "wal_dir=", "--option", "wal_recovery_mode=kSkipAnyCorruptedRecords"];
+    for command in [&["get", "db", "a"][..], &["put", "db", "c", "3"]] {
+        let before = contents(&s.path("db")).into_iter().filter(|(path, _)| !is_info_log(path));
+        let before: BTreeMap<_, _> = before.collect();
+        assert!(s.run(command).code >= 2, "{command:?}: done");
+        let done = s.run(&[command, &here].concat());
+        let told = ["wals", ".log", "mounted", "kSkipAnyCorruptedRecords"];
+        assert!(done.code >= 2 && told.iter().all(|what| done.stderr.contains(what)), "{}", done.stderr);
+        let mut after = contents(&s.path("db"));
+        after.retain(|path, _| !is_info_log(path));
+        assert!(after == before, "{command:?} changed something");
+    }
+    assert_eq!(s.ok(&[&["get", "db", "a"][..], &lost].concat()), "1");
+    s.ok(&[&["put", "db", "c", "3"][..], &lost].concat());
+    // From here on nobody is asked.
+    assert_eq!(s.ok(&["get", "db", "a"]), "1");
+    assert_eq!(s.ok(&["get", "db", "c"]), "3");
+    assert!(s.run(&["get", "db", "b"]).code != 0, "it was in the WALs alone");
 }
 
 #[test]

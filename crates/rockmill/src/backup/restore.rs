@@ -16,7 +16,7 @@ use super::copy::{Contents, Transfer, in_parallel};
 use super::meta::{BackupMeta, MetaFile, PRIVATE, database_name, is_session_id};
 use super::{BackupEngine, RestoreMode, RestoreOptions, State};
 use crate::db::new_db_id;
-use crate::db::open::wal_owner::{self, WAL_OWNER};
+use crate::db::open::wal_owner::{self, Found, WAL_OWNER};
 use crate::env::{LINE_FILE_BYTES_MAX, beneath, create_dir_durably, narrower, with_access};
 use crate::error::{Error, ErrorKind, Result};
 use crate::front::ARCHIVE;
@@ -194,7 +194,8 @@ impl BackupEngine {
         clear(fs, db_dir, wal_dir, &kept, options.keep_log_files)?;
         wal_owner::forget_elsewhere(fs, db_dir, wal_dir)?;
         if own_wals {
-            wal_owner::mark(fs, db_dir, wal_dir, new_db_id(self.target.clock.now_micros()))?;
+            let token = new_db_id(self.target.clock.now_micros());
+            wal_owner::mark(fs, db_dir, wal_dir, token, &Found::Here)?;
         }
         if options.keep_log_files {
             unarchive(fs, wal_dir)?;
@@ -213,6 +214,9 @@ impl BackupEngine {
         };
         sync_dir(db_dir)?;
         sync_dir(wal_dir)?;
+        if own_wals {
+            wal_owner::note_restored(fs, db_dir, wal_dir)?;
+        }
         let temp = db_dir.join(filename::temp(u64::from(id)));
         self.bring_back(fs, last, &temp, &transfer)?;
         fs.rename(&temp, &current).map_err(|e| Error::io(format_args!("cannot rename {}", temp.display()), &e))?;

@@ -45,6 +45,7 @@
 //! | `options_turn` (`Catalog`) | a change of options or column families, until the OPTIONS file has it | yes |
 //! | write leadership (`Writers`) | the leader of a group, a switch of memtables, an ingestion | its group's |
 //! | `manifest` (`Catalog`) | a change of the tree, until its edit is durable | the MANIFEST's |
+//! | `note` (`Opened`) | a change of what `WAL_OWNER` says | that file's |
 //! | `state` (`State`) | any thread, briefly | never, once the database is open |
 //! | leaves: lists in `Readers` and `front`, `purge` and `new_tables` (`Files`), others | any thread, briefly | never |
 //!
@@ -351,9 +352,10 @@ impl Db {
         db.state.lock().families().for_each(|c| c.front().leave());
         db.delete_purged_files_and_wait();
         // Also hands over what `manual_wal_flush` gathered.
-        if let Err(e) = db.front.close() {
+        match db.front.close() {
+            Ok(()) => db.note_closed(),
             // No caller is left to be told that what it had gathered is lost; listeners and the log are.
-            db.note_background_error(BackgroundErrorReason::WriteCallback, &e);
+            Err(e) => db.note_background_error(BackgroundErrorReason::WriteCallback, &e),
         }
         db.tell_waiting();
         log_info!(db.log, "Shutdown complete");

@@ -229,7 +229,9 @@ impl DbInner {
         }));
         // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
         writer.set_failed();
+        self.opened.note().manifest_begins(&*self.opts.fs, &self.path, number)?;
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
+        self.opened.note().manifest_begun(number);
         if self.files.may_delete() {
             let _ = self.opts.fs.remove(&self.path.join(filename::manifest(old)));
         } // an orphan is removed at the next open

@@ -34,6 +34,7 @@ impl DbInner {
         let number = self.new_file_number();
         let path = self.path.join(filename::options(number));
         let temp = self.path.join(format!("{}.dbtmp", filename::options(number)));
+        self.opened.note().options_begin(&**fs, &self.path, number)?;
         let written = fs
             .write_all(&temp, text.as_bytes())
             .and_then(|()| fs.rename(&temp, &path))
@@ -42,6 +43,7 @@ impl DbInner {
             let _ = fs.remove(&temp); // otherwise the next open removes it
             return Err(Error::io(format_args!("cannot write {}", path.display()), &e));
         }
+        self.opened.note().options_begun(number);
         self.remove_old_options_files();
         Ok(())
     }

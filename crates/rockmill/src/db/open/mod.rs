@@ -7,19 +7,22 @@
 //! | `log.rs` | what the info log begins with |
 //! | `secondary.rs` | instances that follow another process's database |
 //! | `ttl.rs` | databases whose values live for a time |
-//! | `wal_owner.rs` | whose a WAL directory is |
+//! | `wal_owner.rs` | whose a WAL directory is, and when a database is opened without the one that it had |
+//! | `wal_note.rs` | the file that says so |
 
 pub(crate) mod log;
 pub(crate) mod recovery;
 pub(crate) mod secondary;
 pub(crate) mod start;
 pub(crate) mod ttl;
+pub(crate) mod wal_note;
 pub(crate) mod wal_owner;
 
 use rockmill_io::FileLock;
 
 use crate::sync::{Mutex, RwLockReadGuard};
 use secondary::Following;
+use wal_note::OwnNote;
 
 /// One opening of a database.
 pub(crate) struct Opened {
@@ -31,6 +34,8 @@ pub(crate) struct Opened {
     db_id: String,
     session_id: String,
     locks: DirLocks,
+    /// What it notes of its WALs, where they are outside of the database's directory.
+    note: OwnNote,
     /// What makes it a secondary instance, if it is one.
     following: Following,
 }
@@ -61,6 +66,11 @@ impl Opened {
     /// The opening's id.
     pub fn session_id(&self) -> &str {
         &self.session_id
+    }
+
+    /// What it notes of its WALs. Every new MANIFEST and OPTIONS file must be noted before it counts.
+    pub fn note(&self) -> &OwnNote {
+        &self.note
     }
 
     /// It follows another process's database.

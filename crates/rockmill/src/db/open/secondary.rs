@@ -28,11 +28,12 @@ use std::sync::OnceLock;
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::VersionEdit;
 use rockmill_format::filename;
+use rockmill_format::log::RecoveryMode;
 
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::table_paths::purge_of;
 use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
-use crate::db::open::wal_owner;
+use crate::db::open::wal_owner::{self, Seeker};
 use crate::db::{CfState, Db, DbInner};
 use crate::env::for_database;
 use crate::error::{Error, ErrorKind, Result};
@@ -137,7 +138,8 @@ impl Db {
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
         let mode = OpenMode { read_only: true, ..OpenMode::default() };
         let wal_dir = wal_dir_of(&options.db, path);
-        wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir, true)?;
+        let takes_all = options.db.wal_recovery_mode == RecoveryMode::SkipAnyCorruptedRecords;
+        let found = wal_owner::refuse_if_elsewhere(&**fs, path, &wal_dir, Seeker { follows: true, takes_all })?;
         wal_owner::check(&**fs, path, &wal_dir)?;
         if fs.exists(&wal_dir).unwrap_or(false) {
             wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
@@ -152,6 +154,7 @@ impl Db {
             InfoLog::begin(&options.db.log_settings(), own),
         )?;
         adjusted.log(&db.log);
+        found.log(&db.log);
         let mut secondary = Secondary::new(&db, wanted, &recovered);
         secondary.catch_up(&db)?;
         db.catalog.publish(&db.state.lock());

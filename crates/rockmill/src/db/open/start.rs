@@ -16,6 +16,7 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::{BytewiseComparator, Comparator, comparator_named};
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::InternalKey;
+use rockmill_format::log::RecoveryMode;
 use rockmill_io::FileLock;
 
 use crate::compaction::SharedEngines;
@@ -29,6 +30,8 @@ use crate::db::jobs::error_recovery::Recovery;
 use crate::db::jobs::{Jobs, threads};
 use crate::db::open::log as begin_log;
 use crate::db::open::secondary::Following;
+use crate::db::open::wal_note::{Began, OwnNote};
+use crate::db::open::wal_owner::Seeker;
 use crate::db::open::{DirLocks, Opened, wal_owner};
 use crate::db::read::Readers;
 use crate::db::report::Reporting;
@@ -303,10 +306,17 @@ fn open_files(
         db.front.check_archive()?;
     }
     let wal_dir = db.front.dir();
-    wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, false)?;
+    if !read_only {
+        wal_owner::settle(&**fs, path)?;
+    }
+    let takes_all = db_options.wal_recovery_mode == RecoveryMode::SkipAnyCorruptedRecords;
+    let found = wal_owner::refuse_if_elsewhere(&**fs, path, wal_dir, Seeker { follows: false, takes_all })?;
+    found.log(&db.log);
     // Before the directory is claimed, which may write another note.
     let expected = match &recovered {
-        Some(state) if !read_only && misses_logs(db_options, path) => expected_logs(&db, state.manifest_number)?,
+        Some(state) if !read_only && found.is_here() && misses_logs(db_options, path) => {
+            expected_logs(&db, state.manifest_number)?
+        }
         _ => None,
     };
     if wal_dir != path {
@@ -316,12 +326,15 @@ fn open_files(
                 refuse_wals(&db, &list(wal_dir)?)?;
             }
             let token = new_db_id(db_options.clock.now_micros());
-            *db.opened.locks.wal_dir.lock() = Some(wal_owner::claim(&**fs, path, wal_dir, token)?);
+            *db.opened.locks.wal_dir.lock() = Some(wal_owner::claim(&**fs, path, wal_dir, token, &found)?);
         } else if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
             let what = format!("{}: wal_dir does not exist", wal_dir.display());
             return Err(Error::invalid_argument(what));
         }
         names = list(wal_dir)?;
+    }
+    if !read_only && (wal_dir != path || found.is_given_up()) {
+        db.opened.note().take(&**fs, path)?;
     }
     if read_only {
         wal_owner::check(&**fs, path, wal_dir)?;
@@ -357,7 +370,10 @@ fn open_files(
             log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
         }
     }
-    finish_open(&db, &wanted, recovered.is_none(), kept)?;
+    finish_open(&db, &wanted, recovered.is_none(), kept, found.is_given_up())?;
+    if wal_dir == path {
+        wal_owner::leave_elsewhere(&**fs, path, &found)?;
+    }
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
     db.log_opened();
@@ -393,12 +409,14 @@ fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     )))
 }
 
-/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables.
+/// Steps 3 (its end) and 4 of opening for writing. `kept` are WALs whose data stays in memtables. With `gives_up`, WALs
+/// that cannot be found are left out for good.
 fn finish_open(
     db: &Arc<DbInner>,
     wanted: &BTreeMap<String, CfOptions>,
     new: bool,
     kept: Option<KeptLogs>,
+    gives_up: bool,
 ) -> Result<()> {
     if kept.is_none() {
         let ids: Vec<u32> = db.state.lock().families().map(|c| c.cf().id).collect();
@@ -449,19 +467,22 @@ fn finish_open(
         state.logs_mut().raise_bound(bound);
         db.snapshot_edits(&state)
     };
+    if gives_up {
+        db.opened.note().give_up(manifest_number, wal_owner::other_of(&db.path, db.front.dir()));
+    }
+    db.opened.note().manifest_begins(&*db.opts.fs, &db.path, manifest_number)?;
     let writer = ManifestWriter::create(&db.opts.fs, &db.path, manifest_number, &snapshot)?;
+    db.opened.note().manifest_begun(manifest_number);
+    db.opened.note().given_up(&*db.opts.fs, &db.path)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    if misses_logs(&db.opts, &db.path) {
-        // All are durable. A crash before this leaves a note of another MANIFEST, which counts for nothing.
+    // All are durable. A crash before this is written, with the OPTIONS file, leaves what is of another MANIFEST.
+    let began = misses_logs(&db.opts, &db.path).then(|| {
         let last = kept.as_ref().map(|k| k.follows.wal);
         let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
-        let began = wal_owner::Began { manifest: manifest_number, log: wal_number, kept };
-        wal_owner::note_began(&*db.opts.fs, &db.path, began)?;
-    }
-    if db.front.dir() == db.path {
-        wal_owner::leave_elsewhere(&*db.opts.fs, &db.path)?;
-    }
+        Began { manifest: manifest_number, log: wal_number, kept }
+    });
+    db.opened.note().logs_begun(began);
     let mut state = db.state.lock();
     state.logs_mut().opened(kept.map(|k| k.logs).unwrap_or_default(), wal_number);
     db.update_pressure(&state);
@@ -588,6 +609,7 @@ pub(crate) fn assemble(
             db_id,
             session_id,
             locks: DirLocks::default(),
+            note: OwnNote::default(),
             following: Following::default(),
         },
         catalog: Catalog::new(default_cf, &options.db),

@@ -11,123 +11,45 @@
 //!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
 //!   claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
-//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) each opening notes which MANIFEST and which
-//!   log it began, and the newest log with records that it kept, in the third line of the database's own file. So the
-//!   next one knows whether the log numbers in the MANIFEST are those of logs that were there, and refuses to open
-//!   without them.
+//! - Each opening for writing notes in the database's own file that its WALs are in the other directory, and a close
+//!   after which none of them is needed notes that (`wal_note.rs`). A database does not open without that directory
+//!   where it cannot be found and its WALs may be needed: its device is not mounted.
+//! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) an opening also notes which MANIFEST and which
+//!   log it began, and the newest log with records that it kept. So the next one knows whether the log numbers in the
+//!   MANIFEST are those of logs that were there, and refuses to open without them.
 //! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
 //!   its device is gone.
 //! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
 //!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
+//! - A directory that cannot be found and is given up (`kSkipAnyCorruptedRecords`) is one of somebody else when it is
+//!   there again: the database has another token by then (`wal_note.rs`).
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
-use crate::db::Db;
+use crate::db::open::wal_note::{Began, Left, Note};
+use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
 use crate::front::{has_updates, wal_dir_of, wal_numbers};
+use crate::info_log::{InfoLog, log_warn};
 use crate::options::load::{latest_options_file, read_file};
 use crate::options::{Options, parse};
 use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
-/// In the database's directory and in its WAL directory.
-pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
-
-/// Longer than any token and path.
-const NOTE_BYTES_MAX: u64 = 16 << 10;
+pub(crate) use crate::db::open::wal_note::WAL_OWNER;
 
 /// The version of RocksDB from which on OPTIONS files name no `wal_dir` that is the database's own directory.
 const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
 
-/// What a `WAL_OWNER` file says.
-struct Note {
-    token: String,
-    /// In the database's directory the WAL directory, in that one the database.
-    other: PathBuf,
-    /// In the database's directory: what the last opening began, where it noted that.
-    began: Option<Began>,
-}
-
-/// What an opening began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Began {
-    /// Number of its MANIFEST.
-    pub manifest: u64,
-    /// Number of its first log.
-    pub log: u64,
-    /// The newest log with records that it kept. No other log names it before the first write.
-    pub kept: Option<u64>,
-}
-
-impl Began {
-    fn parse(line: &str) -> Option<Self> {
-        let mut numbers = line.split(' ').map(str::parse);
-        let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
-    }
-}
-
-impl Note {
-    fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
-        let path = dir.join(WAL_OWNER);
-        if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
-            return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
-        }
-        match fs.read_small(&path, NOTE_BYTES_MAX) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                let mut lines = text.lines().map(str::trim);
-                let token = lines.next().unwrap_or_default().to_owned();
-                // One that a crash cut short says nothing.
-                let other = PathBuf::from(lines.next().unwrap_or_default());
-                let began = lines.next().and_then(Began::parse);
-                Ok((!token.is_empty()).then_some(Self { token, other, began }))
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
-        }
-    }
-
-    fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-        let path = dir.join(WAL_OWNER);
-        let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
-        let mut text = format!("{}\n{}\n", self.token, self.other.display());
-        if let Some(Began { manifest, log, kept }) = self.began {
-            let kept = kept.map(|kept| format!(" {kept}")).unwrap_or_default();
-            text.push_str(&format!("{manifest} {log}{kept}\n"));
-        }
-        let written =
-            fs.write_all(&temp, text.as_bytes()).and_then(|()| fs.rename(&temp, &path)).and_then(|()| fs.sync_dir(dir));
-        written.map_err(|e| Error::io(format_args!("cannot write {}", path.display()), &e))
-    }
-}
-
-impl Note {
-    /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
-    /// the same token: that one is a copy of it, file by file.
-    fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
-        !fs.same_file(&self.other, path).unwrap_or(self.other == path)
-            && Note::read(fs, &self.other).is_ok_and(|n| n.is_some_and(|n| n.token == self.token))
-    }
-}
-
-/// What the last opening of the database in `path` began, if it noted that.
+/// What the last opening of the database in `path` began, if it noted that, and if its logs may be needed.
 pub(crate) fn read_began(fs: &dyn FileSystem, path: &Path) -> Result<Option<Began>> {
-    Ok(Note::read(fs, path)?.and_then(|own| own.began))
-}
-
-/// Notes what an opening of the database in `path` began. Its WAL directory is claimed.
-pub(crate) fn note_began(fs: &dyn FileSystem, path: &Path, began: Began) -> Result<()> {
-    match Note::read(fs, path)? {
-        Some(own) => Note { began: Some(began), ..own }.write(fs, path),
-        None => Ok(()),
-    }
+    Ok(Note::read_left(fs, path)?.and_then(|(own, left)| own.last_began(left)))
 }
 
 /// Refuses a WAL directory that belongs to another database than the one in `path`. Changes nothing.
@@ -149,9 +71,19 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     let Some(theirs) = Note::read(fs, wal_dir)? else { return Ok(()) };
     let own = Note::read(fs, path)?;
-    let known = own.is_some_and(|own| own.token == theirs.token);
+    // An opening that gives up others claims this one first.
+    let known = own.as_ref().is_some_and(|own| own.token == theirs.token || own.next_token() == theirs.token);
     if (known && !theirs.is_elsewhere(fs, path)) || !holds_wals(fs, wal_dir)? {
         return Ok(());
+    }
+    if own.is_some_and(|own| own.gave_up(fs, path, &theirs)) {
+        return Err(Error::invalid_argument(format!(
+            "{}: wal_dir holds WALs that {} was opened without (wal_recovery_mode kSkipAnyCorruptedRecords, or a \
+             repair), and has gone on without since: what they hold would go over what is newer. Give another wal_dir, \
+             or none; to use this one, remove these WALs",
+            wal_dir.display(),
+            path.display()
+        )));
     }
     Err(Error::invalid_argument(format!(
         "{}: wal_dir holds the WALs of the database in {}, and {} is another one, or a copy of it: give it a wal_dir \
@@ -208,12 +140,15 @@ struct Needed {
 }
 
 impl Needed {
-    /// One of the needed WALs that is not among `wals`, as far as `began`, which noted the last opening, lets know.
-    fn missing_among(&self, wals: &[u64], began: Option<Began>) -> Option<u64> {
-        let began = began.filter(|began| began.manifest == self.manifest)?;
+    /// The needed WALs that must be there if the last opening made this MANIFEST: `began` is what that opening began.
+    /// Oldest first.
+    fn named(&self, began: Option<Began>) -> Vec<u64> {
+        let began = began.filter(|began| began.manifest == self.manifest);
+        let of_opening = began.into_iter().flat_map(|began| [Some(began.log), began.kept]).flatten();
         // That of a column family without data stays behind.
-        let mut expected = self.of_families.iter().copied().chain([began.log]).chain(began.kept);
-        expected.find(|n| *n >= self.range.start && !wals.contains(n))
+        let named = self.of_families.iter().copied().chain(of_opening).filter(|n| *n >= self.range.start);
+        let named: BTreeSet<u64> = named.collect();
+        named.into_iter().collect()
     }
 }
 
@@ -241,32 +176,92 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Needed> {
     .ok()
 }
 
+/// What kind of opening looks for the WALs of a database.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seeker {
+    /// It reads on what another process writes.
+    pub follows: bool,
+    /// It takes what there is (`kSkipAnyCorruptedRecords`).
+    pub takes_all: bool,
+}
+
+/// Where the WALs of a database are that is opened, next to where they are looked for.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// There, as far as anything says. They are what the last opening left.
+    Here,
+    /// In another directory, where none of them is needed.
+    LeftBehind,
+    /// In another directory that cannot be found, and is done without.
+    Away {
+        /// Nothing there is needed.
+        flushed: bool,
+        /// Something there may be needed, and the caller says that it is lost.
+        given_up: bool,
+        /// What somebody should know of it.
+        warning: Option<String>,
+    },
+}
+
+impl Found {
+    /// They are where they are looked for, and those that the last opening noted must be there.
+    pub fn is_here(&self) -> bool {
+        matches!(self, Self::Here)
+    }
+
+    /// Nothing is needed in the directory where they were, which cannot be found.
+    pub fn is_flushed(&self) -> bool {
+        matches!(self, Self::Away { flushed: true, .. })
+    }
+
+    /// They may be needed, and are left out for good.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, Self::Away { given_up: true, .. })
+    }
+
+    /// Tells what somebody should know.
+    pub fn log(&self, log: &InfoLog) {
+        if let Self::Away { warning: Some(warning), .. } = self {
+            log_warn!(log, "{warning}");
+        }
+    }
+}
+
 /// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
 /// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
 ///
-/// WALs that nothing is needed of are left behind: `wal_dir` is turned off. But with `follows`, who reads on what
-/// another process writes refuses any, since that process may write to them still. Others see the database as it is at
-/// one moment. So does a copy whose original is there and has deleted what it does not need itself. And where one that
-/// is needed is not there, the directory is newer than the database, or lost it.
-pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
-    refuse_if_at_home(fs, path, wal_dir, follows)?;
-    let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
+/// WALs that nothing is needed of are left behind: `wal_dir` is turned off. But one that follows refuses any, since the
+/// other process may write to them still. Others see the database as it is at one moment. So does a copy whose original
+/// is there and has deleted what it does not need itself. And where one that is needed is not there, the directory is
+/// newer than the database, or lost it.
+pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Found> {
+    refuse_if_at_home(fs, path, wal_dir, seeker.follows)?;
+    let Some((own, left)) = Note::read_left(fs, path)?.filter(|(own, _)| !own.other.as_os_str().is_empty()) else {
+        return Ok(Found::Here);
+    };
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
-        return refuse_if_gone(fs, path, wal_dir);
+        refuse_if_gone(fs, path, wal_dir)?;
+        return Ok(Found::Here);
     }
-    // A directory that is gone, cannot be read or belongs to somebody else has no WALs that could be used.
+    // One that is gone, cannot be read or belongs to somebody else is not that directory.
     let theirs = Note::read(fs, &own.other).ok().flatten();
-    let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else { return Ok(()) };
+    let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else {
+        return refuse_if_away(fs, path, wal_dir, (&own, left), seeker);
+    };
     let names = fs.list_dir(&own.other);
     let names = names.map_err(|e| Error::io(format_args!("cannot list {}", own.other.display()), &e))?;
     let wals = wal_numbers(&names);
+    let here = fs.list_dir(wal_dir).map(|names| wal_numbers(&names)).unwrap_or_default();
     let needed = needed_wals(fs, path);
     // Without a MANIFEST that can be read all may be needed.
     let from = needed.as_ref().map_or(0, |needed| needed.range.start);
-    let missing = needed.and_then(|needed| needed.missing_among(&wals, own.began));
-    let any = follows || theirs.is_elsewhere(fs, path);
+    let began = needed.zip(own.last_began(left)).filter(|(needed, began)| began.manifest == needed.manifest);
+    let named = began.map(|(needed, began)| needed.named(Some(began))).unwrap_or_default();
+    // Somebody may have moved them to where they are looked for.
+    let missing = named.into_iter().find(|n| !wals.contains(n) && !here.contains(n));
+    let any = seeker.follows || theirs.is_elsewhere(fs, path);
     let wal = if any { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
-    let Some(wal) = wal.or(missing) else { return Ok(()) };
+    let Some(wal) = wal.or(missing) else { return Ok(Found::LeftBehind) };
     Err(Error::invalid_argument(format!(
         "{}: the WALs of this database are in {}, or were, such as {}, and wal_dir is {}: set wal_dir to that directory (and \
          flush all column families, to do without it from then on), or move the WALs. If this is a copy that is to do \
@@ -277,6 +272,84 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
         wal_dir.display(),
         path.join(WAL_OWNER).display()
     )))
+}
+
+/// The same where the directory that it had last cannot be found: it is not there, cannot be read, or has nothing of
+/// this database. Its device is not mounted, or is mounted elsewhere.
+///
+/// This is the one case where nobody can look into the WALs. Only the note of the last opening tells what they are
+/// ([`Note::left`]), and only as long as nobody else has opened the database for writing. RocksDB looks for no WALs, so
+/// after it nothing can tell what the directory has: then the database opens, as RocksDB opens it, with a warning.
+fn refuse_if_away(
+    fs: &dyn FileSystem,
+    path: &Path,
+    wal_dir: &Path,
+    (own, left): (&Note, Left),
+    seeker: Seeker,
+) -> Result<Found> {
+    // Before the directory is listed: there is always a WAL with such a number, or a later one.
+    let Some(needed) = needed_wals(fs, path) else { return Ok(Found::Here) };
+    let here = fs.list_dir(wal_dir).map(|names| wal_numbers(&names)).unwrap_or_default();
+    let named = needed.named(own.last_began(left));
+    // Where somebody else has gone on, the WALs in `wal_dir` may be theirs.
+    if is_renamed(fs, path, wal_dir, own, &here, needed.range.start)
+        || (left != Left::Changed && are_moved(fs, wal_dir, &here, &named, needed.range.start))
+    {
+        return Ok(Found::Here);
+    }
+    let first = named.iter().find(|n| !here.contains(n)).map_or(needed.range.start, |n| *n);
+    let lost = format!("{} and later ones are missing", own.other.join(filename::wal(first)).display());
+    let (path, other, wal_dir) = (path.display(), own.other.display(), wal_dir.display());
+    let warning = match left {
+        Left::Flushed => return Ok(Found::Away { flushed: true, given_up: false, warning: None }),
+        Left::Unknown => None,
+        Left::Changed => Some(format!(
+            "the WALs of this database were in {other}, which cannot be found. Somebody has opened it since, and did \
+             not note where its WALs were then: what the WALs there hold is left out, if it was needed"
+        )),
+        Left::Open if seeker.takes_all => {
+            Some(format!("the WALs of this database in {other} are left out, for {lost}: wal_recovery_mode says so"))
+        }
+        Left::Open => {
+            return Err(Error::invalid_argument(format!(
+                "{path}: the WALs of this database are in {other}, where nothing of it can be found, and wal_dir is \
+                 {wal_dir}: {lost}. Is the device mounted? Mount it, and open the database with wal_dir or fast_path \
+                 set to that directory, or to where it is now. If these WALs are lost, open the database once with \
+                 wal_recovery_mode kSkipAnyCorruptedRecords, which goes on without what was in them"
+            )));
+        }
+    };
+    Ok(Found::Away { flushed: false, given_up: left == Left::Open, warning })
+}
+
+/// True if `wal_dir`, which has the WALs `here`, is the directory of the note `own`, by another name. One that the
+/// database had before has WALs below `from` alone.
+fn is_renamed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, here: &[u64], from: u64) -> bool {
+    let is_home = fs.same_file(path, wal_dir).unwrap_or(path == wal_dir);
+    !is_home && own.is_of(fs, wal_dir) && here.iter().any(|n| *n >= from)
+}
+
+/// True if somebody moved WALs to `wal_dir`, which has those `here`: all that are `named`, or one that is needed.
+fn are_moved(fs: &dyn FileSystem, wal_dir: &Path, here: &[u64], named: &[u64], from: u64) -> bool {
+    (!named.is_empty() && named.iter().all(|n| here.contains(n))) || needed_of(fs, wal_dir, here, from).is_some()
+}
+
+/// Of a database that is repaired with the WALs in `wal_dir`: the directory where those are that may be needed, if that
+/// is another one, and they are not in `wal_dir` either.
+pub(crate) fn needed_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Option<PathBuf>> {
+    let own = Note::read_left(fs, path)?.filter(|(own, left)| *left == Left::Open && !own.other.as_os_str().is_empty());
+    let Some((own, left)) = own else { return Ok(None) };
+    if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
+        return Ok(None);
+    }
+    let names = fs.list_dir(wal_dir).map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?;
+    let here = wal_numbers(&names);
+    // Without a MANIFEST that can be read all may be needed.
+    let needed = needed_wals(fs, path);
+    let from = needed.as_ref().map_or(0, |needed| needed.range.start);
+    let named = needed.map(|needed| needed.named(own.last_began(left))).unwrap_or_default();
+    let found = is_renamed(fs, path, wal_dir, &own, &here, from) || are_moved(fs, wal_dir, &here, &named, from);
+    Ok((!found).then_some(own.other))
 }
 
 /// The same where the directory is the one that it had last, and that is missing, or has nothing of it: its device is
@@ -291,7 +364,8 @@ fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()
     };
     Err(Error::invalid_argument(format!(
         "{}: the WALs of {} are there, and this wal_dir {what}: is its device mounted? If they are lost, delete {} to \
-         open the database without them",
+         open the database without them. To read it without them, leave wal_dir and fast_path empty, and set \
+         wal_recovery_mode to kSkipAnyCorruptedRecords",
         wal_dir.display(),
         path.display(),
         path.join(WAL_OWNER).display()
@@ -323,12 +397,13 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: 
     )))
 }
 
-/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening began: another
+/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening noted: another
 /// one takes its place, which has its WALs there.
 pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
-        return if own.began.is_some() { Note { began: None, ..own }.write(fs, path) } else { Ok(()) };
+        let is_noted = own.began.is_some() || own.stand.is_some();
+        return if is_noted { Note::new(own.token, own.other).write(fs, path) } else { Ok(()) };
     }
     let note = path.join(WAL_OWNER);
     fs.remove(&note).map_err(|e| Error::io(format_args!("cannot remove {}", note.display()), &e))
@@ -348,13 +423,26 @@ fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option
     })
 }
 
-/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere. The token
-/// stays: the directory where they were can be its own again.
-pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+/// Notes that the database in `path`, which is restored and has all its files but CURRENT, has WALs in `wal_dir` that
+/// may be needed.
+pub(crate) fn note_restored(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let Some(mut own) = Note::read(fs, path)? else { return Ok(()) };
+    if !holds_wals(fs, wal_dir)? {
+        return Ok(());
+    }
+    own.set_open(fs, path)?;
+    own.write(fs, path)
+}
+
+/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere, which were
+/// `found` as this says. The token stays: the directory where they were can be its own again. Not so after they were
+/// given up, which is noted by now.
+pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path, found: &Found) -> Result<()> {
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
     // One that is not there, or is somebody else's, may be needed when it is there again.
-    match Note::read(fs, &own.other).ok().flatten().is_some_and(|theirs| theirs.token == own.token) {
-        true => Note { token: own.token, other: PathBuf::new(), began: None }.write(fs, path),
+    match found.is_flushed() || own.is_of(fs, &own.other) {
+        true => Note::new(own.token, PathBuf::new()).write(fs, path),
+        false if own.began.is_some() || own.stand.is_some() => Note::new(own.token, own.other).write(fs, path),
         false => Ok(()),
     }
 }
@@ -370,41 +458,67 @@ pub(crate) fn lock(fs: &dyn FileSystem, wal_dir: &Path) -> Result<Box<dyn FileLo
     })
 }
 
-/// Locks the WAL directory and makes it the database's, whose own lock is held. `token` is a new one, for a database
-/// without any.
-pub(crate) fn claim(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String) -> Result<Box<dyn FileLock>> {
+/// Locks the WAL directory and makes it the database's, whose own lock is held. Its WALs were `found` as this says.
+/// `token` is a new one, for a database without any.
+pub(crate) fn claim(
+    fs: &dyn FileSystem,
+    path: &Path,
+    wal_dir: &Path,
+    token: String,
+    found: &Found,
+) -> Result<Box<dyn FileLock>> {
     // Before the lock, too, which would leave a file in a directory of somebody else.
     check(fs, path, wal_dir)?;
     check_unclaimed(fs, path, wal_dir)?;
     let lock = lock(fs, wal_dir)?;
     check(fs, path, wal_dir)?;
     check_unclaimed(fs, path, wal_dir)?;
-    mark(fs, path, wal_dir, token)?;
+    mark(fs, path, wal_dir, token, found)?;
     Ok(lock)
 }
 
 /// Writes whose the WAL directory is, which is locked.
-pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String) -> Result<()> {
+pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String, found: &Found) -> Result<()> {
     for dir in [path, wal_dir] {
         let _ = fs.remove(&dir.join(format!("{WAL_OWNER}.dbtmp"))); // what a crash left
     }
     let own = Note::read(fs, path)?;
     let theirs = Note::read(fs, wal_dir)?;
-    let token = own.as_ref().map_or(token, |own| own.token.clone());
+    let token = match &own {
+        None => token,
+        Some(own) if found.is_given_up() => own.next_token(),
+        Some(own) => own.token.clone(),
+    };
     let (database, wals) = (absolute(path), absolute(wal_dir));
     // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
     // that is named and has nothing is taken for one whose device is gone.
     if own.is_none() {
-        Note { token: token.clone(), other: PathBuf::new(), began: None }.write(fs, path)?;
+        Note::new(token.clone(), PathBuf::new()).write(fs, path)?;
     }
     if theirs.is_none_or(|theirs| theirs.token != token || theirs.other != database) {
-        Note { token: token.clone(), other: database, began: None }.write(fs, wal_dir)?;
+        Note::new(token.clone(), database).write(fs, wal_dir)?;
     }
-    if own.as_ref().is_none_or(|own| own.other != wals) {
-        // Recovery may refuse after this, and the next opening must refuse for the same reason.
-        Note { token, other: wals, began: own.and_then(|own| own.began) }.write(fs, path)?;
+    // What is given up is needed until the opening has a MANIFEST: `OwnNote::give_up`.
+    if !found.is_given_up() && own.as_ref().is_none_or(|own| own.other != wals) {
+        // Recovery may refuse after this, and the next opening must refuse for the same reason. What the last opening
+        // left elsewhere says nothing about this directory.
+        let (began, stand) = own.filter(|_| found.is_here()).map_or((None, None), |own| (own.began, own.stand));
+        let mut note = Note::new(token, wals);
+        (note.began, note.stand) = (began, stand);
+        note.write(fs, path)?;
     }
     Ok(())
+}
+
+/// An opening for writing begins, or a repair: what one before was about to give up and could not write at last is
+/// given up, or is not.
+pub(crate) fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    Note::settle(fs, path)
+}
+
+/// What a note says of a database with its WALs in `wal_dir`: where they are, and nothing if that is at home.
+pub(crate) fn other_of(path: &Path, wal_dir: &Path) -> PathBuf {
+    if path == wal_dir { PathBuf::new() } else { absolute(wal_dir) }
 }
 
 /// Commands are run from anywhere.
@@ -470,6 +584,20 @@ pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -
         path.display(),
         wal_dir.display()
     )))
+}
+
+impl DbInner {
+    /// The database is closed, and its last write is in the WALs: notes that none of them is needed, if it is so.
+    pub(crate) fn note_closed(&self) {
+        let is_flushed = {
+            let state = self.state.lock();
+            state.errors().of_writes().is_none() && state.oldest_log().is_none()
+        };
+        // Without the note the next opening asks for the WALs, needed or not.
+        if is_flushed && let Err(e) = self.opened.note().flushed(&*self.opts.fs, &self.path) {
+            log_warn!(self.log, "it is not noted that all WALs were flushed: {e}");
+        }
+    }
 }
 
 impl Db {

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `hints.rs` | the old MANIFEST |
 //! | `scan.rs` | tables |
-//! | `logs.rs` | WALs |
+//! | `wals.rs`, `logs.rs` | WALs: where they are, and what they hold |
 //! | `replaced.rs` | which tables jobs have replaced |
 //! | `place.rs` | levels |
 
@@ -39,6 +39,7 @@ mod paths;
 mod place;
 mod replaced;
 mod scan;
+mod wals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -48,18 +49,18 @@ use rockmill_format::InternalKeyComparator;
 use rockmill_format::comparator::comparator_named;
 use rockmill_format::edit::{FileEntry, VersionEdit};
 use rockmill_format::filename::{self, FileType};
-use rockmill_io::{FileLock, FileSystem};
+use rockmill_io::FileSystem;
 
 use crate::compaction::describe::JobFamily;
 use crate::compaction::objects::JobObjects;
 use crate::compaction::rewrite::write_run;
 use crate::compaction::{JobEvents, JobHost, JobMeans, LocalHost};
 use crate::db::open::start::{lock_error, new_db_id};
+use crate::db::open::wal_note::OwnNote;
 use crate::db::open::wal_owner;
 use crate::db::{Db, new_session_id};
 use crate::env::{LINE_FILE_BYTES_MAX, for_database};
 use crate::error::{Error, ErrorKind, Result};
-use crate::front::wal_dir_of;
 use crate::iter::InternalIterator;
 use crate::iter::merging::MergingIterator;
 use crate::options::check::{Adjusted, job_db_options, take_cf_options};
@@ -227,6 +228,10 @@ struct Repair<'a> {
     unsound: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     places: Places,
+    /// What the database notes of WALs that are not read: they stay as needed as they were, or are given up. Otherwise
+    /// empty.
+    note: OwnNote,
+    gives_up: bool,
     /// Rings for the tables that are written, one after another.
     engines: Arc<crate::compaction::SharedEngines>,
     db_id: String,
@@ -245,8 +250,9 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     options.db.fs = Arc::clone(&fs);
     let options = &options;
     let _lock = fs.lock(&path.join(filename::LOCK)).map_err(|e| lock_error(path, &e))?;
+    wal_owner::settle(&*fs, path)?;
     let mut report = RepairReport::default();
-    let (wal_dir, _wal_lock) = wal_directory(options, path, how, &mut report)?;
+    let (wal_dir, _wal_lock) = wals::directory(options, path, how, &mut report)?;
     let described = how.families.iter().map(|d| &d.options.cf);
     let families: Vec<_> = described.chain(how.unknown.as_ref().map(|o| &o.cf)).collect();
     let elsewhere = paths::tables_elsewhere(&*fs, options, &families, path)?;
@@ -265,6 +271,14 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
             wals.display()
         )));
     }
+    let note = OwnNote::default();
+    // Only a repair that is told the directory itself gets here without the WALs that are needed, and reads others.
+    let gives_up = report.wals_not_read.is_none() && wal_owner::needed_elsewhere(&*fs, path, &wal_dir)?.is_some();
+    if report.wals_not_read.is_some() {
+        note.take_if_it_counts(&*fs, path)?;
+    } else if gives_up {
+        note.take(&*fs, path)?;
+    }
     let next = hints.next_file_number.max(dir.largest_number.max(hints.named.last().copied().unwrap_or(0)) + 1);
     let now = options.db.clock.now_micros();
     let identity = || {
@@ -282,6 +296,8 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         report: RepairReport { manifest_damage: hints.damage.clone(), ..report },
         orders: BTreeMap::new(),
         places: Places::default(),
+        note,
+        gives_up,
         replaced: BTreeSet::new(),
         listed: BTreeSet::new(),
         damaged_in: BTreeSet::new(),
@@ -297,48 +313,6 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
         }
     })?;
     Ok(repair.report)
-}
-
-/// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
-/// if it can be: where not, its WALs are not read, and the report says so.
-fn wal_directory(
-    options: &Options,
-    path: &Path,
-    how: &RepairOptions,
-    report: &mut RepairReport,
-) -> Result<(PathBuf, Option<Box<dyn FileLock>>)> {
-    let fs = &*options.db.fs;
-    let open = |dir: &Path| -> Result<Option<Box<dyn FileLock>>> {
-        if dir == path {
-            return Ok(None);
-        }
-        if !fs.exists(dir).map_err(|e| Error::io(dir.display(), &e))? {
-            return Err(Error::invalid_argument(format!("{}: wal_dir does not exist", dir.display())));
-        }
-        // Before the lock, too, which would leave a file in a directory of somebody else.
-        wal_owner::check(fs, path, dir)?;
-        let lock = wal_owner::lock(fs, dir)?;
-        wal_owner::check(fs, path, dir)?;
-        Ok(Some(lock))
-    };
-    let mut given = options.db.clone();
-    let fast = std::mem::take(&mut given.fast_path);
-    if let Some(dir) = how.wal_dir.as_ref().or(Some(&fast).filter(|fast| !fast.as_os_str().is_empty())) {
-        given.wal_dir.clone_from(dir);
-    }
-    if !given.wal_dir.as_os_str().is_empty() {
-        let dir = wal_dir_of(&given, path);
-        let lock = open(&dir)?;
-        return Ok((dir, lock));
-    }
-    let Some(stored) = wal_owner::stored_wal_dir(fs, path) else { return Ok((path.to_owned(), None)) };
-    match wal_owner::refuse_unasked(fs, path, &stored).and_then(|()| open(&stored)) {
-        Ok(lock) => Ok((stored, lock)),
-        Err(e) => {
-            report.wals_not_read = Some((stored, e.message().to_owned()));
-            Ok((path.to_owned(), None))
-        }
-    }
 }
 
 fn list(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, elsewhere: Vec<(PathBuf, Vec<String>)>) -> Result<Directory> {
@@ -448,10 +422,15 @@ impl Repair<'_> {
             max_column_family: Some(self.hints.max_column_family.max(largest_family)),
             ..VersionEdit::default()
         });
+        if self.gives_up {
+            self.note.give_up(manifest, PathBuf::new());
+        }
+        self.note.manifest_begins(&*self.fs, self.path, manifest)?;
         // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
         created.lock().clear();
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
+        self.note.given_up(&*self.fs, self.path)?;
 
         // By files: one that was the table of its number may still be part of others.
         let tables = dir.tables.into_iter().filter(|(number, _)| !kept.contains(number));

@@ -1,0 +1,503 @@
+//! The file `WAL_OWNER`: what a database notes of a WAL directory outside of its own.
+//!
+//! # Lines
+//!
+//! 1. A random token. It is the same in the database's directory and in the WAL directory.
+//! 2. The other directory.
+//!
+//! The database's own file may have two more, in this order:
+//!
+//! 3. *manifest* *log* [*kept*] ([`Began`]): with a fast path, what the last opening for writing began and kept.
+//! 4. `open` *manifests* *options* ([`Stand`]): the last opening for writing had its WALs in the other directory, and
+//!    what is there may be needed. Or `flushed` *manifests* *options*: it was closed, and nothing there is needed.
+//! 5. `without` *manifest* [*directory*] ([`GivenUp`]): an opening gives up what is in the other directory.
+//!
+//! # When the fourth line counts
+//!
+//! It counts while CURRENT names one of its MANIFESTs and the newest OPTIONS file is one of its OPTIONS files. Every
+//! opening for writing, RocksDB's too, writes a new OPTIONS file, and begins a MANIFEST (RocksDB with
+//! `reuse_manifest_on_open` does not). So a line that counts is of the last opening.
+//!
+//! An open database changes both files. It notes a new one before it is named, next to the old one, and the note is
+//! durable by then: whenever the power goes, the line counts. The word becomes `open` before the opening returns, and
+//! `flushed` when the close has ended.
+//!
+//! # What is given up stays so
+//!
+//! A directory that was given up may come back. Its WALs are of a time that the database does not go on from, and may
+//! have the numbers of newer ones. So the database has another token from then on ([`Note::next_token`]), and the
+//! directory is one of somebody else. Both change at one moment: the fifth line, durable before, is in force as soon as
+//! CURRENT names the MANIFEST of the opening that gives up.
+
+use std::path::{Path, PathBuf};
+
+use rockmill_format::filename::{self, FileType};
+use rockmill_io::FileSystem;
+
+use crate::error::{Error, Result};
+use crate::options::load::latest_options_file;
+use crate::sync::Mutex;
+use crate::version::current_manifest;
+
+/// In the database's directory and in its WAL directory.
+pub(crate) const WAL_OWNER: &str = "WAL_OWNER";
+
+/// Longer than any token, two paths, and two lists of numbers.
+const NOTE_BYTES_MAX: u64 = 32 << 10;
+
+/// What the fourth line begins with.
+const OPEN: &str = "open";
+const FLUSHED: &str = "flushed";
+/// What the fifth line begins with.
+const WITHOUT: &str = "without";
+/// What a token has at its end, once for each time that WALs were given up.
+const LATER: char = '+';
+/// In place of a list of numbers that is empty.
+const NONE: &str = "-";
+/// Numbers of each kind in the fourth line, at most. There are more than two only where files could not be written. Two
+/// lists of them are shorter than [`NOTE_BYTES_MAX`].
+const NUMBERS_MAX: usize = 200;
+/// How often a note is read that another process changes meanwhile.
+const READS_MAX: usize = 100;
+
+/// What a `WAL_OWNER` file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Note {
+    pub token: String,
+    /// In the database's directory the WAL directory, in that one the database.
+    pub other: PathBuf,
+    /// The third line.
+    pub began: Option<Began>,
+    /// The fourth line.
+    pub stand: Option<Stand>,
+    /// The fifth line. Read and not in force it is left out, and so it is once it is in force.
+    given_up: Option<GivenUp>,
+}
+
+/// An opening that goes on without the WALs in the other directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct GivenUp {
+    /// The number of its MANIFEST.
+    manifest: u64,
+    /// Where its own WALs are. Empty: in the database's directory.
+    other: PathBuf,
+}
+
+/// What an opening with a fast path began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Began {
+    /// Number of its MANIFEST.
+    pub manifest: u64,
+    /// Number of its first log.
+    pub log: u64,
+    /// The newest log with records that it kept. No other log names it before the first write.
+    pub kept: Option<u64>,
+}
+
+/// How the last opening of a database left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stand {
+    /// MANIFESTs that CURRENT may name.
+    manifests: Vec<u64>,
+    /// OPTIONS files that may be the newest one. Empty: there was none.
+    options: Vec<u64>,
+    /// Nothing in the WALs is needed.
+    flushed: bool,
+}
+
+/// What the fourth line says of the WALs in the other directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The last opening had its WALs there, and they may be needed.
+    Open,
+    /// The last opening had its WALs there. It was closed, and none of them is needed.
+    Flushed,
+    /// Somebody else has opened the database since.
+    Changed,
+    /// There is no such line: an older version wrote the note, or the opening that did was cut short.
+    Unknown,
+}
+
+impl Began {
+    fn parse(line: &str) -> Option<Self> {
+        let mut numbers = line.split(' ').map(str::parse);
+        let (manifest, log) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(Self { manifest, log, kept: numbers.next().transpose().ok()? })
+    }
+
+    fn line(&self) -> String {
+        let kept = self.kept.map(|kept| format!(" {kept}")).unwrap_or_default();
+        format!("{} {}{kept}\n", self.manifest, self.log)
+    }
+}
+
+impl GivenUp {
+    fn parse(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix(WITHOUT)?.strip_prefix(' ')?;
+        let (manifest, other) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some(Self { manifest: manifest.parse().ok()?, other: PathBuf::from(other) })
+    }
+
+    fn line(&self) -> String {
+        format!("{WITHOUT} {} {}", self.manifest, self.other.display()).trim_end().to_owned() + "\n"
+    }
+}
+
+impl Stand {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let flushed = match words.next()? {
+            OPEN => false,
+            FLUSHED => true,
+            _ => return None,
+        };
+        let mut list = || -> Option<Vec<u64>> {
+            match words.next()? {
+                NONE => Some(Vec::new()),
+                numbers => numbers.split(',').map(|n| n.parse().ok()).collect(),
+            }
+        };
+        Some(Self { manifests: list()?, options: list()?, flushed })
+    }
+
+    fn line(&self) -> String {
+        let list = |numbers: &[u64]| match numbers {
+            [] => NONE.to_owned(),
+            _ => numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
+        };
+        let word = if self.flushed { FLUSHED } else { OPEN };
+        format!("{word} {} {}\n", list(&self.manifests), list(&self.options))
+    }
+
+    /// True if the files of the database in `path` are as this says. A file that is missing or cannot be read does not
+    /// contradict: a repair may follow.
+    fn counts(&self, fs: &dyn FileSystem, path: &Path) -> bool {
+        let newest = latest_options_file(fs, path).ok().flatten();
+        current_manifest(fs, path).map_or(true, |number| self.manifests.contains(&number))
+            && newest.is_none_or(|(number, _)| self.options.contains(&number))
+    }
+}
+
+/// Adds a number. The oldest one stays: a failed write may have left it in force.
+fn add(numbers: &mut Vec<u64>, number: u64) {
+    numbers.push(number);
+    if numbers.len() > NUMBERS_MAX {
+        numbers.remove(1);
+    }
+}
+
+impl Note {
+    /// Of a directory that nothing more is known of.
+    pub fn new(token: String, other: PathBuf) -> Self {
+        Self { token, other, began: None, stand: None, given_up: None }
+    }
+
+    pub fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
+        let note = Self::read_lines(fs, dir)?;
+        Ok(note.map(|note| {
+            let current = note.given_up.as_ref().and_then(|_| current_manifest(fs, dir).ok());
+            note.when_current(current)
+        }))
+    }
+
+    /// Of the database in `path`, which this process has locked: a fifth line goes away, and what it leads to stays.
+    pub fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        match Self::read_lines(fs, path)? {
+            Some(lines) if lines.given_up.is_some() => {
+                lines.when_current(current_manifest(fs, path).ok()).write(fs, path)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What it says where CURRENT names this MANIFEST.
+    fn when_current(mut self, current: Option<u64>) -> Self {
+        match self.given_up.take() {
+            Some(GivenUp { manifest, other }) if current == Some(manifest) => {
+                let options = self.stand.take().map_or_else(Vec::new, |stand| stand.options);
+                let stand = Stand { manifests: vec![manifest], options, flushed: false };
+                let stand = (!other.as_os_str().is_empty()).then_some(stand);
+                Self { token: self.next_token(), other, began: None, stand, given_up: None }
+            }
+            _ => self,
+        }
+    }
+
+    /// The token after WALs were given up. It is known before, so that the directory that the database goes on with can
+    /// have it first.
+    pub fn next_token(&self) -> String {
+        format!("{}{LATER}", self.token)
+    }
+
+    /// Of the database in `path`: its WALs in the directory that has the note `theirs` were given up.
+    pub fn gave_up(&self, fs: &dyn FileSystem, path: &Path, theirs: &Note) -> bool {
+        let later = self.token.strip_prefix(&theirs.token);
+        later.is_some_and(|later| !later.is_empty() && later.chars().all(|c| c == LATER))
+            && fs.same_file(&theirs.other, path).unwrap_or(theirs.other == path)
+    }
+
+    fn read_lines(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(WAL_OWNER);
+        if fs.file_size(&path).is_ok_and(|bytes| bytes > NOTE_BYTES_MAX) {
+            return Err(Error::corruption(format!("{}: more than {NOTE_BYTES_MAX} bytes", path.display())));
+        }
+        match fs.read_small(&path, NOTE_BYTES_MAX) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let mut lines = text.lines().map(str::trim);
+                let token = lines.next().unwrap_or_default().to_owned();
+                // One that a crash cut short says nothing.
+                let other = PathBuf::from(lines.next().unwrap_or_default());
+                let (mut began, mut stand, mut given_up) = (None, None, None);
+                for line in lines {
+                    began = began.or_else(|| Began::parse(line));
+                    stand = stand.or_else(|| Stand::parse(line));
+                    given_up = given_up.or_else(|| GivenUp::parse(line));
+                }
+                Ok((!token.is_empty()).then_some(Self { token, other, began, stand, given_up }))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format_args!("cannot read {}", path.display()), &e)),
+        }
+    }
+
+    pub fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+        self.write_or_tell(fs, dir).map_err(|(e, _)| e)
+    }
+
+    /// The same. An error comes with whether the file may be the new one all the same.
+    fn write_or_tell(&self, fs: &dyn FileSystem, dir: &Path) -> std::result::Result<(), (Error, bool)> {
+        let path = dir.join(WAL_OWNER);
+        let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
+        let mut text = format!("{}\n{}\n", self.token, self.other.display());
+        text.extend(self.began.as_ref().map(Began::line));
+        text.extend(self.stand.as_ref().map(Stand::line));
+        text.extend(self.given_up.as_ref().map(GivenUp::line));
+        let failed = |e| Error::io(format_args!("cannot write {}", path.display()), &e);
+        fs.write_all(&temp, text.as_bytes()).map_err(|e| (failed(e), false))?;
+        fs.rename(&temp, &path).and_then(|()| fs.sync_dir(dir)).map_err(|e| (failed(e), true))
+    }
+
+    /// True if `dir` has the same token.
+    pub fn is_of(&self, fs: &dyn FileSystem, dir: &Path) -> bool {
+        Note::read(fs, dir).ok().flatten().is_some_and(|theirs| theirs.token == self.token)
+    }
+
+    /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
+    /// the same token: that one is a copy of it, file by file.
+    pub fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
+        !fs.same_file(&self.other, path).unwrap_or(self.other == path) && self.is_of(fs, &self.other)
+    }
+
+    /// Of the database in `path`: how its last opening left it.
+    pub fn left(&self, fs: &dyn FileSystem, path: &Path) -> Left {
+        match &self.stand {
+            None => Left::Unknown,
+            Some(stand) if !stand.counts(fs, path) => Left::Changed,
+            Some(stand) if stand.flushed => Left::Flushed,
+            Some(_) => Left::Open,
+        }
+    }
+
+    /// The note of the database in `path`, and how its last opening left it. Another process may have it open: it
+    /// changes the note, and then the files that the note is compared with.
+    pub fn read_left(fs: &dyn FileSystem, path: &Path) -> Result<Option<(Self, Left)>> {
+        let Some(mut own) = Self::read(fs, path)? else { return Ok(None) };
+        for _ in 0..READS_MAX {
+            let left = own.left(fs, path);
+            if left != Left::Changed {
+                return Ok(Some((own, left)));
+            }
+            match Self::read(fs, path)? {
+                Some(again) if again != own => own = again,
+                _ => break,
+            }
+        }
+        Ok(Some((own, Left::Changed)))
+    }
+
+    /// What the last opening began, if it noted that, and logs may be needed, where it `left` the database like this.
+    pub fn last_began(&self, left: Left) -> Option<Began> {
+        self.began.filter(|_| matches!(left, Left::Open | Left::Unknown))
+    }
+
+    /// Of the database in `path`, which has no CURRENT yet, and the MANIFEST that this is to name: WALs in the other
+    /// directory may be needed.
+    pub fn set_open(&mut self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
+        let manifests = names.iter().filter_map(|name| match filename::parse(name) {
+            Some(FileType::Manifest(number)) => Some(number),
+            _ => None,
+        });
+        let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
+        self.stand = Some(Stand { manifests: manifests.collect(), options, flushed: false });
+        Ok(())
+    }
+}
+
+/// The note of a database that somebody changes and that has its WALs elsewhere. Without such a database it is empty,
+/// and nothing is written.
+#[derive(Debug, Default)]
+pub(crate) struct OwnNote(Mutex<Option<Note>>);
+
+impl OwnNote {
+    /// Takes the note of the database in `path`. Nothing that it says of the last opening is given up yet.
+    pub fn take(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let Some(mut own) = Note::read(fs, path)? else { return Ok(()) };
+        // The next MANIFEST is ours, whoever wrote the OPTIONS file that there is. The one that CURRENT names counts
+        // only if it did.
+        let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
+        own.stand = match own.left(fs, path) {
+            Left::Open | Left::Flushed => own.stand,
+            Left::Changed | Left::Unknown => Some(Stand { manifests: Vec::new(), options, flushed: false }),
+        };
+        *self.0.lock() = Some(own);
+        Ok(())
+    }
+
+    /// The same, if what it says counts: a repair that does not read the WALs leaves them as needed as they were.
+    pub fn take_if_it_counts(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let counts = |own: &Note| matches!(own.left(fs, path), Left::Open | Left::Flushed);
+        *self.0.lock() = Note::read(fs, path)?.filter(counts);
+        Ok(())
+    }
+
+    /// As soon as CURRENT names MANIFEST `number`, the WALs are in `other` (empty: in the database's directory), and
+    /// those before are given up. That goes into the file with what comes next, which is [`Self::manifest_begins`].
+    pub fn give_up(&self, number: u64, other: PathBuf) {
+        if let Some(own) = self.0.lock().as_mut() {
+            own.given_up = Some(GivenUp { manifest: number, other });
+        }
+    }
+
+    /// CURRENT names that MANIFEST, durably. Nothing is done where nothing is given up.
+    pub fn given_up(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        let mut note = self.0.lock();
+        let Some(own) = note.take_if(|own| own.given_up.is_some()) else { return Ok(()) };
+        let current = own.given_up.as_ref().map(|given_up| given_up.manifest);
+        let own = own.when_current(current);
+        own.write(fs, path)?;
+        // One that has its WALs at home notes nothing.
+        *note = Some(own).filter(|own| !own.other.as_os_str().is_empty());
+        Ok(())
+    }
+
+    /// CURRENT is about to name MANIFEST `number`. WALs are as needed as before.
+    pub fn manifest_begins(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
+        self.change(fs, path, |stand| add(&mut stand.manifests, number))
+    }
+
+    /// CURRENT names MANIFEST `number`, durably. That goes into the file with what comes next.
+    pub fn manifest_begun(&self, number: u64) {
+        if let Some(stand) = self.0.lock().as_mut().and_then(|own| own.stand.as_mut()) {
+            stand.manifests = vec![number];
+        }
+    }
+
+    /// An opening with a fast path has these logs, one without has `None`. That goes into the file together with the
+    /// OPTIONS file of the opening.
+    pub fn logs_begun(&self, began: Option<Began>) {
+        if let Some(own) = self.0.lock().as_mut() {
+            own.began = began;
+        }
+    }
+
+    /// An OPTIONS file `number` is about to be there. From now on something may be written to WALs.
+    pub fn options_begin(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
+        self.change(fs, path, |stand| {
+            add(&mut stand.options, number);
+            stand.flushed = false;
+        })
+    }
+
+    /// That OPTIONS file is there, durably.
+    pub fn options_begun(&self, number: u64) {
+        if let Some(stand) = self.0.lock().as_mut().and_then(|own| own.stand.as_mut()) {
+            stand.options = vec![number];
+        }
+    }
+
+    /// The database was closed, and nothing in its WALs is needed. Only the files that there are count: somebody else
+    /// may give one of his the number of one that could not be written.
+    pub fn flushed(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
+        if self.0.lock().is_none() {
+            return Ok(());
+        }
+        let manifest = current_manifest(fs, path)?;
+        let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
+        self.change(fs, path, |stand| *stand = Stand { manifests: vec![manifest], options, flushed: true })
+    }
+
+    /// Changes the last line. Where that fails, the line is as it was, unless the file may have been changed.
+    fn change(&self, fs: &dyn FileSystem, path: &Path, f: impl FnOnce(&mut Stand)) -> Result<()> {
+        let mut note = self.0.lock();
+        let Some(own) = note.as_mut() else { return Ok(()) };
+        let mut changed = own.clone();
+        let Some(stand) = changed.stand.as_mut() else { return Ok(()) };
+        f(stand);
+        let (done, is_there) = match changed.write_or_tell(fs, path) {
+            Ok(()) => (Ok(()), true),
+            Err((e, may_be)) => (Err(e), may_be),
+        };
+        if is_there {
+            *own = changed;
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        for flushed in [false, true] {
+            for (manifests, options) in [(vec![5], vec![]), (vec![5, 17], vec![7]), (vec![1, 2, 3, 4], vec![8, 9])] {
+                let stand = Stand { manifests, options, flushed };
+                let line = stand.line();
+                assert_eq!(Stand::parse(line.trim()), Some(stand), "{line}");
+                assert_eq!(Began::parse(line.trim()), None, "{line}");
+            }
+        }
+        for kept in [None, Some(9)] {
+            let began = Began { manifest: 5, log: 12, kept };
+            assert_eq!(Began::parse(began.line().trim()), Some(began));
+            assert_eq!(Stand::parse(began.line().trim()), None);
+        }
+        for line in ["", "open", "open 5", "open 5,x 7", "closed 5 7", "flushed , -"] {
+            assert_eq!(Stand::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_number_and_the_newest_stay() {
+        let mut numbers = vec![1];
+        (2..1000).for_each(|n| add(&mut numbers, n));
+        assert_eq!((numbers.len(), numbers[0], numbers[1]), (NUMBERS_MAX, 1, 1001 - NUMBERS_MAX as u64));
+        // They fit.
+        let longest = vec![u64::MAX; NUMBERS_MAX];
+        let line = Stand { manifests: longest.clone(), options: longest, flushed: true }.line();
+        assert!(line.len() as u64 + 3 * 4096 < NOTE_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_is_given_up_counts_with_its_manifest() {
+        let stand = Stand { manifests: vec![5], options: vec![7], flushed: false };
+        let mut note = Note::new("token".to_owned(), PathBuf::from("/fast"));
+        note.stand = Some(stand.clone());
+        for (other, options) in [("", None), ("/a directory", Some(vec![7]))] {
+            let given_up = GivenUp { manifest: 9, other: PathBuf::from(other) };
+            assert_eq!(GivenUp::parse(given_up.line().trim()), Some(given_up.clone()));
+            assert_eq!(Stand::parse(given_up.line().trim()), None);
+            assert_eq!(Began::parse(given_up.line().trim()), None);
+            let with = Note { given_up: Some(given_up), ..note.clone() };
+            for current in [None, Some(5), Some(10)] {
+                assert_eq!(with.clone().when_current(current), note, "{current:?}");
+            }
+            let after = with.when_current(Some(9));
+            assert_eq!((after.token.as_str(), after.other.as_path()), ("token+", Path::new(other)));
+            assert_eq!(after.stand, options.map(|options| Stand { manifests: vec![9], options, flushed: false }));
+        }
+    }
+}
