@@ -158,7 +158,8 @@ pub(crate) struct DbInner {
 }
 
 /// How long a wait for a job or for memory lasts before what is waited for is looked at again. A safety net: whatever
-/// ends a wait says so, but for what becomes due by the clock alone. Measured: with half, twice or a minute of it the tests of `db/` take as long.
+/// ends a wait says so, but for what becomes due by the clock alone. Measured: with half, twice or a minute of it the
+/// tests of `db/` take as long.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl DbInner {

@@ -23,7 +23,8 @@ use crate::pacing::write_control::WriteControl;
 
 /// Time constant in which S is learned, in units of the bytes from the slowdown trigger to the stop trigger at rate S.
 /// Derived: from 2 on the loop does not oscillate (the module's text); 3 leaves a margin. In the model of the tests
-/// half or twice of it changes throughput by less than 0.5 %; with twice of it, rates are still 8 % off long after a step.
+/// half or twice of it changes throughput by less than 0.5 %; with twice of it, rates are still 8 % off long after a
+/// step.
 const WINDOW: f64 = 3.0;
 /// The lowest rate. RocksDB's `kMinWriteRate`.
 const RATE_MIN: BytesPerSecond = 16.0 * 1024.0;

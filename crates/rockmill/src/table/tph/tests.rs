@@ -699,8 +699,8 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     assert_eq!(file.1.load(Ordering::Relaxed), 1);
 }
 
-/// Two tables that were one share a file. A placeholder in it, which one of them goes on using, takes the file's place in
-/// the list; so an entry that the other one could keep there is written anew.
+/// Two tables that were one share a file. A placeholder in it, which one of them goes on using, takes the file's place
+/// in the list; so an entry that the other one could keep there is written anew.
 #[test]
 fn a_file_is_listed_once_where_a_placeholder_of_it_is_kept_first() {
     let mut rng = fastrand::Rng::with_seed(7);
