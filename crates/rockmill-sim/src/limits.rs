@@ -78,9 +78,8 @@ impl Limit {
         } else if full(used.fast_read, fast_read)
             || full(used.fast_write, fast_write)
             || full(used.fast_read + used.fast_write, fast_total)
+            || waits.for_space
         {
-            Self::FastDevice
-        } else if waits.for_space {
             Self::FastDevice
         } else if waits.for_flush {
             Self::Flushes
