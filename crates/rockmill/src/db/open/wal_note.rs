@@ -448,6 +448,8 @@ impl OwnNote {
 
 #[cfg(test)]
 mod tests {
+    use rockmill_io::{MemFileSystem, OpKind};
+
     use super::*;
 
     #[test]
@@ -499,5 +501,72 @@ mod tests {
             assert_eq!((after.token.as_str(), after.other.as_path()), ("token+", Path::new(other)));
             assert_eq!(after.stand, options.map(|options| Stand { manifests: vec![9], options, flushed: false }));
         }
+    }
+
+    /// A database whose CURRENT names MANIFEST 5, with OPTIONS file 7 and a note that says so.
+    fn database() -> (MemFileSystem, OwnNote) {
+        let (fs, path) = (MemFileSystem::new(), Path::new("/db"));
+        fs.create_dir(path, true).expect("a directory");
+        fs.write_all(&path.join(filename::options(7)), b"").expect("a write");
+        name_manifest(&fs, 5);
+        let mut note = Note::new("token".to_owned(), PathBuf::from("/fast"));
+        note.stand = Some(Stand { manifests: vec![5], options: vec![7], flushed: false });
+        note.write(&fs, path).expect("a write");
+        let own = OwnNote::default();
+        own.take(&fs, path).expect("a note");
+        (fs, own)
+    }
+
+    fn name_manifest(fs: &MemFileSystem, number: u64) {
+        let (temp, current) = (Path::new("/db/000001.dbtmp"), Path::new("/db/CURRENT"));
+        fs.write_all(temp, format!("{}\n", filename::manifest(number)).as_bytes()).expect("a write");
+        fs.rename(temp, current).expect("a rename");
+    }
+
+    fn last_line(fs: &MemFileSystem) -> String {
+        let bytes = fs.read_to_vec(Path::new("/db/WAL_OWNER")).expect("a note");
+        String::from_utf8(bytes).expect("text").lines().last().expect("a line").to_owned()
+    }
+
+    #[test]
+    fn a_change_counts_where_it_is_or_may_be_in_the_file() {
+        let (fs, own) = database();
+        let path = Path::new("/db");
+        let fail = |at: OpKind| {
+            fs.set_fault(Box::new(move |op| (op.kind == at).then(|| std::io::Error::from_raw_os_error(5))));
+        };
+        fail(OpKind::Create);
+        own.manifest_begins(&fs, path, 8).expect_err("not written");
+        fail(OpKind::SyncDir);
+        own.manifest_begins(&fs, path, 9).expect_err("not durable");
+        fs.clear_fault();
+        own.options_begin(&fs, path, 10).expect("a note");
+        assert_eq!(last_line(&fs), "open 5,9 7,10");
+        // Neither was written.
+        own.flushed(&fs, path).expect("a note");
+        assert_eq!(last_line(&fs), "flushed 5 7");
+    }
+
+    #[test]
+    fn a_note_counts_while_its_database_begins_manifests() {
+        let (fs, own) = database();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut reads = 0;
+                while !is_done.load(std::sync::atomic::Ordering::Acquire) {
+                    let (_, left) = Note::read_left(&fs, Path::new("/db")).expect("a read").expect("a note");
+                    assert_eq!(left, Left::Open, "read {reads}");
+                    reads += 1;
+                }
+            });
+            for number in 8..20_000 {
+                own.manifest_begins(&fs, Path::new("/db"), number).expect("a note");
+                name_manifest(&fs, number);
+                own.manifest_begun(number);
+            }
+            is_done.store(true, std::sync::atomic::Ordering::Release);
+            reader.join().expect("the reader");
+        });
     }
 }
