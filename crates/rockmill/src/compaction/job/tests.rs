@@ -345,7 +345,7 @@ impl Tree {
 fn a_tree_under_random_jobs_shows_its_history() {
     let (mut over_extra_runs, mut into_extra_runs) = (0, 0);
     let mut dropped = [ResolveStats::default(); 2];
-    for seed in 0..16 {
+    for seed in 0..24 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
         let mut cf = small_options();
