@@ -51,6 +51,19 @@ fn each_table_of_l0_goes_down_alone_and_at_once() {
     assert!(moved.trivial_move && inputs(&moved) == [(0, vec![2])], "{moved:?}");
 }
 
+/// A metamorphic history stopped for ever here: nothing took the table, and at the stop trigger nobody wrote.
+#[test]
+fn a_table_of_l0_goes_down_beside_one_that_begins_where_a_range_tombstone_ends() {
+    let v = TreeSpec::new(4)
+        .open_file(1, "a", "m", 10 * MB)
+        .file(1, "m", "z", 10 * MB) // 2
+        .file(0, "c", "k", MB)
+        .build();
+    let (o, mut running) = (options(CompactionStyle::Level), RunningCompactions::new());
+    let job = next(&v, &o, &mut running).expect("nothing is in its way");
+    assert_eq!(inputs(&job), [(0, vec![3]), (1, vec![1])]);
+}
+
 #[test]
 fn a_full_level_takes_nothing_until_what_makes_it_smaller_has_committed() {
     let v = TreeSpec::new(4)
