@@ -59,8 +59,8 @@ impl Picker<'_> {
             return None;
         }
         let inputs = vec![(0, files), (base, below)];
-        // What else lies in the base level is apart, as after any clean cut, even where a range tombstone ends at the key
-        // that the next table begins with. There is nothing older above it: a tree with extra runs is not for this.
+        // What else lies in the base level is apart, as after any clean cut, even where a range tombstone ends at the
+        // key that the next table begins with. There is nothing older above it: a tree with extra runs is not for this.
         if self.output_conflict(&inputs, base) {
             return None;
         }
