@@ -94,7 +94,7 @@ fn on_threads<P: Send, R: Send>(parts: Vec<P>, work: impl Fn(P) -> R + Sync) -> 
     };
     thread::scope(|scope| {
         for _ in 0..others {
-            // Where no thread is to be had, the others do its part.
+            // If a thread cannot be started, the others do its part.
             let _ = thread::Builder::new().name("perfect-hash".to_owned()).spawn_scoped(scope, work);
         }
         work();

@@ -132,7 +132,7 @@ impl Helpers {
             return;
         }
         let (shared, name) = (Arc::clone(&self.shared), format!("rockmill:help{}", threads.len()));
-        // Where no thread is to be had, the work is done without.
+        // If a thread cannot be started, the work is done without it.
         if let Ok(thread) = crate::sync::thread::Builder::new().name(name).spawn(move || helper(&shared)) {
             threads.push(thread);
             self.shared.started.store(threads.len(), Ordering::Relaxed);

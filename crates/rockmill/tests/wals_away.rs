@@ -18,8 +18,8 @@ use rockmill::{Checkpoint, Db, Env, Options, RepairOptions, WriteOptions};
 use rockmill_io::{CrashMode, FileSystem, MemFileSystem, OpKind, SystemClock};
 use rockmill_skip::skip;
 use support::{
-    OPENINGS, WARNING, WAYS, Way, copy, files, is_log, key, log, mount, noted, options_files, plain, prefix, synced,
-    taking_all, unmount, value, write,
+    OPENINGS, WARNING, WAYS, Way, copy, files, half_flushed, is_log, key, log, mount, noted, options_files, plain,
+    prefix, synced, taking_all, unmount, value, write,
 };
 
 /// What becomes of an opening without the device.
@@ -683,12 +683,7 @@ fn notes_of_older_versions_expect_nothing() {
 #[test]
 fn a_repair_that_read_no_wals_leaves_them_needed() {
     for way in WAYS {
-        let fs = MemFileSystem::new();
-        let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
-        write(&db, 0..20);
-        db.flush().expect("a flush");
-        write(&db, 20..50);
-        drop(db);
+        let fs = half_flushed(way);
         // They are there.
         let there = fs.next_process();
         Db::repair(&way.apart(&there, "/fast"), "/db").expect("a repair");
@@ -757,12 +752,7 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
 #[test]
 fn what_tables_have_can_be_read_on_media_that_take_no_writes() {
     for way in WAYS {
-        let fs = MemFileSystem::new();
-        let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
-        write(&db, 0..20);
-        db.flush().expect("a flush");
-        write(&db, 20..50);
-        drop(db);
+        let fs = half_flushed(way);
         let fs = fs.next_process();
         unmount(&fs, true);
         let writes = [OpKind::Create, OpKind::Write, OpKind::Rename, OpKind::Remove, OpKind::Sync];

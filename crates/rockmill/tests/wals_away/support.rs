@@ -75,6 +75,16 @@ pub fn write(db: &Db, range: std::ops::Range<usize>) {
     range.for_each(|i| db.put(key(i), value(i)).expect("a put"));
 }
 
+/// A database that was closed with 20 entries in tables and 30 more in its WALs, apart.
+pub fn half_flushed(way: Way) -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
+    write(&db, 0..20);
+    db.flush().expect("a flush");
+    write(&db, 20..50);
+    fs
+}
+
 /// How to write so that a power cut loses nothing.
 pub fn synced() -> WriteOptions {
     let mut o = WriteOptions::default();

@@ -59,9 +59,7 @@ impl Picker<'_> {
             return None;
         }
         let inputs = vec![(0, files), (base, below)];
-        // What else lies in the base level is apart, as after any clean cut, even where a range tombstone ends at the
-        // key that the next table begins with. There is nothing older above it: a tree with extra runs is not for this.
-        if self.output_conflict(&inputs, base) {
+        if self.output_conflict(&inputs, base) || self.running.depends_on(self.version, &inputs, base, 0).is_none() {
             return None;
         }
         Some(self.build(CompactionReason::LevelL0FilesNum, inputs, base, false))

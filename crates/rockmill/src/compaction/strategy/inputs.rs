@@ -38,8 +38,21 @@ fn is_sentinel(key: &InternalKey) -> bool {
 }
 
 /// Orders file boundaries: by user key, and an exclusive end before anything else at its user key.
-fn compare_boundaries(cmp: &InternalKeyComparator, a: &InternalKey, b: &InternalKey) -> Ordering {
+pub(super) fn compare_boundaries(cmp: &InternalKeyComparator, a: &InternalKey, b: &InternalKey) -> Ordering {
     cmp.compare_user(a.user_key(), b.user_key()).then_with(|| is_sentinel(b).cmp(&is_sentinel(a)))
+}
+
+/// Files of a sorted run whose range touches [`begin`, `end`] (`None` unbounded).
+pub(super) fn overlapping_of_run<'f>(
+    cmp: &InternalKeyComparator,
+    run: &'f [Arc<FileMeta>],
+    begin: Option<&InternalKey>,
+    end: Option<&InternalKey>,
+) -> &'f [Arc<FileMeta>] {
+    let from = begin.map_or(0, |b| search(run, |f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
+    let to =
+        end.map_or(run.len(), |e| search(run, |f| compare_boundaries(cmp, &f.entry.smallest, e) != Ordering::Greater));
+    run.get(from..to).unwrap_or_default()
 }
 
 /// True when a running job holds one of `files`.
@@ -170,13 +183,7 @@ impl<'a> Picker<'a> {
         begin: Option<&InternalKey>,
         end: Option<&InternalKey>,
     ) -> Files {
-        let cmp = self.cmp();
-        let from =
-            begin.map_or(0, |b| search(files, |f| compare_boundaries(cmp, &f.entry.largest, b) == Ordering::Less));
-        let to = end.map_or(files.len(), |e| {
-            search(files, |f| compare_boundaries(cmp, &f.entry.smallest, e) != Ordering::Greater)
-        });
-        files.get(from..to).map_or_else(Vec::new, <[_]>::to_vec)
+        overlapping_of_run(self.cmp(), files, begin, end).to_vec()
     }
 
     fn overlapping_files(&self, level: usize, files: &[Arc<FileMeta>]) -> Files {

@@ -18,9 +18,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use rockmill_format::InternalKeyComparator;
+use rockmill_format::{InternalKey, InternalKeyComparator};
 
-use super::inputs::Files;
+use super::inputs::{Files, compare_boundaries, overlapping_of_run};
 use super::{Running, RunningCompactions};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, SortedRun, Version};
@@ -40,28 +40,27 @@ impl Depth {
     }
 }
 
-/// A user key range, widened as files are added.
+/// A range of keys, widened as files are added. Where a file ends with the exclusive end of a range tombstone, a file
+/// that begins at that key shares none with it.
 struct Range<'v> {
     version: &'v Version,
-    bounds: Option<(&'v [u8], &'v [u8])>,
+    bounds: Option<(&'v InternalKey, &'v InternalKey)>,
 }
 
 impl<'v> Range<'v> {
     fn add(&mut self, f: &'v FileMeta) {
-        let cmp = &self.version.cmp;
-        let (s, l) = (f.smallest_user_key(), f.largest_user_key());
+        let compare = |a, b| compare_boundaries(&self.version.cmp, a, b);
+        let (s, l) = (&f.entry.smallest, &f.entry.largest);
         self.bounds = Some(match self.bounds {
             None => (s, l),
-            Some((a, b)) => {
-                (if cmp.compare_user(s, a).is_lt() { s } else { a }, if cmp.compare_user(l, b).is_gt() { l } else { b })
-            }
+            Some((a, b)) => (if compare(s, a).is_lt() { s } else { a }, if compare(l, b).is_gt() { l } else { b }),
         });
     }
 
     /// Files of a sorted run that share keys with it.
     fn within<'p>(&self, place: &SortedRun<'p>) -> &'p [Arc<FileMeta>] {
         let Some((s, l)) = self.bounds else { return &[] };
-        self.version.touched_of(place.files, Some(s), Some(l))
+        overlapping_of_run(&self.version.cmp, place.files, Some(s), Some(l))
     }
 }
 
@@ -132,7 +131,7 @@ impl RunningCompactions {
                 self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut depends_on)?;
             }
         }
-        let (smallest, largest) = range.bounds?;
+        let (smallest, largest) = range.bounds.map(|(s, l)| (s.user_key(), l.user_key()))?;
         let crosses = |r: &Running| {
             let same_run = r.output_level == output_level && r.output_run == output_run;
             output_level > 0 && (same_run || r.shuts(output_level)) && r.touches(&version.cmp, smallest, largest)

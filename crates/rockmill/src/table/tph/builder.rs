@@ -360,7 +360,7 @@ struct FunctionMeans<'a> {
 }
 
 impl FunctionMeans<'_> {
-    /// Builds with the threads that are to be had. The bytes do not depend on how many they are.
+    /// Builds with as many threads as the job may have. Their number does not change the bytes.
     fn build(&self, hashes: &[u64]) -> std::result::Result<Vec<u8>, BuildError> {
         let builder = rockmill_phash::Builder::new().seed(self.seed);
         let others = builder.useful_threads(hashes.len()) - 1;

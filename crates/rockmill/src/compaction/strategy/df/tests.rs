@@ -356,3 +356,16 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     cursors.finish(second, &next);
     assert_eq!(cursors.count(), 0);
 }
+
+/// A range tombstone's end is exclusive: a table that ends with it has nothing of the key that the next one begins with.
+#[test]
+fn a_table_that_begins_where_a_range_tombstone_ends_is_in_nobodys_way() {
+    let with = |first: TreeSpec| first.file(1, "m", "z", MB).file(0, "c", "k", MB).build();
+    let needs = |v: &Version| {
+        let job = [(0, v.levels[0].base.clone()), (1, v.levels[1].base[..1].to_vec())];
+        RunningCompactions::new().depends_on(v, &job, 1, 0)
+    };
+    assert_eq!(needs(&with(TreeSpec::new(3).open_file(1, "a", "m", MB))), Some(Vec::new()));
+    // That the two share a key is what a clean cut never leaves.
+    assert_eq!(needs(&with(TreeSpec::new(3).file(1, "a", "m", MB))), None);
+}
