@@ -357,7 +357,8 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     assert_eq!(cursors.count(), 0);
 }
 
-/// A range tombstone's end is exclusive: a table that ends with it has nothing of the key that the next one begins with.
+/// A range tombstone's end is exclusive: a table that ends with it has nothing of the key at which the next one
+/// begins.
 #[test]
 fn a_table_that_begins_where_a_range_tombstone_ends_is_in_nobodys_way() {
     let with = |first: TreeSpec| first.file(1, "m", "z", MB).file(0, "c", "k", MB).build();
