@@ -11,7 +11,7 @@ use super::metrics::{Metrics, label};
 use crate::error::Result;
 use crate::running::{self, Told};
 
-/// Most bytes of a status file. One with all of RocksDB's histograms takes a quarter of a megabyte.
+/// Most bytes of a status file that are read.
 const STATUS_BYTES_MAX: u64 = 64 << 20;
 /// A status file that is older is of a process that is gone, or stopped.
 const STATUS_SECONDS_MAX: f64 = 10.0;
