@@ -11,8 +11,10 @@ use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
+use crate::shell::{CompletionsArgs, ManPagesArgs};
 use crate::simulate::SimulateArgs;
 use crate::stress::{ChildArgs, StressArgs};
+use crate::top::{self, TopArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -62,6 +64,7 @@ pub enum Command {
     Delete(DeleteArgs),
     Scan(ScanArgs),
     Stats(StatsArgs),
+    Top(TopArgs),
     Flush(FlushArgs),
     Compact(CompactArgs),
     Downgrade(DowngradeArgs),
@@ -77,6 +80,8 @@ pub enum Command {
     Repair(RepairArgs),
     Stress(Box<StressArgs>),
     Simulate(Box<SimulateArgs>),
+    Completions(CompletionsArgs),
+    ManPages(ManPagesArgs),
     #[command(hide = true)]
     StressChild(ChildArgs),
     /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads
@@ -599,10 +604,23 @@ pub struct ScanArgs {
 Examples:
   rockmill stats my.db
   rockmill stats my.db --column-family sessions
+  rockmill stats my.db --watch
+  rockmill stats my.db --prometheus > my.db.prom
   rockmill stats my.db --json | jq '.column_families[0].levels'")]
 pub struct StatsArgs {
     /// Database directory
     pub db: PathBuf,
+    /// Show what the process does that has it open, every SECONDS [default: 1], as `rockmill top` does
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(value_parser = top::parse_seconds)]
+    pub watch: Option<f64>,
+    /// Print the text that Prometheus reads: of the process that has it open, if that writes a status file, or of this
+    /// command's own opening
+    #[arg(long, conflicts_with = "watch")]
+    pub prometheus: bool,
+    /// The file that the process writes its status to [default: STATUS in the database directory]
+    #[arg(long, value_name = "FILE")]
+    pub status_file: Option<PathBuf>,
     /// Levels that the tree may have, L1 and deeper sized as these options say
     #[command(flatten)]
     pub shape: ShapeArgs,
@@ -838,11 +856,9 @@ pub struct DropCfArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        crate::shell::command().debug_assert();
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::args::{FormatArg, LoadArgs, Switch};
 use crate::error::{CliError, Result};
 use crate::input::{self, Record, Settings, Source, Step};
+use crate::interrupt;
 use crate::output::{self, Out};
 use crate::progress;
 use crate::store::{self, OpenToWrite};
@@ -148,6 +149,7 @@ impl Loader<'_> {
         }
         self.db.write_opt(&self.batch, &self.options)?;
         self.records += self.batch.len() as u64;
+        interrupt::note_records(self.records);
         self.record_bytes += self.batch_bytes;
         self.batch_bytes = 0;
         self.batch.clear();

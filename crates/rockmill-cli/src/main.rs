@@ -8,13 +8,15 @@
 //! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, merge, get, delete; scans |
 //! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
+//! | `top/`, `running.rs` | a database that another process has open |
 //! | `downgrade.rs` | merging away what RocksDB does not know |
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
-//! | `output.rs`, `progress.rs`, `error.rs` | what people and programs see |
+//! | `shell.rs` | short and long help, completions, man pages |
+//! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | what people and programs see |
 
 mod args;
 mod backup;
@@ -28,6 +30,7 @@ mod families;
 mod flush;
 mod ingest;
 mod input;
+mod interrupt;
 mod kv;
 mod load;
 mod options;
@@ -37,17 +40,19 @@ mod repair;
 mod running;
 mod scan;
 mod set_options;
+mod shell;
 mod simulate;
 mod stats;
 mod store;
 mod stress;
+mod top;
 mod verify;
 
 use std::borrow::Cow;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 use clap::error::ErrorKind as ClapErrorKind;
 
 use args::{Cli, Command};
@@ -58,6 +63,7 @@ use rockmill_format::printable;
 /// What a panic says may name a key or a path of somebody else.
 fn escape_panics() {
     std::panic::set_hook(Box::new(|info| {
+        top::give_screen_back();
         let thread = std::thread::current();
         let text = format!("thread '{}' {info}", thread.name().unwrap_or("without a name"));
         let mut stderr = std::io::stderr().lock();
@@ -76,7 +82,8 @@ fn main() -> ExitCode {
         // Its flags are db_bench's, in db_bench's syntax: not clap's business.
         return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
     }
-    let cli = match Cli::try_parse() {
+    let parsed = shell::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => return usage_error(&e),
     };
@@ -107,9 +114,11 @@ fn only_shows(command: &Command) -> bool {
         | Command::MultiGet(_)
         | Command::Scan(_)
         | Command::Stats(_)
+        | Command::Top(_)
         | Command::Dump(_)
         | Command::Options(_)
         | Command::ListCf(_)
+        | Command::Completions(_)
         | Command::Simulate(_) => true,
         Command::Backup(args) => matches!(args.command, backup::BackupCommand::List(_)),
         Command::Compact(args) => args.explain.is_some(),
@@ -117,7 +126,30 @@ fn only_shows(command: &Command) -> bool {
     }
 }
 
+/// What commands that take long leave when they are interrupted.
+fn say_what_is_kept(command: &Command) {
+    match command {
+        Command::Load(args) => interrupt::say_records_at_end(args.durability.wal == args::Switch::On),
+        Command::Compact(args) if args.explain.is_none() => interrupt::say_at_end(
+            "no data is lost; what compactions have finished stays, and the same command does the rest",
+        ),
+        Command::Ingest(_) => interrupt::say_at_end("the database has all of the tables, or none of them"),
+        Command::Verify(_) => interrupt::say_at_end("not everything was checked; nothing was changed"),
+        Command::Backup(args) => match args.command {
+            backup::BackupCommand::Create(_) => interrupt::say_at_end(
+                "the new backup counts only if `rockmill backup list` shows it; those of before are as they were",
+            ),
+            backup::BackupCommand::Restore(_) => {
+                interrupt::say_at_end("the database is not restored in full: run the same command again");
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
 fn run(cli: &Cli, out: &mut Out) -> Result<()> {
+    say_what_is_kept(&cli.command);
     let cf = cli.column_family.as_deref();
     match &cli.command {
         Command::Load(args) => load::run(args, cf, out),
@@ -130,6 +162,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Delete(args) => kv::delete(args, cf, out),
         Command::Scan(args) => scan::run(args, cf, out),
         Command::Stats(args) => stats::run(args, cf, out),
+        Command::Top(args) => top::run(args, out),
         Command::Flush(args) => flush::run(args, cf, out),
         Command::Compact(args) => compact::run(args, cf, out),
         Command::Downgrade(args) => downgrade::run(args, out),
@@ -145,6 +178,8 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
+        Command::Completions(args) => shell::completions(args, out),
+        Command::ManPages(args) => shell::man_pages(args, out),
         Command::StressChild(args) => stress::child(args),
         Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
     }

@@ -57,9 +57,35 @@ pub fn told(db: &Path) -> Option<Told> {
 }
 
 /// True while a process has the database open.
-fn is_open(db: &Path) -> bool {
+pub fn is_open(db: &Path) -> bool {
     let Ok(lock) = std::fs::metadata(db.join("LOCK")) else { return false };
     std::fs::read_to_string("/proc/locks").is_ok_and(|locks| holds(&locks, lock.ino()))
+}
+
+/// The process that has the database open, by the system's number; `None` where no process has, or none that this one
+/// sees: one in another container.
+pub fn holder(db: &Path) -> Option<u64> {
+    let lock = std::fs::metadata(db.join("LOCK")).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|line| holds(line, lock.ino()))?;
+    // `1: POSIX ADVISORY WRITE 42 fe:00:1234 0 EOF`
+    line.split_whitespace().skip_while(|word| *word != "WRITE").nth(1)?.parse().ok()
+}
+
+/// The lines of the last dump of statistics that say what the whole database does; the first has the dump's time.
+pub fn last_dump(db: &Path) -> Vec<String> {
+    dumped(&log_text(db).unwrap_or_default())
+}
+
+fn dumped(log: &str) -> Vec<String> {
+    let Some(at) = log.rfind("------- DUMPING STATS -------") else { return Vec::new() };
+    let start = log[..at].rfind('\n').map_or(0, |n| n + 1);
+    let time = log[start..].split_whitespace().next().unwrap_or_default();
+    let wanted = |l: &&str| {
+        ["Interval writes", "Interval WAL", "Interval stall", "Write control"].iter().any(|w| l.starts_with(w))
+    };
+    let lines = log[at..].lines().filter(wanted).take(4).map(str::to_owned);
+    [format!("dumped {time}")].into_iter().chain(lines).collect()
 }
 
 fn log_text(db: &Path) -> Option<String> {
@@ -246,6 +272,20 @@ mod tests {
         let line = "ended, by the info log: 1 flush, 1 failed; 1 compaction, 1 failed, 1 dropped; 1 move";
         assert_eq!(ended.line(), line);
         assert_eq!(ended.json()["compactions_dropped"], 1);
+    }
+
+    #[test]
+    fn the_last_dump_is_shown_with_its_time() {
+        let dump = |time: &str, n: u64| {
+            format!(
+                "{time} 7 [WARN] [db/jobs/timer.rs:1] ------- DUMPING STATS -------\n{time} 7 [WARN] \n\
+                 ** DB Stats **\nInterval writes: {n} writes\nInterval stall: 00:00:0.000 H:M:S, 0.0 percent\n"
+            )
+        };
+        let lines = dumped(&(dump("2026/01/01-00:00:00.1", 1) + &dump("2026/01/01-00:10:00.1", 2) + "more\n"));
+        assert_eq!(lines[..2], ["dumped 2026/01/01-00:10:00.1", "Interval writes: 2 writes"]);
+        assert_eq!(lines.len(), 3);
+        assert!(dumped("nothing").is_empty());
     }
 
     #[test]

@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 
 use crate::args::StatsArgs;
 
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::running;
 use crate::store;
+use crate::top::{self, TopArgs};
 
 /// L0 tables at which RocksDB's default starts a compaction.
 const L0_TRIGGER: u64 = 4;
@@ -315,8 +316,30 @@ fn read_contents(db: &Db) -> Result<HashMap<(String, usize), Contents>> {
     Ok(all)
 }
 
+/// `rockmill stats --prometheus`
+fn prometheus(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    if out.json {
+        return Err(CliError::usage("--prometheus and --json exclude each other"));
+    }
+    let file = top::status_path(&args.db, args.status_file.as_ref());
+    if args.status_file.is_some() || running::is_open(&args.db) && file.exists() {
+        let text = top::status_text(&file).map_err(CliError::data)?;
+        // What only `rockmill top` reads is left out.
+        return text.lines().filter(|l| !l.starts_with("# job ") && *l != "# EOF").try_for_each(|l| out.line(l));
+    }
+    let db = store::open_to_read(&args.db, &args.store, Some(args.shape), family)?;
+    out.text(db.prometheus_text())
+}
+
 /// `rockmill stats`
 pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    if let Some(every) = args.watch {
+        let (db, status_file) = (args.db.clone(), args.status_file.clone());
+        return top::run(&TopArgs { db, every, once: false, status_file }, out);
+    }
+    if args.prometheus {
+        return prometheus(args, family, out);
+    }
     let db = store::open_to_read(&args.db, &args.store, Some(args.shape), family)?;
     let contents = read_contents(&db)?;
     let names = family.map_or_else(|| db.cf_names(), |name| vec![name.to_owned()]);

@@ -46,6 +46,8 @@ fn commands(s: &Sandbox, db: &str) -> Vec<Vec<String>> {
     let mut add = |args: &[&str]| all.push(args.iter().map(|a| (*a).to_owned()).collect());
     add(&["list-cf", db]);
     add(&["stats", db]);
+    add(&["stats", db, "--prometheus"]);
+    add(&["top", db, "--once", "--every", "0.1"]);
     add(&["options", db]);
     add(&["scan", db]);
     add(&["scan", db, "--column-family", HOSTILE]);

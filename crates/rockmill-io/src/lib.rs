@@ -3,28 +3,54 @@
 //! Everything the store does to the outside goes through a [`FileSystem`] and a [`Clock`], so that tests can replace
 //! both by a memory twin that records, fails, tears and forgets. All `unsafe` of file I/O is in this crate.
 
+#[cfg(not(unix))]
+compile_error!("Rockmill runs on Linux, and with plain reads and writes on macOS; Windows is not supported");
+#[cfg(all(feature = "program", unix, not(target_os = "linux")))]
+compile_error!("the features `program` of rockmill-io and `kernel` of rockmill need Linux");
+
+#[cfg(unix)]
 pub mod aligned;
+#[cfg(unix)]
 pub mod clock;
+#[cfg(unix)]
 pub mod counting;
+#[cfg(unix)]
 pub mod error;
+#[cfg(unix)]
 pub mod fs;
+#[cfg(unix)]
 pub mod mem;
+#[cfg(unix)]
 pub mod op;
+#[cfg(unix)]
 pub mod pages;
+#[cfg(unix)]
 pub mod posix;
+#[cfg(unix)]
 pub mod prefetch;
+#[cfg(unix)]
 pub mod report;
+#[cfg(unix)]
 pub mod ring;
+#[cfg(unix)]
 pub mod sync;
+#[cfg(unix)]
 pub mod throttle;
 
+#[cfg(unix)]
 pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(unix)]
 pub use counting::{CountingFileSystem, IoCounts};
+#[cfg(unix)]
 pub use fs::{
     Access, AccessPattern, Ahead, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile,
     SequentialFile, View, WritableFile, WriteOptions,
 };
+#[cfg(unix)]
 pub use mem::{CrashMode, MemFileSystem};
+#[cfg(unix)]
 pub use op::{Fault, Op, OpKind};
+#[cfg(unix)]
 pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};
+#[cfg(unix)]
 pub use throttle::{DeviceModel, ThrottledFileSystem};

@@ -80,7 +80,10 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
     }
     // SAFETY: the range is what is kept of the mapping; the advice does not change its contents, and it is no matter
     // whether it is taken.
-    unsafe { libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE) };
+    #[cfg(target_os = "linux")]
+    unsafe {
+        libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE)
+    };
     NonNull::new(start).ok_or_else(|| io::Error::other("mmap gave the address 0"))
 }
 

@@ -76,7 +76,7 @@ impl PosixFileSystem {
         let Some(base) = &self.beneath else { return At::path(path) };
         let outside = || not_plain(format!("it is not below {}", base.display()));
         let below = path.strip_prefix(base).map_err(|_| outside())?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let flags = sys::O_PATH | libc::O_DIRECTORY;
         let mut dir = OwnedFd::from(sys::open_at(&At::path(base)?, flags, 0)?);
         let mut names = below.components().peekable();
         while let Some(name) = names.next() {
@@ -150,7 +150,7 @@ impl PosixFileSystem {
         if anew && meta.nlink() != 1 {
             return Err(has_other_names());
         }
-        sys::clear_nonblock(&file, flags & libc::O_DIRECT != 0)?;
+        sys::clear_nonblock(&file, flags & sys::O_DIRECT != 0)?;
         Ok(file)
     }
 
@@ -195,8 +195,8 @@ impl PosixFileSystem {
 
     /// With O_DIRECT where the file system takes it; the flag tells whether.
     fn maybe_direct(direct: bool, open: impl Fn(libc::c_int) -> io::Result<File>) -> io::Result<(File, bool)> {
-        match direct {
-            true => match open(libc::O_DIRECT) {
+        match direct && sys::O_DIRECT != 0 {
+            true => match open(sys::O_DIRECT) {
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => open(0).map(|file| (file, false)),
                 other => other.map(|file| (file, true)),
             },
@@ -385,10 +385,10 @@ impl FileSystem for PosixFileSystem {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
             Err(e) => return Err(path_error("look at", path, e)),
         };
-        let kind = match stat.mode & libc::S_IFMT {
-            libc::S_IFREG => EntryKind::File,
-            libc::S_IFDIR => EntryKind::Directory,
-            libc::S_IFLNK => EntryKind::Link,
+        let kind = match stat {
+            _ if stat.is(libc::S_IFREG) => EntryKind::File,
+            _ if stat.is(libc::S_IFDIR) => EntryKind::Directory,
+            _ if stat.is(libc::S_IFLNK) => EntryKind::Link,
             _ => EntryKind::Other,
         };
         let owner = self.access.and_then(|access| access.owner).map(|(uid, _)| uid);
@@ -447,6 +447,7 @@ impl FileSystem for PosixFileSystem {
 
     fn device(&self, path: &Path) -> Option<DeviceFacts> {
         let device = fs::metadata(path).ok()?.dev();
-        DeviceFacts::of_device(Path::new("/sys"), libc::major(device), libc::minor(device))
+        let (major, minor) = sys::device_numbers(device)?;
+        DeviceFacts::of_device(Path::new("/sys"), major, minor)
     }
 }

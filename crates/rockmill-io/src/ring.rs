@@ -48,6 +48,10 @@
 mod arena;
 mod call;
 mod device;
+#[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(not(target_os = "linux"))]
+#[path = "ring/no_kernel.rs"]
 mod kernel;
 mod pieces;
 mod probe;

@@ -102,6 +102,8 @@ needs! {
     Valgrind = "valgrind",
     /// A nightly compiler with what Miri and the sanitizers need.
     Nightly = "nightly",
+    /// Rust's standard library for macOS and Windows (`scripts/platforms`).
+    Targets = "targets",
     /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
     Guest = "guest",
 }

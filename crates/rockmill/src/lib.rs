@@ -106,15 +106,18 @@ pub use compaction_filter::{
     Decision as CompactionDecision, SharedFactory as SharedCompactionFilterFactory,
     SharedFilter as SharedCompactionFilter, TableFileCreationReason,
 };
+#[cfg(feature = "prometheus")]
+pub use db::PrometheusCollector;
 pub use db::files::delete_files::KeyRange;
 pub use db::files::export::{ExportImportFilesMetaData, ExportedFile, ImportColumnFamilyOptions};
 pub use db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyMetaData, ColumnFamilyTtl, DB,
     DBWALIterator, DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary,
-    Direction, ErrorSeverity, IteratorMode, LevelMetaData, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, Range,
-    ReadOptions, RepairOptions, RepairReport, RunningJob, SizeApproximationOptions, Snapshot, WalFile, WalFileType,
-    WriteBatch, WriteBatchIterator, WriteBatchIteratorCf, get_memory_usage_stats,
+    Direction, ErrorSeverity, IteratorMode, LevelMetaData, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, Metric,
+    MetricKind, MetricSample, MetricValue, Range, ReadOptions, RepairOptions, RepairReport, RunningJob,
+    SizeApproximationOptions, Snapshot, WalFile, WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf,
+    get_memory_usage_stats,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};

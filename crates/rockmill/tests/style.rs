@@ -25,6 +25,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-bench/src/kernel.rs",
     "crates/rockmill-bench/src/peers/lmdb.rs",
     "crates/rockmill-cli/src/cpu.rs",
+    "crates/rockmill-cli/src/interrupt.rs",
     "crates/rockmill-fuzz/src/memory.rs",
     "crates/rockmill-io/src/aligned.rs",
     "crates/rockmill-io/src/pages.rs",

@@ -43,8 +43,8 @@ pub(super) struct PosixRandomAccessFile {
 impl PosixRandomAccessFile {
     pub(super) fn open(fs: &PosixFileSystem, path: &Path, direct: bool) -> io::Result<Self> {
         let open = |flags| fs.open_for_reading(path, flags);
-        let (opened, direct) = match direct {
-            true => match open(libc::O_DIRECT) {
+        let (opened, direct) = match direct && sys::O_DIRECT != 0 {
+            true => match open(sys::O_DIRECT) {
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
                 other => (other, true),
             },

@@ -7,7 +7,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere as system;
+#[cfg(target_os = "linux")]
+use linux as system;
+
+pub use system::thread_id;
+pub(super) use system::{
+    O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, facts, preallocate, punch_hole,
+    resident_bytes, start_writeback,
+};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -26,87 +41,9 @@ pub(super) enum Advice {
     WillNeed,
 }
 
-/// posix_fadvise. Only a hint: a failure is of no consequence.
-pub(super) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
-    let advice = match advice {
-        Advice::Normal => libc::POSIX_FADV_NORMAL,
-        Advice::Random => libc::POSIX_FADV_RANDOM,
-        Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
-        Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
-    };
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset(start), offset(len), advice) };
-}
-
-/// Bytes that are looked at in the page cache at a time.
-const RESIDENT_PIECE: u64 = 256 << 20;
-
-/// How many of the file's first `len` bytes are in the page cache, in whole pages (mincore). A file that neither is
-/// this user's nor may be written by it is all there, as the kernel tells it.
-pub(super) fn resident_bytes(file: &File, len: u64) -> io::Result<u64> {
-    // SAFETY: sysconf takes and gives integers.
-    let page = check_size(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
-    let (mut there, mut at) = (0, 0);
-    while at < len {
-        let piece = (len - at).min(RESIDENT_PIECE) as usize;
-        let mut pages = vec![0u8; piece.div_ceil(page)];
-        // SAFETY: a mapping of its own at a place that the kernel chooses, which nobody reads.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), piece, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset(at))
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `start` is a mapping of `piece` bytes, and `pages` has a byte for each of its pages.
-        let told = check(unsafe { libc::mincore(start, piece, pages.as_mut_ptr()) });
-        // SAFETY: the mapping made above, to which there are no references.
-        check(unsafe { libc::munmap(start, piece) })?;
-        told?;
-        there += pages.iter().filter(|p| **p & 1 == 1).count() as u64 * page as u64;
-        at += piece as u64;
-    }
-    Ok(there.min(len))
-}
-
-fn check_size(size: libc::c_long) -> io::Result<usize> {
-    usize::try_from(size).ok().filter(|s| *s > 0).ok_or_else(io::Error::last_os_error)
-}
-
-/// Starts write-back of a range without waiting for it.
-pub(super) fn start_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WRITE;
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
-    check(result).map(drop)
-}
-
-/// Waits for write-back of a range that was started.
-pub(super) fn await_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
-    check(result).map(drop)
-}
-
-/// Reserves blocks; with `extend` the file becomes so long, otherwise its length stays.
-pub(super) fn preallocate(file: &File, start: u64, len: u64, extend: bool) -> io::Result<()> {
-    let mode = if extend { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
-    check(result).map(drop)
-}
-
-/// Frees the blocks of a range without changing the file's length.
-pub(super) fn punch_hole(file: &File, start: u64, len: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
-    check(result).map(drop)
-}
-
 /// Makes calls on a file wait again that was opened with O_NONBLOCK; `direct` if it was opened with O_DIRECT.
 pub(super) fn clear_nonblock(file: &File, direct: bool) -> io::Result<()> {
-    let flags = if direct { libc::O_DIRECT } else { 0 };
+    let flags = if direct { O_DIRECT } else { 0 };
     // SAFETY: F_SETFL takes an integer; the descriptor is open as long as `file` lives.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
@@ -116,7 +53,7 @@ pub(super) fn clear_direct(file: &File) -> io::Result<()> {
     // SAFETY: F_GETFL gives an integer; the descriptor is open as long as `file` lives.
     let flags = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })?;
     // SAFETY: F_SETFL takes an integer; the descriptor is open as long as `file` lives.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) }).map(drop)
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !O_DIRECT) }).map(drop)
 }
 
 /// Closes and tells the error that dropping a `File` swallows: some file systems report a lost write only here.
@@ -142,27 +79,6 @@ pub(super) fn free_space(path: &Path) -> io::Result<u64> {
     Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
 }
 
-/// `f_type` of ext2, ext3 and ext4.
-const EXT4_MAGIC: i64 = 0xEF53;
-/// The same of XFS.
-const XFS_MAGIC: i64 = 0x5846_5342;
-
-/// Whether the file system is known to give a direct read what the device has, for files of which `facts` knows the
-/// alignment. With some others the flag is taken and the page cache answers (tmpfs; compressed files of btrfs). ext4
-/// does that for files in its journal and with data in the inode, XFS never; both tell no alignment then.
-pub(super) fn direct_reads_are_direct(file: &File) -> bool {
-    let mut stat = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the descriptor is open as long as `file` lives, and `stat` is writable memory of the right type.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    // SAFETY: fstatfs succeeded and has filled it.
-    let stat = unsafe { stat.assume_init() };
-    #[allow(clippy::unnecessary_cast)] // Its type differs between platforms.
-    let kind = stat.f_type as i64;
-    kind == EXT4_MAGIC || kind == XFS_MAGIC
-}
-
 /// What a file says of itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileFacts {
@@ -175,23 +91,6 @@ pub(super) struct FileFacts {
     /// To a multiple of what offsets and lengths of direct transfers must be; `None` where the kernel (before 6.1) or
     /// the file system does not say.
     pub direct_alignment: Option<u64>,
-}
-
-/// Asks a file's kind, its length and how direct transfers must be aligned (statx).
-pub(super) fn facts(file: &File) -> io::Result<FileFacts> {
-    let mut stat = MaybeUninit::<libc::statx>::zeroed();
-    let (flags, mask) =
-        (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_DIOALIGN);
-    // SAFETY: the path is an empty C string, which with the flag means the descriptor, open as long as `file` lives;
-    // `stat` is writable memory of the right type.
-    check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, stat.as_mut_ptr()) })?;
-    // SAFETY: plain integers that were zeroed, and filled as far as the kernel knows them.
-    let stat = unsafe { stat.assume_init() };
-    let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
-    let direct_alignment = told.then_some(u64::from(stat.stx_dio_offset_align)).filter(|n| *n > 0);
-    let is_regular = libc::mode_t::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    let mode = u32::from(stat.stx_mode) & 0o777;
-    Ok(FileFacts { size: stat.stx_size, mode, is_regular, direct_alignment })
 }
 
 /// A name in an open directory, or a path.
@@ -245,14 +144,15 @@ pub(super) struct Stat {
 }
 
 impl Stat {
+    #[allow(clippy::unnecessary_cast)] // The type's width differs between platforms.
     pub(super) fn is(&self, kind: libc::mode_t) -> bool {
-        self.mode & libc::S_IFMT == kind
+        self.mode & libc::S_IFMT as u32 == kind as u32
     }
 
     #[allow(clippy::unnecessary_cast)] // The fields' widths differ between platforms.
     fn of(stat: &libc::stat) -> Self {
         Self {
-            mode: stat.st_mode,
+            mode: stat.st_mode as u32,
             uid: stat.st_uid,
             gid: stat.st_gid,
             size: stat.st_size as u64,
@@ -294,9 +194,10 @@ pub(super) fn link_at(from: &At, to: &At) -> io::Result<()> {
 }
 
 /// Makes a directory.
+#[allow(clippy::unnecessary_cast)] // The type's width differs between platforms.
 pub(super) fn mkdir_at(at: &At, mode: u32) -> io::Result<()> {
     // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
-    check(unsafe { libc::mkdirat(at.fd(), at.name.as_ptr(), mode) }).map(drop)
+    check(unsafe { libc::mkdirat(at.fd(), at.name.as_ptr(), mode as libc::mode_t) }).map(drop)
 }
 
 /// Gives a name's file to another user and group; a link itself.
@@ -326,7 +227,7 @@ pub(super) fn names_in(dir: File) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let result = loop {
         // SAFETY: the thread's errno is plain writable memory. It tells an error from the end.
-        unsafe { *libc::__errno_location() = 0 };
+        unsafe { *system::errno() = 0 };
         // SAFETY: the stream is open, and only this thread has it.
         let entry = unsafe { libc::readdir(stream) };
         if entry.is_null() {
@@ -345,7 +246,8 @@ pub(super) fn names_in(dir: File) -> io::Result<Vec<String>> {
     result.map(|()| names)
 }
 
-fn whole_file(kind: libc::c_int) -> libc::flock {
+#[allow(clippy::unnecessary_cast)] // The constants' types differ between platforms.
+fn whole_file(kind: i64) -> libc::flock {
     // SAFETY: flock is plain integers, for which zero is a value.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
@@ -355,24 +257,24 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
 
 /// F_SETLK for writing on the whole file: the lock RocksDB takes.
 pub(super) fn try_lock(file: &File) -> io::Result<()> {
-    let request = whole_file(libc::F_WRLCK);
+    let request = whole_file(libc::F_WRLCK.into());
     // SAFETY: `request` is a valid flock, only read.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &request) }).map(drop)
 }
 
 /// Releases it.
 pub(super) fn unlock(file: &File) -> io::Result<()> {
-    let request = whole_file(libc::F_UNLCK);
+    let request = whole_file(libc::F_UNLCK.into());
     // SAFETY: `request` is a valid flock, only read.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &request) }).map(drop)
 }
 
 /// The process that holds the lock, if one does now.
 pub(super) fn lock_holder(file: &File) -> Option<i32> {
-    let mut request = whole_file(libc::F_WRLCK);
+    let mut request = whole_file(libc::F_WRLCK.into());
     // SAFETY: `request` is a valid flock that the kernel overwrites.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut request) }).ok()?;
-    (libc::c_int::from(request.l_type) != libc::F_UNLCK).then_some(request.l_pid)
+    (i64::from(request.l_type) != i64::from(libc::F_UNLCK)).then_some(request.l_pid)
 }
 
 /// A moment as the clock on the wall shows it.
@@ -404,10 +306,4 @@ pub fn local_time(seconds: i64) -> LocalTime {
         minute: tm.tm_min,
         second: tm.tm_sec,
     }
-}
-
-/// The kernel's number of the calling thread.
-pub fn thread_id() -> u64 {
-    // SAFETY: no arguments, no memory.
-    unsafe { libc::gettid() as u64 }
 }

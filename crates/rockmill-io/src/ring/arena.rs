@@ -22,6 +22,7 @@ use std::sync::Arc;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// MADV_COLLAPSE of Linux 6.1: make huge pages of this range now, and say whether that worked.
+#[cfg(target_os = "linux")]
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// What the kernel gave for an arena.
@@ -91,6 +92,7 @@ impl Mapping {
     }
 
     /// Gives the kernel advice about a part that begins and ends at pages; one beyond the mapping is cut to it.
+    #[cfg(target_os = "linux")]
     fn advise(&self, part: Range<usize>, advice: libc::c_int) -> io::Result<()> {
         let (start, end) = (part.start.min(self.len), part.end.min(self.len));
         // SAFETY: the range is of this mapping; none of the advices used here changes its contents.
@@ -101,6 +103,7 @@ impl Mapping {
     }
 
     /// The second value is what all of it is on, when it is ready as a whole.
+    #[cfg(target_os = "linux")]
     fn huge(len: usize) -> io::Result<(Self, Option<Pages>)> {
         if let Ok(mapping) = Self::map(len, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
             return Ok((mapping, Some(Pages::HugeTlb)));
@@ -118,6 +121,7 @@ impl Mapping {
     }
 
     /// Has the kernel find huge pages for a part now.
+    #[cfg(target_os = "linux")]
     fn make_ready(&self, part: Range<usize>) -> Pages {
         // Faults everything in; older kernels do not know it, and the first use faults it in then.
         let _ = self.advise(part.clone(), libc::MADV_POPULATE_WRITE);
@@ -126,6 +130,21 @@ impl Mapping {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Pages::TransparentAsked,
             Err(e) => Pages::Small(format!("no huge pages to be had: {e}")),
         }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Mapping {
+    fn huge(len: usize) -> io::Result<(Self, Option<Pages>)> {
+        Ok((Self::map_for_huge(len)?, Some(Self::small())))
+    }
+
+    fn make_ready(&self, _part: Range<usize>) -> Pages {
+        Self::small()
+    }
+
+    fn small() -> Pages {
+        Pages::Small("huge pages are asked for on Linux only".to_string())
     }
 }
 

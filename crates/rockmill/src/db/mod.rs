@@ -92,6 +92,9 @@ pub use crate::db::read::snapshot::Snapshot;
 pub use crate::db::report::approximate_sizes::{Range, SizeApproximationOptions};
 pub use crate::db::report::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};
 pub use crate::db::report::memory_usage::{MemoryParts, MemoryUsageStats, get_memory_usage_stats};
+pub use crate::db::report::metrics::{Metric, MetricKind, MetricSample, MetricValue};
+#[cfg(feature = "prometheus")]
+pub use crate::db::report::prometheus::PrometheusCollector;
 pub use crate::db::report::properties::LevelStats;
 pub use crate::db::report::running::RunningJob;
 pub use crate::db::report::stats::DbCounters;

@@ -146,6 +146,10 @@ declare_options! {
     /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
     /// dumps none.
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;
+    /// A file that is written anew every second with what the database counts and does (see
+    /// [`crate::Db::prometheus_text`]), for `rockmill top` and Prometheus. Relative to the database's directory; empty
+    /// writes none.
+    status_file: PathBuf = PathBuf::new(), own;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;
     /// Who is told what happens. See [`Options::add_event_listener`].
@@ -245,6 +249,14 @@ impl Options {
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;
+    }
+
+    /// Writes what the database counts and does into a file, anew every second, for `rockmill top`, which looks for
+    /// `STATUS` in the database's directory, and for Prometheus (the textfile collector of its node exporter). It goes
+    /// when the database is closed. A path that is relative is within the database's directory; an empty one writes no
+    /// file. See [`crate::Db::prometheus_text`].
+    pub fn set_status_file(&mut self, path: impl AsRef<Path>) {
+        self.db.status_file = path.as_ref().to_owned();
     }
 
     /// How the engine `kernel` runs its program. Needs the Cargo feature `kernel`.

@@ -44,6 +44,16 @@ pub enum StallReason {
 }
 
 impl StallReason {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::None,
+        Self::L0Files,
+        Self::PendingCompactionBytes,
+        Self::Memtables,
+        Self::WriteBufferManager,
+        Self::FastDevice,
+    ];
+
     /// Words for people.
     pub fn name(self) -> &'static str {
         match self {

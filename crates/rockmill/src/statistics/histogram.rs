@@ -126,6 +126,17 @@ impl Summed {
         self.max as f64
     }
 
+    /// Limits of the buckets, up to the last that has a value, with how many values are up to each; and the sum.
+    pub fn up_to(&self) -> (Vec<(u64, u64)>, u64) {
+        let used = self.buckets.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+        let mut count = 0;
+        let buckets = self.buckets.iter().zip(LIMITS.iter()).take(used).map(|(n, &limit)| {
+            count += n;
+            (limit, count)
+        });
+        (buckets.collect(), self.sum)
+    }
+
     pub fn data(&self) -> HistogramData {
         let (count, sum) = (self.count(), self.sum as f64);
         let n = count as f64;

@@ -195,6 +195,12 @@ impl Statistics {
         Summed::of(self.shards.iter().map(|s| &s.histograms[histogram as usize])).data()
     }
 
+    /// A histogram's buckets up to the largest value: upper bounds (inclusive), and how many values are up to each; and
+    /// the sum of the values.
+    pub(crate) fn histogram_buckets(&self, histogram: Histogram) -> (Vec<(u64, u64)>, u64) {
+        Summed::of(self.shards.iter().map(|s| &s.histograms[histogram as usize])).up_to()
+    }
+
     /// Sets everything to 0.
     pub fn reset(&self) {
         for shard in &self.shards {

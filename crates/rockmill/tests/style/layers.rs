@@ -72,7 +72,14 @@ const LAYERS: &[&[&str]] = &[
     // Whole files that come and go.
     &["db::files::checkpoint", "db::files::delete_files", "db::files::export", "db::files::ingest"],
     // What users ask of jobs, too.
-    &["db::report::explain", "db::report::memory_usage", "db::report::properties", "db::report::stats_text"],
+    &[
+        "db::report::explain",
+        "db::report::memory_usage",
+        "db::report::metrics",
+        "db::report::properties",
+        "db::report::stats_text",
+    ],
+    &["db::report::prometheus"],
     &["db::open"],
     // What is done with databases that are not open.
     &["db::files::repair", "db::report::summary"],
@@ -169,6 +176,8 @@ const CALLS_UP: &[(&str, &str)] = &[
     ("db::write::pressure", "jobs"),
     // What is done now and then is a job; one of these is to put what users may ask into the info log.
     ("db::jobs::timer", "stats_text"),
+    ("db::jobs::timer", "remove_status_file"),
+    ("db::jobs::timer", "update_status_file"),
     // Options say how many threads there are, and an opening how values are to be read.
     ("db::catalog::families", "create_cf_with_ttl"),
     ("db::catalog::set_options", "start_missing_threads"),

@@ -1,11 +1,12 @@
-//! The timer thread: writes the info log to its file, dumps statistics into it now and then, deletes tables that a
-//! reader was the last to use, lets go of rings and memory that nobody uses, and makes the calls of listeners that
-//! nobody else made.
+//! The timer thread: writes the info log to its file, dumps statistics into it now and then, writes the status file,
+//! deletes tables that a reader was the last to use, lets go of rings and memory that nobody uses, and makes the calls
+//! of listeners that nobody else made.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::db::DbInner;
+use crate::db::report::StatusFile;
 use crate::info_log::{LogLevel, log_warn};
 use crate::sync::atomic::Ordering;
 
@@ -21,6 +22,7 @@ const MEMORY_KEPT_NANOS: u64 = 1_500_000_000;
 pub(crate) fn run(db: &Arc<DbInner>) {
     let mut dumped = db.reporting.opened_micros();
     let mut memory_used = (0, 0);
+    let mut status = StatusFile::default();
     while !db.shutdown.load(Ordering::Acquire) {
         db.log.alarm().wait(PERIOD);
         db.front.memory().prepare();
@@ -35,8 +37,10 @@ pub(crate) fn run(db: &Arc<DbInner>) {
             dumped = now;
             db.dump_stats();
         }
+        db.update_status_file(&mut status);
         db.log.write_out();
     }
+    db.remove_status_file(&mut status);
 }
 
 impl DbInner {

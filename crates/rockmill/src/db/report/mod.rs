@@ -7,6 +7,7 @@
 //! | `properties.rs`, `summary.rs` | properties by name; a database that is not open, in brief |
 //! | `live_files.rs`, `running.rs` | which tables there are; which jobs run |
 //! | `approximate_sizes.rs`, `memory_usage.rs` | sizes of key ranges; memory by what has it |
+//! | `metrics.rs`, `prometheus.rs` | all numbers for Prometheus, and the status file; the same for a registry |
 //! | `explain.rs` | what a compaction would do |
 
 pub(crate) mod approximate_sizes;
@@ -15,12 +16,16 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod live_files;
 pub(crate) mod memory_usage;
+pub(crate) mod metrics;
+#[cfg(feature = "prometheus")]
+pub(crate) mod prometheus;
 pub(crate) mod properties;
 pub(crate) mod running;
 pub(crate) mod stats;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_io::Clock;
@@ -37,6 +42,15 @@ use stats::DbCounters;
 struct Reported {
     micros: u64,
     counters: DbCounters,
+}
+
+/// The status file that is there now.
+#[derive(Debug, Default)]
+pub(crate) struct StatusFile {
+    /// Empty without one.
+    path: PathBuf,
+    /// It could not be written the last time.
+    failed: bool,
 }
 
 /// What was told of an open database, and what is still to be told.

@@ -117,7 +117,7 @@ impl Db {
 
 impl DbInner {
     /// Numbers that need no lock of the database, or must not be gathered under it.
-    fn int_property(&self, cf: &CfData, name: &str) -> Option<u64> {
+    pub(crate) fn int_property(&self, cf: &CfData, name: &str) -> Option<u64> {
         let current = cf.current.load_full();
         let version = &current.version;
         let files = || version.levels.iter().flatten();
@@ -167,7 +167,7 @@ impl DbInner {
     }
 
     /// Numbers that the database's lock guards.
-    fn locked_property(&self, state: &crate::db::State, c: &CfState, name: &str) -> Option<u64> {
+    pub(crate) fn locked_property(&self, state: &crate::db::State, c: &CfState, name: &str) -> Option<u64> {
         Some(match name {
             names::NUM_IMMUTABLE_MEM_TABLE => c.front().sealed_count() as u64,
             names::NUM_IMMUTABLE_MEM_TABLE_FLUSHED => 0,

@@ -97,7 +97,7 @@ impl RunningJobs {
         Running { all: self, job }
     }
 
-    fn now(&self) -> Vec<RunningJob> {
+    pub fn now(&self) -> Vec<RunningJob> {
         let now = self.clock.monotonic_nanos();
         let jobs = self.jobs.lock();
         let of = |e: &Entry| RunningJob {

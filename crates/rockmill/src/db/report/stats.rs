@@ -4,15 +4,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters at one moment (`Db::counters`).
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct DbCounters {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         impl DbCounters {
+            /// Each counter with its name and what it counts.
+            pub(crate) fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), concat!($($doc),*), self.$name),)*]
+            }
+
             /// What was counted since they were `o`.
             pub(crate) fn since(&self, o: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(o.$name),)* }

@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::options::{DEFAULT_COLUMN_FAMILY_NAME, Options};
 use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
+/// Deepest level that a summary has tables of.
+const LEVELS_SHOWN_MAX: usize = 1000;
+
 /// A column family of a database that is not open, as the MANIFEST describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,6 +27,8 @@ pub struct DbSummary {
     pub comparator: String,
     /// Levels that hold tables: the deepest one's number plus one.
     pub levels: u32,
+    /// Tables of each level, and the bytes of their own files.
+    pub level_files: Vec<(u64, u64)>,
 }
 
 impl Db {
@@ -47,7 +52,10 @@ impl Db {
             id,
             comparator: BYTEWISE_NAME.to_owned(),
             levels: 1,
+            level_files: Vec::new(),
         };
+        // Level and size of each table, by column family and number.
+        let mut tables: BTreeMap<(u32, u64), (u32, u64)> = BTreeMap::new();
         found.insert(0, entry(0, DEFAULT_COLUMN_FAMILY_NAME));
         let mut names = HashSet::from([DEFAULT_COLUMN_FAMILY_NAME.to_owned()]);
         for_each_edit(&*options.db.fs, &manifest, &mut |edit| {
@@ -65,6 +73,14 @@ impl Db {
             {
                 names.remove(&dropped.name);
             }
+            for &(level, number) in &edit.deleted_files {
+                if tables.get(&(edit.column_family, number)).is_some_and(|(of, _)| *of == level) {
+                    tables.remove(&(edit.column_family, number));
+                }
+            }
+            for (level, file) in &edit.new_files {
+                tables.insert((edit.column_family, file.number), (*level, file.size));
+            }
             if let Some(cf) = found.get_mut(&edit.column_family) {
                 if let Some(c) = edit.comparator {
                     cf.comparator = c;
@@ -73,6 +89,17 @@ impl Db {
             }
             Ok(())
         })?;
+        for ((family, _), (level, size)) in tables {
+            let Some(cf) = found.get_mut(&family) else { continue };
+            let level = level as usize;
+            // A damaged MANIFEST must not make a long list.
+            if level > LEVELS_SHOWN_MAX {
+                continue;
+            }
+            cf.level_files.resize(cf.level_files.len().max(level + 1), (0, 0));
+            cf.level_files[level].0 += 1;
+            cf.level_files[level].1 += size;
+        }
         Ok(found.into_values().collect())
     }
 }

@@ -1,0 +1,69 @@
+//! What happens when a user presses Ctrl-C, or the system asks the command to end: long commands say what is kept.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::output;
+
+/// Signals that ask a program to end.
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Records that `load` has written.
+static RECORDS: AtomicU64 = AtomicU64::new(0);
+
+/// Notes how many records are written.
+pub fn note_records(n: u64) {
+    RECORDS.store(n, Ordering::Relaxed);
+}
+
+/// Has a line printed when the command is asked to end: what it leaves.
+pub fn say_at_end(what: &'static str) {
+    on_end(move || output::tell(&format!("interrupted: {what}")));
+}
+
+/// The same for `load`, whose records count.
+pub fn say_records_at_end(logged: bool) {
+    on_end(move || {
+        let records = output::plural(RECORDS.load(Ordering::Relaxed), "record");
+        output::tell(&match logged {
+            true => format!("interrupted: {records} written, which stay; loading them again does no harm"),
+            false => format!("interrupted: {records} written without a log; those in no table yet are lost"),
+        });
+    });
+}
+
+/// Has `act` called, once, when the command is asked to end, and ends the process then with the exit status that shells
+/// give to a signal. To be called before there is any other thread: those that are made later leave the signals to the
+/// one that waits for them.
+pub fn on_end(act: impl FnOnce() + Send + 'static) {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `set` is a valid place for a set, which `sigemptyset` fills.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for signal in ENDING.into_iter().filter(|&signal| !is_ignored(signal)) {
+        // SAFETY: the set was filled above.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: the set is filled; the old mask is not asked for.
+    if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) } != 0 {
+        return; // the signals end the process as they always do
+    }
+    // SAFETY: it was filled. A set is plain bits.
+    let set = unsafe { set.assume_init() };
+    std::thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both are valid for the call.
+        if unsafe { libc::sigwait(&raw const set, &raw mut signal) } == 0 {
+            act();
+            std::process::exit(128 + signal);
+        }
+    });
+}
+
+/// True for a signal that whoever started the command wants ignored: `nohup`, and shells for what runs in the
+/// background.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is given; `action` is a valid place for the present one.
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0;
+    // SAFETY: the call filled it, or it is zeroed, which is the default action.
+    !failed && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}

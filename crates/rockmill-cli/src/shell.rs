@@ -1,0 +1,132 @@
+//! What shells and people's manuals get of the command line: its short and its long help, completions, and man pages.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::{Arg, Args, Command, CommandFactory, ValueHint};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use serde_json::json;
+
+use crate::args::Cli;
+use crate::error::{CliError, Result};
+use crate::output::{self, Out};
+
+/// Options below such a heading are many, alike in most commands, and seldom needed: `--help` has them, `-h` does not.
+const LONG_HEADINGS: [&str; 2] = ["Store options", "Input"];
+
+/// What `-h` ends with.
+const SEE_HELP: &str = "--help has examples, and every option";
+
+/// Print completions for a shell
+///
+/// bash, zsh, fish, elvish and powershell ask a script of completions for what may come next. The shell reads it when
+/// it starts.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill completions bash > ~/.local/share/bash-completion/completions/rockmill
+  rockmill completions zsh > ~/.zfunc/_rockmill
+  rockmill completions fish > ~/.config/fish/completions/rockmill.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Write the man pages into a directory
+///
+/// rockmill.1 and one page for each command, rockmill-load.1 and so on. The directory is made if it is missing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill man-pages ~/.local/share/man/man1 && man rockmill-load")]
+pub struct ManPagesArgs {
+    /// Where the pages go
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+/// The command line with a short help for `-h` and a long one for `--help`.
+pub fn command() -> Command {
+    shorten(Cli::command())
+}
+
+/// Leaves out of `-h` what is long: examples, and options that most calls do not need.
+fn shorten(command: Command) -> Command {
+    let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
+    let command = command.mut_args(|a| if long(&a) { a.hide_short_help(true) } else { a });
+    let command = match command.get_after_help().cloned() {
+        Some(examples) => command.after_long_help(examples).after_help(SEE_HELP),
+        None => command,
+    };
+    command.mut_subcommands(shorten)
+}
+
+/// `rockmill completions`
+pub fn completions(args: &CompletionsArgs, out: &mut Out) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command(), "rockmill", &mut script);
+    out.bytes(&script)
+}
+
+/// `rockmill man-pages`
+pub fn man_pages(args: &ManPagesArgs, out: &mut Out) -> Result<()> {
+    let shown = args.dir.display();
+    std::fs::create_dir_all(&args.dir).map_err(|e| CliError::io(format_args!("cannot make {shown}"), &e))?;
+    let mut root = command();
+    root.build();
+    let mut pages = Vec::new();
+    gather(&root, "rockmill", &mut pages);
+    for (name, page) in &pages {
+        let path = args.dir.join(format!("{name}.1"));
+        std::fs::write(&path, page).map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;
+    }
+    if out.json {
+        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        return out.json_object(&json!({ "directory": shown.to_string(), "pages": names }));
+    }
+    out.note(format!("{} in {shown}", output::plural(pages.len() as u64, "page")))
+}
+
+/// The pages of a command and of all below it, with their names.
+fn gather(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) {
+    if let Ok(page) = page(command) {
+        pages.push((name.to_owned(), page));
+    }
+    let below = command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
+    for c in below {
+        gather(c, &format!("{name}-{}", c.get_name()), pages);
+    }
+}
+
+fn page(command: &Command) -> std::io::Result<Vec<u8>> {
+    let man = Man::new(command.clone()).source(concat!("rockmill ", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.get_subcommands().any(|c| !c.is_hide_set()) {
+        man.render_subcommands_section(&mut page)?;
+    }
+    // By itself: clap_mangen would join the lines of examples to a paragraph.
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    for part in text.split("\n\n") {
+        let (heading, lines) = match part.split_once(":\n") {
+            Some((heading, lines)) if !heading.contains('\n') => (heading.to_uppercase(), lines),
+            _ => ("NOTES".to_owned(), part),
+        };
+        if lines.is_empty() {
+            continue;
+        }
+        writeln!(page, ".SH {heading}\n.nf")?;
+        for line in lines.lines() {
+            // A backslash begins an escape, and a line that begins with a dot or an apostrophe is a request.
+            writeln!(page, "\\&{}", line.trim_start().replace('\\', "\\e").replace('-', "\\-"))?;
+        }
+        writeln!(page, ".fi")?;
+    }
+    Ok(page)
+}

@@ -1,0 +1,76 @@
+//! Ctrl-C: a command that takes long says what it leaves.
+
+mod cli_support;
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use cli_support::{ROCKMILL, Sandbox};
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+/// `rockmill load` of standard input that does not end, with 500 records acknowledged.
+fn half_loaded(s: &Sandbox, shell: &str, more: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{shell} exec {ROCKMILL} load db - --format tsv --ack --batch 100 {more}")])
+        .current_dir(s.dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let rows: String = (0..550).map(|i| format!("k{i:04}\tv\n")).collect();
+    let pipe = child.stdin.as_mut().expect("a pipe");
+    // The pipe stays open: there could be more.
+    pipe.write_all(rows.as_bytes()).expect("taken");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let acked = lines.by_ref().map(|l| l.expect("a line")).find(|l| l == "acked 500");
+    assert!(acked.is_some(), "it ended early");
+    (child, lines)
+}
+
+#[test]
+fn load_says_how_many_records_stay() {
+    let s = Sandbox::new();
+    let (mut child, _lines) = half_loaded(&s, "", "");
+    signal(&child, "INT");
+    let stdin = child.stdin.take();
+    let ended = child.wait_with_output().expect("ends");
+    drop(stdin);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    let count = said.trim().strip_prefix("interrupted: ").and_then(|t| t.split_whitespace().next()).expect(&said);
+    assert!(said.contains("records written, which stay; loading them again does no harm"), "{said}");
+    assert!(count.replace(',', "").parse::<u64>().is_ok_and(|n| n >= 500), "{said}");
+    assert_eq!(s.ok(&["get", "db", "k0499"]), "v", "what was acknowledged is there");
+    s.ok(&["verify", "db"]);
+}
+
+#[test]
+fn without_a_log_it_says_that_records_are_lost() {
+    let s = Sandbox::new();
+    let (mut child, _lines) = half_loaded(&s, "", "--wal=off");
+    signal(&child, "TERM");
+    let stdin = child.stdin.take();
+    let ended = child.wait_with_output().expect("ends");
+    drop(stdin);
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(143), "{said}");
+    assert!(said.contains("without a log; those in no table yet are lost"), "{said}");
+}
+
+/// As `nohup` and shells' background jobs want it.
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    let s = Sandbox::new();
+    let (mut child, _lines) = half_loaded(&s, "trap '' INT HUP;", "--quiet");
+    signal(&child, "INT");
+    signal(&child, "HUP");
+    drop(child.stdin.take());
+    let ended = child.wait_with_output().expect("ends");
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(s.ok(&["scan", "db", "--count"]), "550\n");
+}

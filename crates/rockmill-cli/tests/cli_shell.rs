@@ -1,0 +1,93 @@
+//! Short and long help, completions and man pages.
+
+mod cli_support;
+
+use std::process::{Command, Stdio};
+
+use cli_support::{ROCKMILL, Sandbox};
+
+/// The commands that the help lists.
+fn commands(s: &Sandbox) -> Vec<String> {
+    let top = s.ok(&["-h"]);
+    let listed = top.split("Commands:\n").nth(1).and_then(|t| t.split("\n\n").next()).expect("a list");
+    let names = listed.lines().filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    let all: Vec<String> = names.filter(|n| *n != "help").map(str::to_owned).collect();
+    assert!(all.len() > 25 && all.contains(&"put".to_owned()), "{all:?}");
+    all
+}
+
+#[test]
+fn h_is_short_and_help_is_long() {
+    let s = Sandbox::new();
+    for command in commands(&s).iter().filter(|c| *c != "bench") {
+        let (short, long) = (s.ok(&[command, "-h"]), s.ok(&[command, "--help"]));
+        // What these two run is made of many parts, each with its own option.
+        let most = if command == "stress" || command == "simulate" { 100 } else { 40 };
+        assert!(short.lines().count() <= most, "{command} -h:\n{short}");
+        assert!(!short.contains("Store options") && !short.contains("Examples:"), "{command} -h:\n{short}");
+        assert!(short.trim_end().ends_with("--help has examples, and every option"), "{command} -h:\n{short}");
+        assert!(long.contains("Examples:") && !long.contains("--help has examples"), "{command} --help:\n{long}");
+    }
+    assert!(s.ok(&["load", "--help"]).contains("--write-buffer-size"));
+    assert!(s.ok(&["-h"]).lines().count() <= 50);
+    assert!(s.ok(&["--help"]).contains("Exit codes:"));
+}
+
+#[test]
+fn every_shell_gets_completions() {
+    let s = Sandbox::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = s.ok(&["completions", shell]);
+        for word in ["multi-get", "write-buffer-size", "column-family"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+    }
+    s.run(&["completions", "tcsh"]).fails(2, &["tcsh", "bash"]);
+}
+
+/// What bash would offer, asked as bash asks.
+#[test]
+fn bash_completes_commands_and_flags() {
+    let s = Sandbox::new();
+    s.file("c.bash", s.ok(&["completions", "bash"]));
+    let offered = |words: &str| {
+        let ask = format!(
+            "source ./c.bash; COMP_WORDS=(rockmill {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _rockmill rockmill \"${{COMP_WORDS[$COMP_CWORD]}}\" \"${{COMP_WORDS[$((COMP_CWORD - 1))]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        let done = bash.args(["-c", &ask]).current_dir(s.dir.path()).stdin(Stdio::null()).output().expect("bash runs");
+        assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{words}");
+        String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(offered("comp"), ["compact", "completions"]);
+    assert_eq!(offered("scan --rev"), ["--reverse"]);
+    assert_eq!(offered("load --compression l"), ["lz4"]);
+    assert_eq!(offered("backup cr"), ["create"]);
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let s = Sandbox::new();
+    assert!(s.ok(&["man-pages", "man/man1"]).ends_with("pages in man/man1\n"));
+    let page = |name: &str| std::fs::read_to_string(s.path(&format!("man/man1/{name}.1"))).expect(name);
+    for command in commands(&s) {
+        let text = page(&format!("rockmill-{command}"));
+        assert!(text.contains(&format!(".TH rockmill-{command} 1")), "{command}:\n{text}");
+        for section in [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS"] {
+            assert!(text.contains(section), "{command}: no {section}");
+        }
+        assert!(command == "bench" || text.contains(".SH EXAMPLES\n.nf\n\\&rockmill "), "{command}:\n{text}");
+    }
+    assert!(page("rockmill-backup-create").contains("incremental") || !page("rockmill-backup-create").is_empty());
+    let top = page("rockmill");
+    assert!(top.contains(".SH EXIT CODES") && top.contains("rockmill\\-load(1)"), "{top}");
+    assert!(!s.path("man/man1/rockmill-stress-child.1").exists());
+
+    let json = s.json(&["man-pages", "other"]);
+    assert!(json["pages"].as_array().is_some_and(|p| p.len() > 30), "{json}");
+    s.file("file", "x");
+    s.run(&["man-pages", "file"]).fails(3, &["file"]);
+    assert!(std::path::Path::new(ROCKMILL).exists());
+}

@@ -1,0 +1,79 @@
+//! What stands for Linux's own calls on other systems: hints that go nowhere, and calls that are refused as a file
+//! system without them refuses them, so that their callers do without.
+
+use super::{Advice, FileFacts};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+/// There are no transfers past the page cache.
+pub(in crate::posix) const O_DIRECT: libc::c_int = 0;
+/// A directory for look-ups beneath it must be readable here.
+pub(in crate::posix) const O_PATH: libc::c_int = libc::O_RDONLY;
+
+fn refused<T>() -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}
+
+/// Nothing: it is only a hint.
+pub(in crate::posix) fn advise(_file: &File, _start: u64, _len: u64, _advice: Advice) {}
+
+/// Not known.
+pub(in crate::posix) fn resident_bytes(_file: &File, _len: u64) -> io::Result<u64> {
+    refused()
+}
+
+/// Refused.
+pub(in crate::posix) fn start_writeback(_file: &File, _start: u64, _len: u64) -> io::Result<()> {
+    refused()
+}
+
+/// Refused.
+pub(in crate::posix) fn await_writeback(_file: &File, _start: u64, _len: u64) -> io::Result<()> {
+    refused()
+}
+
+/// Refused.
+pub(in crate::posix) fn preallocate(_file: &File, _start: u64, _len: u64, _extend: bool) -> io::Result<()> {
+    refused()
+}
+
+/// Refused.
+pub(in crate::posix) fn punch_hole(_file: &File, _start: u64, _len: u64) -> io::Result<()> {
+    refused()
+}
+
+/// No read is direct.
+pub(in crate::posix) fn direct_reads_are_direct(_file: &File) -> bool {
+    false
+}
+
+/// Asks a file's kind and its length.
+pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
+    let meta = file.metadata()?;
+    Ok(FileFacts { size: meta.len(), mode: meta.mode() & 0o777, is_regular: meta.is_file(), direct_alignment: None })
+}
+
+/// The system's number of the calling thread; 0 where it gives none.
+pub fn thread_id() -> u64 {
+    #[cfg(target_vendor = "apple")]
+    {
+        let mut id = 0;
+        // SAFETY: 0 stands for the calling thread, and `id` is writable memory of the right type.
+        unsafe { libc::pthread_threadid_np(0, &raw mut id) };
+        id
+    }
+    #[cfg(not(target_vendor = "apple"))]
+    0
+}
+
+/// The thread's errno.
+pub(super) fn errno() -> *mut libc::c_int {
+    // SAFETY: no arguments; the place is the thread's own.
+    unsafe { libc::__error() }
+}
+
+/// Not asked for: nothing is known of devices here.
+pub(in crate::posix) fn device_numbers(_device: u64) -> Option<(u32, u32)> {
+    None
+}

@@ -1,0 +1,146 @@
+//! What Linux alone has of what the file system asks.
+
+use super::{Advice, FileFacts, check, offset};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// Transfers past the page cache.
+pub(in crate::posix) const O_DIRECT: libc::c_int = libc::O_DIRECT;
+/// Opens a directory for look-ups beneath it, which needs no right to read it.
+pub(in crate::posix) const O_PATH: libc::c_int = libc::O_PATH;
+
+/// posix_fadvise. Only a hint: a failure is of no consequence.
+pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
+    let advice = match advice {
+        Advice::Normal => libc::POSIX_FADV_NORMAL,
+        Advice::Random => libc::POSIX_FADV_RANDOM,
+        Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+        Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
+    };
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset(start), offset(len), advice) };
+}
+
+/// Bytes that are looked at in the page cache at a time.
+const RESIDENT_PIECE: u64 = 256 << 20;
+
+/// How many of the file's first `len` bytes are in the page cache, in whole pages (mincore). A file that neither is
+/// this user's nor may be written by it is all there, as the kernel tells it.
+pub(in crate::posix) fn resident_bytes(file: &File, len: u64) -> io::Result<u64> {
+    // SAFETY: sysconf takes and gives integers.
+    let page = check_size(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
+    let (mut there, mut at) = (0, 0);
+    while at < len {
+        let piece = (len - at).min(RESIDENT_PIECE) as usize;
+        let mut pages = vec![0u8; piece.div_ceil(page)];
+        // SAFETY: a mapping of its own at a place that the kernel chooses, which nobody reads.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), piece, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset(at))
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `start` is a mapping of `piece` bytes, and `pages` has a byte for each of its pages.
+        let told = check(unsafe { libc::mincore(start, piece, pages.as_mut_ptr()) });
+        // SAFETY: the mapping made above, to which there are no references.
+        check(unsafe { libc::munmap(start, piece) })?;
+        told?;
+        there += pages.iter().filter(|p| **p & 1 == 1).count() as u64 * page as u64;
+        at += piece as u64;
+    }
+    Ok(there.min(len))
+}
+
+fn check_size(size: libc::c_long) -> io::Result<usize> {
+    usize::try_from(size).ok().filter(|s| *s > 0).ok_or_else(io::Error::last_os_error)
+}
+
+/// Starts write-back of a range without waiting for it.
+pub(in crate::posix) fn start_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
+    check(result).map(drop)
+}
+
+/// Waits for write-back of a range that was started.
+pub(in crate::posix) fn await_writeback(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset(start), offset(len), flags) };
+    check(result).map(drop)
+}
+
+/// Reserves blocks; with `extend` the file becomes so long, otherwise its length stays.
+pub(in crate::posix) fn preallocate(file: &File, start: u64, len: u64, extend: bool) -> io::Result<()> {
+    let mode = if extend { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
+    check(result).map(drop)
+}
+
+/// Frees the blocks of a range without changing the file's length.
+pub(in crate::posix) fn punch_hole(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
+    check(result).map(drop)
+}
+
+/// `f_type` of ext2, ext3 and ext4.
+const EXT4_MAGIC: i64 = 0xEF53;
+/// The same of XFS.
+const XFS_MAGIC: i64 = 0x5846_5342;
+
+/// Whether the file system is known to give a direct read what the device has, for files of which `facts` knows the
+/// alignment. With some others the flag is taken and the page cache answers (tmpfs; compressed files of btrfs). ext4
+/// does that for files in its journal and with data in the inode, XFS never; both tell no alignment then.
+pub(in crate::posix) fn direct_reads_are_direct(file: &File) -> bool {
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open as long as `file` lives, and `stat` is writable memory of the right type.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: fstatfs succeeded and has filled it.
+    let stat = unsafe { stat.assume_init() };
+    #[allow(clippy::unnecessary_cast)] // Its type differs between platforms.
+    let kind = stat.f_type as i64;
+    kind == EXT4_MAGIC || kind == XFS_MAGIC
+}
+
+/// Asks a file's kind, its length and how direct transfers must be aligned (statx).
+pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let (flags, mask) =
+        (libc::AT_EMPTY_PATH, libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_DIOALIGN);
+    // SAFETY: the path is an empty C string, which with the flag means the descriptor, open as long as `file` lives;
+    // `stat` is writable memory of the right type.
+    check(unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, stat.as_mut_ptr()) })?;
+    // SAFETY: plain integers that were zeroed, and filled as far as the kernel knows them.
+    let stat = unsafe { stat.assume_init() };
+    let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let direct_alignment = told.then_some(u64::from(stat.stx_dio_offset_align)).filter(|n| *n > 0);
+    let is_regular = libc::mode_t::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+    let mode = u32::from(stat.stx_mode) & 0o777;
+    Ok(FileFacts { size: stat.stx_size, mode, is_regular, direct_alignment })
+}
+
+/// The kernel's number of the calling thread.
+pub fn thread_id() -> u64 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::gettid() as u64 }
+}
+
+/// The thread's errno.
+pub(super) fn errno() -> *mut libc::c_int {
+    // SAFETY: no arguments; the place is the thread's own.
+    unsafe { libc::__errno_location() }
+}
+
+/// Numbers of a device.
+pub(in crate::posix) fn device_numbers(device: u64) -> Option<(u32, u32)> {
+    Some((libc::major(device), libc::minor(device)))
+}

@@ -1,0 +1,45 @@
+//! What stands for rings of io_uring where there are none: on every system but Linux.
+
+use super::arena::Arena;
+use super::queue::{Done, Op, Queue, QueueCounts};
+use super::{BatchLimits, Registered};
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+/// A queue that nobody can make.
+#[derive(Debug)]
+pub(super) struct KernelQueue(Infallible);
+
+impl KernelQueue {
+    /// Always fails.
+    pub(super) fn new(_limits: &BatchLimits, _arena: &Arc<Arena>) -> io::Result<(Self, Registered, &'static str)> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is Linux's, and this is another system"))
+    }
+}
+
+impl Queue for KernelQueue {
+    fn depth(&self) -> usize {
+        match self.0 {}
+    }
+
+    fn push(&mut self, _op: Op) {
+        match self.0 {}
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    fn reap(&mut self, _wait: usize, _wanted: u64, _done: &mut Vec<Done>) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    fn unsubmitted(&self) -> usize {
+        match self.0 {}
+    }
+
+    fn counts(&self) -> QueueCounts {
+        match self.0 {}
+    }
+}
