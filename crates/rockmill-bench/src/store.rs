@@ -63,6 +63,12 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
+    /// What each kind of work has taken since the store was opened, with the jobs that run now; nothing for a store
+    /// that does not say.
+    fn tasks(&self) -> Vec<TaskUse> {
+        Vec::new()
+    }
+
     /// Numbers that the store tells by name, to be drawn over time.
     fn numbers(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -88,6 +94,46 @@ pub trait Store: Send + Sync {
 
     /// Closes the store. What that writes belongs to the run.
     fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// What one kind of work of a store has taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskUse {
+    /// Which.
+    pub name: &'static str,
+    /// Microseconds of wall time, of all jobs together. Of appends, what syncs took.
+    pub busy_micros: u64,
+    /// Microseconds of CPU of the jobs that have ended, where the store counts them.
+    pub cpu_micros: Option<u64>,
+    /// Bytes that it took: of writes, of memtables, of tables.
+    pub bytes_in: u64,
+    /// Bytes that it wrote to a device, of the jobs that have ended.
+    pub bytes_out: u64,
+}
+
+impl TaskUse {
+    /// Adds what another store took for the same.
+    pub fn add(&mut self, other: &Self) {
+        self.name = other.name;
+        self.busy_micros += other.busy_micros;
+        self.cpu_micros = other.cpu_micros.map(|micros| micros + self.cpu_micros.unwrap_or(0));
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+
+    /// What came since. A job that has just ended may be missing for a moment: nothing falls below `before`.
+    pub fn since(&self, begun: Option<&Self>, before: Option<&Self>) -> Self {
+        let (none, nothing) = (Self::default(), Self::default());
+        let (begun, before) = (begun.unwrap_or(&none), before.unwrap_or(&nothing));
+        let of = |now: u64, then: u64, least: u64| now.saturating_sub(then).max(least);
+        Self {
+            name: self.name,
+            busy_micros: of(self.busy_micros, begun.busy_micros, before.busy_micros),
+            cpu_micros: self.cpu_micros.map(|now| now.saturating_sub(begun.cpu_micros.unwrap_or(0))),
+            bytes_in: of(self.bytes_in, begun.bytes_in, before.bytes_in),
+            bytes_out: of(self.bytes_out, begun.bytes_out, before.bytes_out),
+        }
+    }
 }
 
 /// Time that writers were held back since the store was opened, and why they are now.

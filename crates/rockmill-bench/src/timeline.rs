@@ -133,7 +133,7 @@ impl Live<'_> {
             thread::park_timeout(Duration::from_millis(1));
         }
         let start = Instant::now();
-        let used_before = Begun::now(&self.places);
+        let used_before = Begun::now(&self.places, self.store);
         let mut out = Timeline::default();
         let (mut levels_at, mut line_at) = (None::<Instant>, start);
         for tick in 1.. {
@@ -153,7 +153,7 @@ impl Live<'_> {
                 reason: stalls.reason,
                 levels: levels_due.then(|| self.store.levels().unwrap_or_default()),
                 jobs: self.store.running_jobs(),
-                used: used_before.since(&self.places, levels_due, self.store.numbers()),
+                used: used_before.since(&self.places, levels_due, self.store, out.samples.last().map(|s| &s.used)),
             };
             if levels_due {
                 levels_at = Some(Instant::now());

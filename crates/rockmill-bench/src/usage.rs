@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::flags::Flags;
 use crate::kernel;
 use crate::measure::{DeviceBytes, device_entry};
+use crate::store::{Store, TaskUse};
 use crate::timeline::{Sample, Timeline};
 
 /// Shorter parts at the end of a benchmark are no second of it.
@@ -79,23 +80,31 @@ pub struct Use {
     pub fast_bytes: Option<(u64, u64)>,
     /// Numbers of the store by name.
     pub numbers: Vec<(&'static str, u64)>,
+    /// What each kind of work of the store took since the measured part began.
+    pub tasks: Vec<TaskUse>,
 }
 
 /// The counts at the beginning of the measured part.
-pub(crate) struct Begun(u64, Vec<DeviceBytes>);
+pub(crate) struct Begun {
+    cpu_micros: u64,
+    devices: Vec<DeviceBytes>,
+    tasks: Vec<TaskUse>,
+}
 
 impl Begun {
-    pub fn now(places: &Places) -> Self {
-        Self(cpu_micros(), places.devices())
+    pub fn now(places: &Places, store: &dyn Store) -> Self {
+        Self { cpu_micros: cpu_micros(), devices: places.devices(), tasks: store.tasks() }
     }
 
-    /// What came since.
-    pub fn since(&self, places: &Places, ask_files: bool, numbers: Vec<(&'static str, u64)>) -> Use {
+    /// What came since. `before`: the sample before this one.
+    pub fn since(&self, places: &Places, ask_files: bool, store: &dyn Store, before: Option<&Use>) -> Use {
+        let task = |(i, now): (usize, &TaskUse)| now.since(self.tasks.get(i), before.and_then(|b| b.tasks.get(i)));
         Use {
-            cpu_micros: cpu_micros().saturating_sub(self.0),
-            devices: places.devices().iter().zip(&self.1).map(|(now, then)| now.since(then)).collect(),
+            cpu_micros: cpu_micros().saturating_sub(self.cpu_micros),
+            devices: places.devices().iter().zip(&self.devices).map(|(now, then)| now.since(then)).collect(),
             fast_bytes: if ask_files { places.fast_bytes() } else { None },
-            numbers,
+            numbers: store.numbers(),
+            tasks: store.tasks().iter().enumerate().map(task).collect(),
         }
     }
 }
@@ -149,6 +158,18 @@ pub(crate) fn of_device(timeline: &Timeline, device: usize, of: CountOf) -> Vec<
     rates(timeline, |s| s.used.devices.get(device).map(of))
 }
 
+/// A count of a kind of work.
+pub(crate) type TaskCountOf = fn(&TaskUse) -> u64;
+
+/// What is told of each kind of work, from second to second: jobs at a time, and bytes that it took.
+pub(crate) const TASK_COUNTS: [(&str, TaskCountOf); 2] =
+    [("busy_micros_per_second", |t| t.busy_micros), ("bytes_in_per_second", |t| t.bytes_in)];
+
+/// A count of a kind of work, from second to second.
+pub(crate) fn of_task(timeline: &Timeline, task: usize, of: TaskCountOf) -> Vec<(f64, f64)> {
+    rates(timeline, |s| s.used.tasks.get(task).map(of))
+}
+
 /// What the reports call the devices, in the order of [`Use::devices`].
 pub(crate) const DEVICES: [&str; 2] = ["db", "fast"];
 
@@ -168,6 +189,21 @@ pub(crate) fn to_json(timeline: &Timeline) -> Value {
         }
         out["devices"][*name] = device;
     }
+    let mut jobs_cpu = 0;
+    for (i, task) in last.used.tasks.iter().enumerate() {
+        let mut v = task_json(task);
+        v["cpu_micros"] = task.cpu_micros.into();
+        v["bytes_out"] = task.bytes_out.into();
+        for (count, of) in TASK_COUNTS {
+            v[count] = spread_json(&of_task(timeline, i, of));
+        }
+        out["tasks"][task.name] = v;
+        jobs_cpu += task.cpu_micros.unwrap_or(0);
+    }
+    if !last.used.tasks.is_empty() {
+        // Users' calls, appends and index merges among it.
+        out["cpu_micros_outside_of_flushes_and_compactions"] = last.used.cpu_micros.saturating_sub(jobs_cpu).into();
+    }
     let of_files = || timeline.samples.iter().filter_map(|s| s.used.fast_bytes);
     if let Some(most) = of_files().map(|(_, all)| all).max() {
         out["fast_bytes_max"] = most.into();
@@ -176,16 +212,23 @@ pub(crate) fn to_json(timeline: &Timeline) -> Value {
     out
 }
 
+fn task_json(task: &TaskUse) -> Value {
+    json!({ "busy_micros": task.busy_micros, "bytes_in": task.bytes_in })
+}
+
 /// What a sample has of it.
 pub(crate) fn sample_json(used: &Use) -> Value {
     let numbers: serde_json::Map<String, Value> =
         used.numbers.iter().map(|(name, n)| ((*name).to_owned(), (*n).into())).collect();
+    let tasks: serde_json::Map<String, Value> =
+        used.tasks.iter().map(|task| (task.name.to_owned(), task_json(task))).collect();
     json!({
         "cpu_micros": used.cpu_micros,
         "devices": used.devices.iter().map(|d| json!([d.read, d.written, d.busy_millis])).collect::<Vec<_>>(),
         "fast_log_bytes": used.fast_bytes.map(|(logs, _)| logs),
         "fast_bytes": used.fast_bytes.map(|(_, all)| all),
         "numbers": numbers,
+        "tasks": tasks,
     })
 }
 
@@ -214,7 +257,10 @@ mod tests {
 
     fn sample(seconds: f64, cpu_micros: u64, written: u64) -> Sample {
         let devices = vec![DeviceBytes { read: 0, written, busy_millis: written / 2 }];
-        let used = Use { cpu_micros, devices, fast_bytes: Some((written / 4, written / 2)), numbers: vec![("n", 3)] };
+        let flush = TaskUse { name: "flush", busy_micros: cpu_micros / 2, bytes_in: written, ..TaskUse::default() };
+        let flush = TaskUse { cpu_micros: Some(cpu_micros / 4), bytes_out: written / 2, ..flush };
+        let fast_bytes = Some((written / 4, written / 2));
+        let used = Use { cpu_micros, devices, fast_bytes, numbers: vec![("n", 3)], tasks: vec![flush] };
         Sample { seconds, used, ..Sample::default() }
     }
 
@@ -238,11 +284,29 @@ mod tests {
         assert_eq!(db["written_bytes_per_second"]["mean"], 200.0);
         assert_eq!(db["busy_millis_per_second"]["standard_deviation"], 50.0);
         assert!(v["devices"]["fast"].is_null(), "there is one device");
+        let flush = &v["tasks"]["flush"];
+        assert_eq!((flush["bytes_in"].as_u64(), flush["bytes_out"].as_u64()), (Some(900), Some(450)));
+        assert_eq!(flush["busy_micros_per_second"]["mean"], 750_000.0);
+        assert_eq!(v["cpu_micros_outside_of_flushes_and_compactions"].as_u64(), Some(6_750_000));
+        assert_eq!(sample_json(&t.samples[1].used)["tasks"]["flush"]["bytes_in"], 100);
         assert_eq!((v["fast_bytes_max"].as_u64(), v["fast_log_bytes_max"].as_u64()), (Some(450), Some(225)));
         let short = Timeline { samples: vec![sample(0.25, 500_000, 1)] };
         assert_eq!(cores(&short), [(0.25, 2.0)], "all there is is better than nothing");
         assert!(cores(&Timeline::default()).is_empty() && text(&short).is_empty());
         assert!(text(&t).contains("1.50 cores (standard deviation 0.50); device db"), "{}", text(&t));
+    }
+
+    #[test]
+    fn a_job_that_ends_takes_nothing_back() {
+        let task = |busy_micros, bytes_in| TaskUse { name: "flush", busy_micros, bytes_in, ..TaskUse::default() };
+        let (begun, running) = (task(100, 10), task(300, 50));
+        let before = running.since(Some(&begun), None);
+        assert_eq!((before.busy_micros, before.bytes_in), (200, 40));
+        // It is in no list for a moment, and then it is counted.
+        let between = begun.since(Some(&begun), Some(&before));
+        assert_eq!((between.busy_micros, between.bytes_in), (200, 40));
+        let ended = task(350, 55).since(Some(&begun), Some(&between));
+        assert_eq!((ended.busy_micros, ended.bytes_in), (250, 45));
     }
 
     #[test]

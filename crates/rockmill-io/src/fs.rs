@@ -65,6 +65,8 @@ pub struct Entry {
     /// It belongs to the process's user, or to whom the view gives what it makes, and nobody else can write to it by
     /// its mode, its group neither.
     pub ours: bool,
+    /// The same file has other names.
+    pub shared: bool,
 }
 
 /// Whom files and directories that are made belong to, and who may read them.
@@ -164,7 +166,7 @@ pub trait FileSystem: Send + Sync + Debug {
             return Ok(None);
         }
         let kind = if self.list_dir(path).is_ok() { EntryKind::Directory } else { EntryKind::File };
-        Ok(Some(Entry { kind, ours: true }))
+        Ok(Some(Entry { kind, ours: true, shared: false }))
     }
     /// What keeps files made in `dir` as private as the directory and as those of `files` that are there; `None` where
     /// there are no modes.

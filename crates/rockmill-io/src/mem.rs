@@ -528,7 +528,7 @@ impl FileSystem for MemFileSystem {
         let live = self.shared.live.read();
         let Ok(id) = live.tree.find(path) else { return Ok(None) };
         let kind = if live.tree.dir(id).is_some() { EntryKind::Directory } else { EntryKind::File };
-        Ok(Some(Entry { kind, ours: true }))
+        Ok(Some(Entry { kind, ours: true, shared: live.tree.named_in(id).nth(1).is_some() }))
     }
 
     fn file_size(&self, path: &Path) -> io::Result<u64> {

@@ -393,7 +393,7 @@ impl FileSystem for PosixFileSystem {
         };
         let owner = self.access.and_then(|access| access.owner).map(|(uid, _)| uid);
         let ours = stat.mode & 0o022 == 0 && (stat.uid == effective_user() || Some(stat.uid) == owner);
-        Ok(Some(Entry { kind, ours }))
+        Ok(Some(Entry { kind, ours, shared: kind != EntryKind::Directory && stat.names > 1 }))
     }
 
     fn access(&self, dir: &Path, files: &[&Path]) -> io::Result<Option<Access>> {

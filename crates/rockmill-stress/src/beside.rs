@@ -133,7 +133,7 @@ impl Beside {
             let fifo = |one: Configuration| one.with("strategy", "fifo").unwrap_or_default();
             configurations = configurations.into_iter().map(fifo).collect();
         }
-        Case { configurations, ttl, history: generate(seed, steps, &profile) }
+        Case { configurations, ttl, own_wals: false, history: generate(seed, steps, &profile) }
     }
 
     /// Does a case in a new directory below `home`, which is removed afterwards.

@@ -24,6 +24,8 @@ pub struct Case {
     pub configurations: Vec<Configuration>,
     /// The database is one with a time to live.
     pub ttl: bool,
+    /// WALs are in a directory of their own.
+    pub own_wals: bool,
     /// What is done.
     pub history: History,
 }
@@ -32,11 +34,15 @@ pub struct Case {
 const CONFIGURATION: &str = "configuration ";
 /// The line that says that there is a time to live.
 const TTL: &str = "time-to-live";
+/// The line that says that WALs are in a directory of their own.
+const OWN_WALS: &str = "own-wals";
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.configurations.iter().try_for_each(|c| writeln!(f, "{CONFIGURATION}{c}"))?;
-        write!(f, "{}{}", if self.ttl { "time-to-live\n" } else { "" }, self.history)
+        let lines = [(self.ttl, TTL), (self.own_wals, OWN_WALS)];
+        lines.iter().filter(|(is, _)| *is).try_for_each(|(_, line)| writeln!(f, "{line}"))?;
+        write!(f, "{}", self.history)
     }
 }
 
@@ -45,7 +51,7 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut configurations = Vec::new();
-        let mut ttl = false;
+        let (mut ttl, mut own_wals) = (false, false);
         let mut steps = String::new();
         for (n, line) in text.lines().enumerate() {
             match line.trim().strip_prefix(CONFIGURATION) {
@@ -54,6 +60,7 @@ impl FromStr for Case {
                     configurations.push(c.parse().map_err(|what| ParseError { line: n + 1, what })?);
                 }
                 None if line.trim() == TTL => ttl = true,
+                None if line.trim() == OWN_WALS => own_wals = true,
                 None => steps += line,
             }
             // An empty line for each that is none of the history's keeps its numbers true.
@@ -62,7 +69,7 @@ impl FromStr for Case {
         if configurations.is_empty() {
             configurations.push(Configuration::default());
         }
-        Ok(Self { configurations, ttl, history: steps.parse()? })
+        Ok(Self { configurations, ttl, own_wals, history: steps.parse()? })
     }
 }
 
@@ -85,7 +92,8 @@ impl Case {
         observer: &mut dyn Observer,
         planted: Option<Planted>,
     ) -> Result<Vec<u64>, Failure> {
-        let place = TestDir { ttl: self.ttl, ..place.clone() };
+        let own_wals = self.own_wals || place.own_wals;
+        let place = TestDir { ttl: self.ttl, own_wals, ..place.clone() };
         let mut run = Run::new(place, self.configurations.clone(), observer);
         if let Some(planted) = planted {
             run.plant(Model::with_mistake(planted).with_ttl(self.ttl));

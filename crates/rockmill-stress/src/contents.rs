@@ -378,7 +378,12 @@ mod tests {
     /// What a database shows after these steps.
     fn after(steps: &[Step]) -> Contents {
         let place = TestDir::in_memory(&MemFileSystem::new());
-        let case = Case { configurations: Vec::new(), ttl: false, history: History { steps: steps.to_vec() } };
+        let case = Case {
+            configurations: Vec::new(),
+            ttl: false,
+            own_wals: false,
+            history: History { steps: steps.to_vec() },
+        };
         case.run(&place, &mut Silent).unwrap();
         Contents::read(&place.open(&crate::configuration::Configuration::default()).unwrap()).unwrap()
     }

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -55,7 +55,14 @@ pub enum Way {
     Delay,
     /// The device fails, and from then on every call does, until the process ends.
     Dead,
+    /// The device with the WALs fails, and from then on every call there does. The other one goes on.
+    WalsGone,
+    /// The device with the WALs is full, until somebody looks.
+    WalsFull,
 }
+
+/// The ways in which the device of the WALs can fail alone, at a call that concerns it.
+const WALS_ALONE: [Way; 2] = [Way::WalsGone, Way::WalsFull];
 
 impl Way {
     /// The ways in which a call of this kind can fail.
@@ -75,6 +82,17 @@ impl Way {
         }
     }
 
+    /// True where another call fails after one that failed so.
+    fn hits_later(self, op: &Op<'_>, wals: Option<&Path>, freed: bool) -> bool {
+        let there = wals.is_some_and(|dir| op.path.starts_with(dir));
+        match self {
+            Way::Dead => true,
+            Way::WalsGone => there,
+            Way::WalsFull => there && !freed && Self::of(op.kind).contains(&Way::Enospc),
+            _ => false,
+        }
+    }
+
     /// True where the call does not fail.
     fn is_harmless(self) -> bool {
         matches!(self, Way::Short | Way::Delay)
@@ -82,10 +100,10 @@ impl Way {
 
     fn errno(self) -> i32 {
         match self {
-            Way::Enospc | Way::PartThenEnospc => 28,
+            Way::Enospc | Way::PartThenEnospc | Way::WalsFull => 28,
             Way::Edquot => 122,
             Way::Emfile => 24,
-            Way::Eio | Way::PartThenEio | Way::Short | Way::Flip | Way::Delay | Way::Dead => 5,
+            Way::Eio | Way::PartThenEio | Way::Short | Way::Flip | Way::Delay | Way::Dead | Way::WalsGone => 5,
         }
     }
 
@@ -93,7 +111,9 @@ impl Way {
         let error = io::Error::from_raw_os_error(self.errno());
         let part = |rng: &mut fastrand::Rng| rng.u64(..op.len.max(1)) as usize;
         match self {
-            Way::Eio | Way::Enospc | Way::Edquot | Way::Emfile | Way::Dead => Fault::Error(error),
+            Way::Eio | Way::Enospc | Way::Edquot | Way::Emfile | Way::Dead | Way::WalsGone | Way::WalsFull => {
+                Fault::Error(error)
+            }
             Way::PartThenEnospc | Way::PartThenEio => Fault::Partial(part(rng), error),
             Way::Short => Fault::Short(part(rng)),
             Way::Flip => Fault::FlipBit(rng.u64(..op.len.max(1) * 8)),
@@ -130,8 +150,8 @@ impl Plan {
             seed,
             history: generate(seed, steps, &Profile { write: 300, ..Profile::crash() }),
             places: Where {
-                own_wals: false,
                 two_paths: Where::may_have_two_paths(&configurations) && rng.u8(..3) == 0,
+                own_wals: rng.u8(..3) == 0,
             },
             configurations,
             calls,
@@ -204,6 +224,8 @@ struct Hit {
     resuming: bool,
     /// The table that it writes then.
     rescued: Option<PathBuf>,
+    /// The device with the WALs has space again.
+    freed: bool,
 }
 
 /// A call to fail: the first from a number on that fits.
@@ -259,7 +281,8 @@ impl Hit {
 }
 
 /// Lets call number `n` from now on fail, and watches what is done with a file whose sync failed.
-fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<Hit>> {
+/// `wals`: the directory of the WALs, where that is one of their own.
+fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64, wals: Option<PathBuf>) -> Arc<Mutex<Hit>> {
     let hit = Arc::new(Mutex::new(Hit::default()));
     let (noted, at) = (Arc::clone(&hit), fs.calls() + n);
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -267,13 +290,21 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64) -> Arc<Mutex<
     fs.set_hook(Box::new(move |op| {
         let mut hit = noted.lock();
         if op.number == at {
-            let ways = Way::of(op.kind);
+            let mut ways = Way::of(op.kind).to_vec();
+            let alone = |way: &&Way| {
+                let there = wals.as_deref().is_some_and(|dir| op.path.starts_with(dir));
+                there && (**way == Way::WalsGone || Way::of(op.kind).contains(&Way::Enospc))
+            };
+            ways.extend(WALS_ALONE.iter().filter(alone));
             let way = way.filter(|way| ways.contains(way)).unwrap_or(ways[rng.usize(..ways.len())]);
             hit.what = Some((op.kind, way, op.path.to_owned()));
             return way.fault(op, &mut rng);
         }
-        if op.number > at && matches!(hit.what, Some((_, Way::Dead, _))) {
-            return Fault::Error(io::Error::from_raw_os_error(Way::Dead.errno()));
+        if op.number > at
+            && let Some((_, way, _)) = hit.what
+            && way.hits_later(op, wals.as_deref(), hit.freed)
+        {
+            return Fault::Error(io::Error::from_raw_os_error(way.errno()));
         }
         hit.watch(op);
         if let Some(second) = hit.second_at.filter(|second| second.fits(op)) {
@@ -527,7 +558,8 @@ impl Watch<'_> {
             let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(mode));
             look(&format!("{mode:?}"), &TestDir { fs: image, ..self.place.clone() })?;
         }
-        let copy = TestDir { root: self.place.path(PROBE_DIR), ..self.place.clone() };
+        // A checkpoint has its WALs in itself.
+        let copy = TestDir { root: self.place.path(PROBE_DIR), own_wals: false, ..self.place.clone() };
         copy.make_root().map_err(|e| failed("a directory", &e))?;
         let checkpoint = Checkpoint::new(db).and_then(|c| c.create_checkpoint_with_log_size(copy.db(), u64::MAX));
         checkpoint.map_err(|e| failed("a checkpoint", &e))?;
@@ -584,10 +616,20 @@ impl Watch<'_> {
         if self.cuts.is_empty() {
             self.cut(failure.step);
         }
-        if way == Way::Dead {
+        if way == Way::Dead || way == Way::WalsGone {
             self.died = true;
+            // What is in tables may be read. A write that is acknowledged would be nowhere.
+            let mut synced = WriteOptions::default();
+            synced.set_sync(true);
+            if way == Way::WalsGone
+                && let Some(db) = db
+                && db.put_opt(PROBE.0, PROBE.1, &synced).is_ok()
+            {
+                return Err("takes a synced write while the device with the WALs is gone".to_owned());
+            }
             return Ok(Verdict::Stop);
         }
+        self.hit.lock().freed = true;
         for name in ["checkpoint", "restored", "export"] {
             self.place.remove_tree(&self.place.path(name)).map_err(|e| e.to_string())?;
         }
@@ -678,7 +720,7 @@ fn moment(
 fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(), String> {
     let fs = empty_disk()?;
     let place = plan.places.on(&fs);
-    let hit = inject(&fs, n, way, plan.seed ^ n);
+    let hit = inject(&fs, n, way, plan.seed ^ n, plan.places.own_wals.then(|| place.wals()));
     let mut watch = Watch {
         fs: &fs,
         place: place.clone(),
@@ -746,6 +788,9 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         let db = plan.places.on(&disk).open(&first).map_err(|e| context(format!("does not open at the end: {e}")))?;
         matches(&db, &model).map_err(|d| context(format!("at the end: {d}")))?;
     }
+    if plan.places.own_wals && !ended {
+        refuses_without_wals(plan, &first, &fs).map_err(context)?;
+    }
     match what {
         None => report.missed += 1,
         Some((kind, way, _)) => {
@@ -754,6 +799,25 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
             report.told += u64::from(told > 0);
             report.background += u64::from(background > 0);
             report.silent += u64::from(told == 0 && background == 0);
+        }
+    }
+    Ok(())
+}
+
+/// A database whose WALs are on a device that is away, or on one that is another's, does not open: with nothing there
+/// and with no directory.
+fn refuses_without_wals(plan: &Plan, first: &Configuration, fs: &MemFileSystem) -> Result<(), String> {
+    for directory in [true, false] {
+        let disk = fs.crash_image(CrashMode::KeepAll);
+        let place = plan.places.on(&disk);
+        place.remove_tree(&place.wals()).map_err(|e| e.to_string())?;
+        if directory {
+            disk.create_dir(&place.wals(), true).map_err(|e| e.to_string())?;
+        }
+        let Err(e) = place.open(first) else { return Err(format!("opens without its WALs (directory: {directory})")) };
+        let text = e.to_string();
+        if !text.contains(&place.wals().display().to_string()) {
+            return Err(format!("without its WALs: the error does not name the directory: {text}"));
         }
     }
     Ok(())

@@ -80,12 +80,13 @@ pub fn has_ttl(seed: u64) -> bool {
 /// `reopen next` of a run goes through so many configurations.
 const ROUND: usize = 4;
 
-/// The cases of one history: each begins with another configuration.
+/// The cases of one history: each begins with another configuration, and every second has its WALs in a directory of
+/// their own.
 pub fn cases(history: &History, configurations: &[Configuration], ttl: bool) -> Vec<Case> {
     let each = (0..configurations.len()).map(|n| {
         let round =
             (0..ROUND.min(configurations.len())).map(|k| configurations[(n + k) % configurations.len()].clone());
-        Case { configurations: round.collect(), ttl, history: history.clone() }
+        Case { configurations: round.collect(), ttl, own_wals: n % 2 == 1, history: history.clone() }
     });
     each.collect()
 }

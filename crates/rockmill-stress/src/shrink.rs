@@ -93,6 +93,7 @@ impl Shrinker<'_> {
 
     fn plainer_configurations(&mut self, best: &mut (Case, Failure), way: &Way) {
         self.try_case(Case { ttl: false, ..best.0.clone() }, best, way);
+        self.try_case(Case { own_wals: false, ..best.0.clone() }, best, way);
         if best.0.configurations.len() > 1 {
             let mut singles = vec![Configuration::default()];
             singles.extend(best.0.configurations.clone());

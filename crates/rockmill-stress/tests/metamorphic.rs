@@ -126,7 +126,7 @@ fn a_history_in_text_is_the_same_history() {
         let history = generate(seed, 300, &Profile::everything());
         assert_eq!(history.to_string().parse::<History>().unwrap(), history);
         let configurations = some_configurations(&mut fastrand::Rng::with_seed(seed), 3);
-        let case = Case { configurations, ttl: seed % 2 == 0, history };
+        let case = Case { configurations, ttl: seed % 2 == 0, own_wals: seed % 3 == 0, history };
         assert_eq!(case.to_string().parse::<Case>().unwrap(), case);
     }
     for (text, line, word) in [
@@ -151,7 +151,7 @@ fn shrunk(planted: Planted, seeds: std::ops::Range<u64>) -> (Case, Failure, usiz
     let configurations = vec![Configuration::pairs().swap_remove(7), Configuration::pairs().swap_remove(9)];
     for seed in seeds {
         let history = generate(seed, 1200, &Profile::everything());
-        let case = Case { configurations: configurations.clone(), ttl: false, history };
+        let case = Case { configurations: configurations.clone(), ttl: false, own_wals: false, history };
         let mut tries = 0;
         let mut progress = |_: &Case, n: usize| tries = n;
         let mut shrinker = Shrinker { fails: &mut fails, tries_max: 3000, tries: 0, progress: &mut progress };

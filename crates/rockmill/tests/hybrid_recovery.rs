@@ -184,6 +184,113 @@ fn a_log_with_a_second_name_is_not_written_anew() {
     }
 }
 
+/// As [`died`], and of the last record in the newest log the last `lost` bytes are gone: cut off, or zeros.
+fn torn(lost: u64, zeros: bool) -> MemFileSystem {
+    let fs = died();
+    let log = logs(&fs).pop().expect("a log");
+    let whole = fs.file_size(&log).expect("a size");
+    fs.truncate(&log, whole - lost).expect("a cut");
+    if zeros {
+        fs.truncate(&log, whole + 9000).expect("zeros");
+    }
+    fs.next_process()
+}
+
+/// A record that a power cut tore is cut off, and what is before it stays in the logs.
+#[test]
+fn a_torn_record_is_cut_off_and_nothing_is_flushed() {
+    let record = 7 + 12 + 1 + 1 + key(1499).len() as u64 + 2 + value(1499).len() as u64;
+    // Zeros that begin in the record's last sector are not taken for space that was never written to.
+    for (lost, zeros) in [(1, false), (200, false), (record - 3, false), (600, true), (record - 9, true)] {
+        let what = format!("{lost} bytes, zeros: {zeros}");
+        let fs = torn(lost, zeros);
+        let log = logs(&fs).pop().expect("a log");
+        fs.start_recording();
+        let db = open(&fs).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(db.live_files().expect("a list").is_empty(), "{what}: it was flushed");
+        assert_eq!(prefix(&db, &what), 1499, "{what}");
+        let end = fs.file_size(&log).expect("a size");
+        write(&db, 1499..1520);
+        db.put_opt(key(1520), value(1520), &synced()).expect("a synced write");
+        let durable = fs.recorded();
+        drop(db);
+        // Once more, as if nothing had been.
+        let db = open(&fs).unwrap_or_else(|e| panic!("{what}, again: {e}"));
+        assert!(db.live_files().expect("a list").is_empty(), "{what}: it was flushed later");
+        assert_eq!(prefix(&db, &what), 1521, "{what}");
+        assert_eq!(fs.file_size(&log).expect("a size"), end, "{what}");
+        drop(db);
+        // The power goes anywhere in both openings.
+        let mut disk = fs.replay().expect("a recording");
+        let points = disk.points();
+        for point in 0..points {
+            disk.advance_to(point);
+            for mode in [CrashMode::SyncedOnly, CrashMode::Random(point as u64), CrashMode::KeepAll] {
+                let what = format!("{what}, {point} of {points}, {mode:?}");
+                let after = disk.crash_image(mode);
+                let db = open(&after).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let found = prefix(&db, &what);
+                // Before the first sync of these openings the process that died had synced a third.
+                let least = match mode {
+                    _ if point >= durable => 1521,
+                    CrashMode::KeepAll => 1499,
+                    _ => 500,
+                };
+                assert!(found >= least, "{what}: {found}");
+                if point % 9 == 0 {
+                    db.put_opt(key(found), value(found), &synced()).expect("a synced write");
+                    drop(db);
+                    let db = open(&after).unwrap_or_else(|e| panic!("{what}, again: {e}"));
+                    assert_eq!(prefix(&db, &what), found + 1, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The log after it had begun, and has nothing yet: it says nothing about the one before.
+#[test]
+fn a_torn_record_before_an_empty_log_is_cut_off() {
+    let fs = torn(100, false);
+    let log = logs(&fs).pop().expect("a log");
+    let number: u64 = log.file_stem().and_then(|n| n.to_str()).and_then(|n| n.parse().ok()).expect("a number");
+    fs.write_all(&Path::new("/fast").join(format!("{:06}.log", number + 1)), b"").expect("an empty log");
+    for round in 0..3 {
+        let db = open(&fs).expect("open");
+        assert!(db.live_files().expect("a list").is_empty(), "opening {round} flushed");
+        assert_eq!(prefix(&db, "before an empty log"), 1499);
+    }
+}
+
+/// Where more than the end of all records is lost, what is left is written as tables: the next opening could not tell.
+#[test]
+fn a_torn_record_before_others_is_not_cut_off() {
+    let fs = died();
+    let all = logs(&fs);
+    let log = &all[all.len() - 2];
+    fs.truncate(log, fs.file_size(log).expect("a size") - 100).expect("a cut");
+    let fs = fs.next_process();
+    let db = open(&fs).expect("open");
+    let found = prefix(&db, "a log in the middle");
+    assert!((500..1499).contains(&found), "{found}");
+    assert!(!db.live_files().expect("a list").is_empty());
+    drop(db);
+    assert_eq!(prefix(&open(&fs).expect("open"), "again"), found);
+}
+
+/// A torn log that somebody gave a second name keeps what it has under that name.
+#[test]
+fn a_torn_log_with_a_second_name_is_not_cut() {
+    let fs = torn(100, false);
+    let (last, other) = (logs(&fs).pop().expect("a log"), Path::new("/fast/kept by somebody"));
+    let contents = fs.read_to_vec(&last).expect("a read");
+    fs.hard_link(&last, other).expect("a second name");
+    let db = open(&fs).expect("open");
+    assert!(!db.live_files().expect("a list").is_empty());
+    assert_eq!(prefix(&db, "a second name"), 1499);
+    assert!(fs.read_to_vec(other).expect("a read") == contents);
+}
+
 /// A page that was taken for written leaves the cache between the replay and the look at the device: both agree then,
 /// and neither is what memtables hold.
 #[test]

@@ -29,6 +29,8 @@ enum Variant {
     Recycled,
     /// WALs are kept: over opens, in a directory of their own, and archived. Flushes are atomic.
     Kept,
+    /// Values stay in logs, which are on another device.
+    Fast,
 }
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -62,6 +64,12 @@ fn options(fs: &MemFileSystem, variant: Variant) -> Options {
             options.set_atomic_flush(true);
             options.set_wal_dir("/wals");
             options.set_wal_ttl_seconds(3600);
+        }
+        Variant::Fast => {
+            options.set_fast_path("/fast", 256 << 10);
+            options.set_max_index_size(16 << 10);
+            options.set_data_flush_trigger_size(40 << 10);
+            options.set_index_inline_size(8);
         }
     }
     options
@@ -260,9 +268,14 @@ fn power_cuts_with_kept_logs_leave_a_moment_that_was() {
     power_cuts(Variant::Kept);
 }
 
+#[test]
+fn power_cuts_with_values_in_logs_leave_a_moment_that_was() {
+    power_cuts(Variant::Fast);
+}
+
 /// Performs operations until one fails; gives the last that was acknowledged.
-fn write_until_error(fs: &MemFileSystem, seed: u64, ops: u64) -> u64 {
-    let Ok(db) = try_open(fs, Variant::Plain) else { return 0 };
+fn write_until_error(fs: &MemFileSystem, variant: Variant, seed: u64, ops: u64) -> u64 {
+    let Ok(db) = try_open(fs, variant) else { return 0 };
     let mut last = 0;
     for n in 1..=ops {
         if write(&db, seed, n, n % 3 == 0).is_err() {
@@ -288,13 +301,12 @@ fn failing(at: u64, dies: bool) -> MemFileSystem {
     fs
 }
 
-#[test]
-fn a_failed_call_loses_nothing() {
+fn failed_calls(variant: Variant) {
     let seed = seed();
     let ops = 120;
     let states = states(seed, ops);
     let whole = MemFileSystem::new();
-    assert_eq!(write_until_error(&whole, seed, ops), ops);
+    assert_eq!(write_until_error(&whole, variant, seed, ops), ops);
     let calls = whole.calls();
     assert!(calls > 200, "only {calls} calls: the sweep sees nothing");
     let mut noticed = 0;
@@ -302,24 +314,33 @@ fn a_failed_call_loses_nothing() {
     for at in (0..calls).step_by(step as usize) {
         for dies in [false, true] {
             let fs = failing(at, dies);
-            let last = write_until_error(&fs, seed, ops);
+            let last = write_until_error(&fs, variant, seed, ops);
             noticed += u64::from(last < ops);
             fs.clear_fault();
             let what = format!("seed {seed}, {} call {at} of {calls} fails", if dies { "from" } else { "only" });
-            let db = try_open(&fs, Variant::Plain).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
+            let db = try_open(&fs, variant).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
             let n = moment(&what, &db, &states);
             // The operation that failed may have reached the log: then it may be there, whole.
             assert!(n == last || n == last + 1, "{what}: shows operation {n}, {last} were acknowledged");
             drop(db);
             // The same after a power cut: synced operations count.
             let image = fs.crash_image(CrashMode::SyncedOnly);
-            let db =
-                try_open(&image, Variant::Plain).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
+            let db = try_open(&image, variant).unwrap_or_else(|e| panic!("{what}, power cut: does not open: {e}"));
             let n = moment(&what, &db, &states);
             assert!(n >= last - last % 3, "{what}, power cut: shows operation {n}, {} was synced", last - last % 3);
         }
     }
     assert!(noticed > 10, "only {noticed} failed calls were noticed");
+}
+
+#[test]
+fn a_failed_call_loses_nothing() {
+    failed_calls(Variant::Plain);
+}
+
+#[test]
+fn a_failed_call_with_values_in_logs_loses_nothing() {
+    failed_calls(Variant::Fast);
 }
 
 /// Small tables, of which FIFO compaction keeps a few, and merges small ones.

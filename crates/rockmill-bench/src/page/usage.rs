@@ -4,7 +4,7 @@ use super::sections::middle;
 use super::svg::{Axis, Chart, Scale};
 use crate::outcome::{MIB, Report};
 use crate::timeline::Timeline;
-use crate::usage::{self, COUNTS, DEVICES};
+use crate::usage::{self, COUNTS, DEVICES, TASK_COUNTS};
 
 /// Charts of one benchmark, of each side's repetition with the median rate.
 pub(super) fn charts(report: &Report, position: usize) -> Vec<String> {
@@ -34,6 +34,9 @@ pub(super) fn charts(report: &Report, position: usize) -> Vec<String> {
             out.push(draw(&format!("{what} {name}"), "MB in a second", &rate));
         }
     }
+    for side in 0..report.sides.len() {
+        out.extend(tasks(report, position, side));
+    }
     for (what, all) in [("Logs", false), ("Everything", true)] {
         let bytes = |t: &Timeline| {
             let of = |(logs, files): (u64, u64)| (if all { files } else { logs }) as f64 / MIB;
@@ -54,4 +57,27 @@ pub(super) fn charts(report: &Report, position: usize) -> Vec<String> {
         out.push(draw(name, "as the store says", &numbers));
     }
     out.into_iter().flatten().collect()
+}
+
+/// What a side did in which kind of work: jobs at a time, and bytes that they took. A line for each kind.
+fn tasks(report: &Report, position: usize, side: usize) -> Vec<Option<String>> {
+    let Some(timeline) = middle(report, position, side).map(|o| &o.timeline) else { return vec![] };
+    let names: Vec<_> = timeline.samples.last().iter().flat_map(|s| &s.used.tasks).map(|task| task.name).collect();
+    let charts = [("Busy with", "jobs at a time", 1e6), ("Bytes taken by", "MB in a second", MIB)];
+    let draw = |((what, label, unit), (_, of)): ((&str, &'static str, f64), (&str, _))| {
+        let line = |task| usage::of_task(timeline, task, of).into_iter().map(|(t, n)| (t, n / unit)).collect();
+        let lines: Vec<Vec<(f64, f64)>> = (0..names.len()).map(line).collect();
+        let drawn = |line: &&Vec<(f64, f64)>| line.len() >= 3 && line.iter().any(|p| p.1 > 0.0);
+        let points = || lines.iter().filter(drawn).flatten();
+        points().next()?;
+        let x = Axis::over("seconds since the start", Scale::Linear, points().map(|p| p.0));
+        let y = Axis::over(label, Scale::Linear, points().map(|p| p.1));
+        let mut chart = Chart::new(&format!("{what} each task: {}", report.sides[side].label), x, y);
+        for (task, line) in lines.iter().enumerate().filter(|(_, line)| drawn(line)) {
+            chart.line(task, line, false);
+            chart.name_line(task, names[task]);
+        }
+        Some(chart.finish())
+    };
+    charts.into_iter().zip(TASK_COUNTS).map(draw).collect()
 }

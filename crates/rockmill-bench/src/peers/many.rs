@@ -3,7 +3,7 @@
 use rockmill::EngineParts;
 
 use crate::error::Result;
-use crate::store::{Session, Sought, Stalls, Store, place_of};
+use crate::store::{Session, Sought, Stalls, Store, TaskUse, place_of};
 
 /// Open databases of the same kind. A key is in one of them by its hash.
 pub(crate) struct ManyStores {
@@ -73,6 +73,15 @@ impl Store for ManyStores {
         for jobs in self.all.iter().map(|store| store.running_jobs()) {
             sum.resize(jobs.len().max(sum.len()), 0);
             sum.iter_mut().zip(jobs).for_each(|(sum, jobs)| *sum += jobs);
+        }
+        sum
+    }
+
+    fn tasks(&self) -> Vec<TaskUse> {
+        let mut sum: Vec<TaskUse> = Vec::new();
+        for tasks in self.all.iter().map(|store| store.tasks()) {
+            sum.resize(tasks.len().max(sum.len()), TaskUse::default());
+            sum.iter_mut().zip(&tasks).for_each(|(sum, task)| sum.add(task));
         }
         sum
     }

@@ -12,7 +12,7 @@ use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, 
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store, WARM_UP, family_names, place_of, warm_up_entries};
+use crate::store::{Session, Sought, Stalls, Store, TaskUse, WARM_UP, family_names, place_of, warm_up_entries};
 
 /// An open Rockmill database.
 pub(crate) struct RockmillStore {
@@ -211,6 +211,40 @@ impl Store for RockmillStore {
             counts[place] += 1;
         }
         counts
+    }
+
+    fn tasks(&self) -> Vec<TaskUse> {
+        // The jobs that run first: one that ends meanwhile is counted twice for a moment, and then no less.
+        let (mut flushes, mut compactions) = ((0, 0), (0, 0));
+        for job in self.db.running_jobs() {
+            let sum = if job.start_level.is_some() { &mut compactions } else { &mut flushes };
+            *sum = (sum.0 + job.micros, sum.1 + job.bytes_done);
+        }
+        let c = self.db.counters();
+        vec![
+            TaskUse {
+                name: "append",
+                busy_micros: c.wal_sync_micros,
+                bytes_in: c.bytes_written,
+                bytes_out: c.wal_bytes,
+                ..TaskUse::default()
+            },
+            TaskUse { name: "index merge", busy_micros: c.index_merge_micros, ..TaskUse::default() },
+            TaskUse {
+                name: "flush",
+                busy_micros: c.flush_micros + flushes.0,
+                cpu_micros: Some(c.flush_cpu_micros),
+                bytes_in: c.flush_input_bytes + flushes.1,
+                bytes_out: c.flush_bytes,
+            },
+            TaskUse {
+                name: "compaction",
+                busy_micros: c.compact_micros + compactions.0,
+                cpu_micros: Some(c.compact_cpu_micros),
+                bytes_in: c.compact_read_bytes + compactions.1,
+                bytes_out: c.compact_write_bytes,
+            },
+        ]
     }
 
     fn numbers(&self) -> Vec<(&'static str, u64)> {

@@ -141,6 +141,8 @@ pub(super) struct Stat {
     pub modified: i64,
     pub device: u64,
     pub inode: u64,
+    /// How many names it has.
+    pub names: u64,
 }
 
 impl Stat {
@@ -159,6 +161,7 @@ impl Stat {
             modified: stat.st_mtime as i64,
             device: stat.st_dev as u64,
             inode: stat.st_ino as u64,
+            names: stat.st_nlink as u64,
         }
     }
 }

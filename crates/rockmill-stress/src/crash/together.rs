@@ -230,7 +230,8 @@ mod tests {
     fn left(updates: &str, point: usize, keeps: bool) -> Vec<(Model, bool)> {
         let text = if updates.is_empty() { BASE.to_owned() } else { format!("{BASE}\nwrite {updates}") };
         let place = TestDir::in_memory(&MemFileSystem::new());
-        let case = Case { configurations: Vec::new(), ttl: false, history: History { steps: steps(&text) } };
+        let case =
+            Case { configurations: Vec::new(), ttl: false, own_wals: false, history: History { steps: steps(&text) } };
         case.run(&place, &mut Silent).unwrap();
         let contents = Contents::read(&place.open(&Configuration::default()).unwrap()).unwrap();
         let mut before = Model::new();

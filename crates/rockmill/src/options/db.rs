@@ -106,9 +106,10 @@ declare_options! {
     /// given at every open: no OPTIONS file has them.
     db_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
     /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
-    /// deletes them at once.
+    /// deletes them at once. With `fast_capacity`, no longer than there is room for.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;
-    /// Keep obsolete WALs in `archive/` up to so many MiB; 0 with `WAL_ttl_seconds` 0 deletes them at once.
+    /// Keep obsolete WALs in `archive/` up to so many MiB; 0 with `WAL_ttl_seconds` 0 deletes them at once. With
+    /// `fast_capacity`, no more than there is room for.
     WAL_size_limit_MB: u64 = 0, fixed, set_wal_size_limit_mb;
     /// Keep written records in the process's memory until `flush_wal`, a synced write, a full buffer
     /// (`writable_file_max_buffer_size`), the next WAL, or a close. Until then they are lost if the process dies.
@@ -119,7 +120,7 @@ declare_options! {
     /// Leave unlogged (disable_wal) data unflushed at close.
     avoid_flush_during_shutdown: bool = false, mutable, set_avoid_flush_during_shutdown;
     /// Keep recovered data in memtables, and the WALs that it came from, rather than write tables at open. Memtables
-    /// that fill up, and damage in a WAL, make the open write tables all the same.
+    /// that fill up, and damage in a WAL but for a torn end, make the open write tables all the same.
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
     /// How often at most the store tries to resume by itself after the same failure (a full disk); 0 never.
     max_bgerror_resume_count: i32 = i32::MAX, fixed, set_max_bgerror_resume_count;

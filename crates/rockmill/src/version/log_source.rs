@@ -31,6 +31,15 @@ impl BlockHashes {
         self.bytes
     }
 
+    /// Leaves out what is behind the first `end` bytes. `block`: the bytes before `end` in its block.
+    pub fn cut(&mut self, end: u64, block: &[u8]) {
+        let begin = block_start(end);
+        debug_assert!(end <= self.bytes && begin + block.len() as u64 == end);
+        self.hashes.truncate((begin / BLOCK_SIZE as u64) as usize);
+        self.bytes = begin;
+        self.add(block);
+    }
+
     /// True if these bytes from `offset` on, where a block begins, are the blocks that were read there, whole.
     pub fn agree(&self, offset: u64, bytes: &[u8]) -> bool {
         debug_assert!(offset.is_multiple_of(BLOCK_SIZE as u64));

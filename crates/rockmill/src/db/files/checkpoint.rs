@@ -342,7 +342,7 @@ fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<
         // A directory of another user would let him into the copy, and a link lead it elsewhere.
         let there = match fs.entry(&temp).map_err(failed)? {
             None => false,
-            Some(Entry { kind: EntryKind::Directory, ours: true }) if fs.exists(&marker).map_err(failed)? => true,
+            Some(Entry { kind: EntryKind::Directory, ours: true, .. }) if fs.exists(&marker).map_err(failed)? => true,
             Some(_) => continue,
         };
         if !there {

@@ -7,6 +7,7 @@ use rockmill_format::filename;
 use crate::db::files::Files;
 use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
+use crate::info_log::log_info;
 use crate::sync::atomic::Ordering;
 
 impl Files {
@@ -82,6 +83,24 @@ impl DbInner {
             state.logs_mut().take_obsolete(oldest)
         };
         self.front.retire_logs(&gone);
+    }
+
+    /// Deletes archived WALs for which there is no room where values stay in WALs. For the timer.
+    pub fn trim_archived_wals(&self) {
+        if !self.front.bounds_archive() {
+            return;
+        }
+        let live = {
+            let state = self.state.lock();
+            // As above.
+            if !self.files.may_delete() {
+                return;
+            }
+            state.logs().left_bytes() + self.front.log_size()
+        };
+        if let Some(number) = self.front.trim_archive(live) {
+            log_info!(self.log, "archived WALs up to {number:06}.log were deleted: fast_capacity has no room for more");
+        }
     }
 
     /// Deletes tables that no version and no reader refers to any more. An orphan left by a failure here is removed

@@ -1,6 +1,6 @@
 //! The timer thread: writes the info log to its file, dumps statistics into it now and then, writes the status file,
-//! deletes tables that a reader was the last to use, lets go of rings and memory that nobody uses, and makes the calls
-//! of listeners that nobody else made.
+//! deletes tables that a reader was the last to use and archived WALs that there is no room for, lets go of rings and
+//! memory that nobody uses, and makes the calls of listeners that nobody else made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub(crate) fn run(db: &Arc<DbInner>) {
         db.log.alarm().wait(PERIOD);
         db.front.memory().prepare();
         db.delete_purged_files();
+        db.trim_archived_wals();
         db.tell_waiting();
         db.engines.trim(&*db.opts.clock);
         db.give_memory_back(&mut memory_used);

@@ -369,6 +369,9 @@ fn open_files(
         if !anew.is_empty() {
             log_info!(db.log, "the device lacked these WALs, or cannot tell: {anew:?}");
         }
+        if let Some(torn) = kept.torn {
+            log_info!(db.log, "a torn record was cut off WAL {:06}.log, at {} bytes", torn.log, torn.end);
+        }
     }
     finish_open(&db, &wanted, recovered.is_none(), kept, found.is_given_up())?;
     if wal_dir == path {

@@ -130,6 +130,9 @@ impl DbInner {
     ) {
         count(&self.stats.flushes, 1);
         count(&self.stats.flush_bytes, stats.output_bytes);
+        count(&self.stats.flush_input_bytes, stats.input_bytes);
+        count(&self.stats.flush_micros, stats.wall_micros);
+        count(&self.stats.flush_cpu_micros, stats.cpu_micros);
         if let Some(s) = self.opts.statistics.statistics() {
             let kept = table.map_or(0, |t| t.raw_key_size + t.raw_value_size);
             s.add_all([

@@ -56,12 +56,20 @@ counters! {
     wal_bytes,
     /// Syncs of WALs.
     wal_syncs,
+    /// Wall time of syncs that writers asked for, in microseconds.
+    wal_sync_micros,
     /// Microseconds that writers waited or were delayed.
     stall_micros,
     /// Flushes.
     flushes,
     /// Bytes of tables that flushes wrote.
     flush_bytes,
+    /// Bytes of keys and values in memtables that they wrote.
+    flush_input_bytes,
+    /// Wall time of flushes, in microseconds.
+    flush_micros,
+    /// CPU time of flushes, in microseconds.
+    flush_cpu_micros,
     /// Index tables that became one with others before they were flushed.
     index_tables_merged,
     /// Entries of them, before.

@@ -339,6 +339,7 @@ impl DbInner {
             self.writers.queue.has_synced(writers, sync_began);
             statistics.add(Ticker::WalFileSynced, 1);
             count(&self.stats.wal_syncs, 1);
+            count(&self.stats.wal_sync_micros, sync_began.elapsed().as_micros() as u64);
         }
         log.acknowledge();
         Ok(log.values_of_last())

@@ -219,7 +219,11 @@ impl DbInner {
             self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
             failed.error
         })?;
-        Ok(self.state.lock().logs_mut().turn(turn))
+        let number = self.state.lock().logs_mut().turn(turn);
+        if self.front.bounds_archive() {
+            self.log.alarm().ring();
+        }
+        Ok(number)
     }
 }
 

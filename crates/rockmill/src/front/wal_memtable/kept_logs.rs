@@ -18,10 +18,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rockmill_format::log::{BLOCK_SIZE, ReadBlock};
+use rockmill_format::log::{BLOCK_SIZE, ReadBlock, block_start};
 use rockmill_io::error::is_not_plain;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, Span};
-use rockmill_io::{FileSystem, RandomAccessFile, WriteOptions};
+use rockmill_io::{EntryKind, FileSystem, RandomAccessFile, WriteOptions};
 
 use crate::error::{Error, Result};
 use crate::version::{BlockHashes, LogSource};
@@ -43,6 +43,36 @@ pub(super) struct Replayed {
     pub path: PathBuf,
     /// Of all that was read of it.
     pub hashes: BlockHashes,
+}
+
+/// Cuts a log off at `end`, behind its last whole record: what a power cut left of the next one goes, for the next
+/// recovery would take it for the end of all that is known. False where the log is not the database's alone.
+///
+/// The caller has found nothing in later logs, so what a recovery finds is the same before the cut and after it,
+/// whichever of both a crash leaves.
+///
+/// # Errors
+/// The log cannot be cut, or reads differently than when it was replayed.
+pub(super) fn cut(fs: &dyn FileSystem, log: &mut Replayed, end: u64) -> Result<bool> {
+    let failed = |e: io::Error| Error::io(format_args!("cannot cut WAL {}", log.path.display()), &e);
+    let entry = fs.entry(&log.path).map_err(failed)?;
+    if !entry.is_some_and(|entry| entry.kind == EntryKind::File && !entry.shared) {
+        return Ok(false);
+    }
+    let begin = block_start(end);
+    let mut block = vec![0; BLOCK_SIZE];
+    let read = LogSource::open(fs, &log.path, end).and_then(|mut source| source.read_block(&mut block));
+    let read = read.map_err(failed)?;
+    if !log.hashes.agree(begin, &block[..read]) {
+        return Err(failed(differs()));
+    }
+    fs.truncate(&log.path, end).map_err(failed)?;
+    log.hashes.cut(end, &block[..(end - begin) as usize]);
+    Ok(true)
+}
+
+fn differs() -> io::Error {
+    io::Error::other("it reads differently the second time; nothing was changed")
 }
 
 /// What became of logs that are kept.
@@ -149,7 +179,6 @@ fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)]) -> io
 /// the same. They must be those that were replayed, and what was not replayed is read twice: a bit that flipped on the
 /// way would stay.
 fn write_anew(fs: &dyn FileSystem, path: &Path, replayed: &BlockHashes) -> io::Result<u64> {
-    let differs = || io::Error::other("it reads differently the second time; nothing was changed");
     let mut first = LogSource::new(fs.open_sequential(path)?);
     let mut second = None;
     let mut to = fs.reuse(path, path, WriteOptions::default())?;

@@ -94,12 +94,23 @@ struct Replay {
     /// Something was damaged or missing, or a memtable was written as a table: what the WALs hold and what the
     /// memtables hold is not the same.
     irregular: bool,
+    /// What a power cut tore, if nothing else is irregular: it can be cut off.
+    torn: Option<TornEnd>,
     /// Bytes of records since memtables were last looked at for whether they are full.
     unchecked: usize,
     /// What was read, of logs that may be kept.
     logs: Vec<Replayed>,
     /// Logs that others name.
     named: Vec<u64>,
+}
+
+/// The end of a log is a part of a record, and no later log has a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TornEnd {
+    /// The log's number.
+    pub log: u64,
+    /// Where the last whole record ends.
+    pub end: u64,
 }
 
 /// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
@@ -112,6 +123,8 @@ pub(crate) struct KeptLogs {
     pub logs: Vec<(u64, u64)>,
     /// The numbers of those that had to be written anew to be durable.
     pub anew: Vec<u64>,
+    /// What was cut off.
+    pub torn: Option<TornEnd>,
     /// Where the last of them ends.
     pub follows: Follows,
 }
@@ -120,7 +133,7 @@ impl WalMemtable {
     /// Replays every log of `logs` (ascending) that may hold data which is in no table.
     ///
     /// With `keep_logs`, gives those whose data is to stay in memtables, where that can be: no memtable was full, no
-    /// log was damaged, and none that has to be written anew has a second name.
+    /// log was damaged but at the end of all records, and none that has to be cut or written anew has a second name.
     pub fn recover(&self, host: &impl RecoveryHost, logs: &[u64], plan: &RecoveryPlan) -> Result<Recovered> {
         // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
         // others.
@@ -137,6 +150,7 @@ impl WalMemtable {
             last_wal: 0,
             oldest,
             irregular: lacks_expected,
+            torn: None,
             unchecked: 0,
             logs: Vec::new(),
             named: Vec::new(),
@@ -169,8 +183,14 @@ impl WalMemtable {
             // What is written and synced from now on must be preceded by what they hold.
             let mut read = replay.logs;
             read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
-            let durable = kept_logs::make_durable(&*self.fs, &read)?;
-            kept = durable.map(|Durable { logs, anew }| KeptLogs { logs, anew, follows });
+            // Whether the power goes before or after this, the next recovery finds the same records.
+            let torn = replay.torn.and_then(|torn| Some((torn, read.iter_mut().find(|log| log.number == torn.log)?)));
+            let whole = match torn {
+                Some((torn, log)) => kept_logs::cut(&*self.fs, log, torn.end)?,
+                None => true,
+            };
+            let durable = if whole { kept_logs::make_durable(&*self.fs, &read)? } else { None };
+            kept = durable.map(|Durable { logs, anew }| KeptLogs { logs, anew, torn: replay.torn, follows });
         }
         Ok(Recovered { last_sequence, kept })
     }
@@ -244,6 +264,7 @@ impl WalMemtable {
         let mut reader = LogReader::new(source, number);
         let mut record = Vec::new();
         let mut first = true;
+        let mut end = 0; // of the last record
         let mut values: Option<Arc<LogFile>> = None;
         loop {
             let event = reader
@@ -254,7 +275,17 @@ impl WalMemtable {
                 LogEvent::Damage { error, .. } => Some(error.clone()),
                 _ => None,
             };
-            replay.irregular |= failure.is_some();
+            match &event {
+                LogEvent::Damage { kind: DamageKind::CutTail, .. }
+                    if replay.torn.is_none() && !reader.is_recycled() =>
+                {
+                    replay.torn = Some(TornEnd { log: number, end });
+                }
+                LogEvent::Damage { .. } => replay.irregular = true,
+                // The torn record was before this one, which may not be behind a cut.
+                LogEvent::Record { .. } => replay.irregular |= replay.torn.is_some(),
+                LogEvent::End { .. } => {}
+            }
             if failure.is_some() && plan.flush_full {
                 // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
                 reader.source_mut().check_again(&*self.fs, &path)?;
@@ -292,7 +323,7 @@ impl WalMemtable {
                     _ => None,
                 };
                 match replay_record(host, mode, (number, at.as_ref()), &mut record, &mut first, replay) {
-                    Ok(Applied::Yes) => {}
+                    Ok(Applied::Yes) => end = reader.offset(),
                     // This WAL does not follow on from where the hole is: all of it is after the point in time.
                     Ok(Applied::BehindHole) => return Ok(BlockHashes::default()),
                     Err(e) => {

@@ -7,7 +7,11 @@
 //!
 //! - with a TTL, files whose last write is longer ago are deleted;
 //! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
+//!
+//! Where values stay in WALs, `fast_capacity` bounds what is archived, too: the oldest are deleted while they and the
+//! WALs that are needed are more. Writers never wait for an archive.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +24,8 @@ use super::WalMemtable;
 use crate::env::beneath;
 use crate::error::{Error, Result};
 use crate::options::DbOptions;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::LogSource;
 
 /// Seconds between two looks at the archive at most (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).
@@ -109,6 +114,10 @@ pub(super) struct Retention {
     recycled_max: usize,
     /// When the archive was last looked through, in seconds since the Unix epoch.
     archive_purged: AtomicU64,
+    /// The archive has other files than [`Self::archived`] says.
+    archive_changed: AtomicBool,
+    /// Numbers and lengths of archived WALs, oldest first. Where values stay in WALs.
+    archived: Mutex<VecDeque<(u64, u64)>>,
 }
 
 impl Retention {
@@ -118,6 +127,8 @@ impl Retention {
             archive_mib_max: options.WAL_size_limit_MB,
             recycled_max: options.recycle_log_file_num,
             archive_purged: AtomicU64::new(0),
+            archive_changed: AtomicBool::new(true),
+            archived: Mutex::default(),
         }
     }
 
@@ -163,6 +174,7 @@ impl WalMemtable {
             let archive = self.archive();
             let _ =
                 fs.create_dir(&archive, false).and_then(|()| fs.rename(&from, &archive.join(filename::wal(number))));
+            self.retention.archive_changed.store(true, Ordering::Release);
         } else {
             let _ = fs.remove(&from);
         }
@@ -184,6 +196,47 @@ impl WalMemtable {
         }
     }
 
+    /// Something bounds all that is archived, see [`Self::trim_archive`].
+    pub fn bounds_archive(&self) -> bool {
+        self.retention.archives() && self.memory.index().is_some()
+    }
+
+    /// Deletes the oldest archived WALs while all of them and `live` bytes of WALs are more than `fast_capacity`, but
+    /// for the length of one WAL: so much may be written before the next look. Gives the number of the newest that was
+    /// deleted. For one thread at a time.
+    pub fn trim_archive(&self, live: u64) -> Option<u64> {
+        let capacity = self.memory.index().filter(|_| self.retention.archives())?.capacity;
+        let archive = self.archive();
+        let fs = beneath(&*self.fs, &self.dir).ok()?;
+        let mut archived = self.retention.archived.lock();
+        if self.retention.archive_changed.swap(false, Ordering::AcqRel) {
+            // A directory that is not there has nothing.
+            let numbers = wal_numbers(&fs.list_dir(&archive).unwrap_or_default());
+            let length = |n| fs.file_size(&archive.join(filename::wal(n))).unwrap_or(0);
+            *archived = numbers.into_iter().map(|n| (n, length(n))).collect();
+        }
+        let mut all = archived.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let longest = archived.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        let mut trimmed = None;
+        while let Some(&(number, bytes)) = archived.front() {
+            if live.saturating_add(all).saturating_add(longest) <= capacity {
+                break;
+            }
+            match fs.remove(&archive.join(filename::wal(number))) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    // Tried again at the next look.
+                    self.retention.archive_changed.store(true, Ordering::Release);
+                    break;
+                }
+                _ => {}
+            }
+            archived.pop_front();
+            all -= bytes;
+            trimmed = Some(number);
+        }
+        trimmed
+    }
+
     /// Deletes what the archive need not keep.
     fn purge_archive(&self) {
         let (ttl, limit) = (self.retention.ttl_seconds, self.retention.archive_mib_max);
@@ -196,6 +249,7 @@ impl WalMemtable {
         if self.retention.archive_purged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_err() {
             return;
         }
+        self.retention.archive_changed.store(true, Ordering::Release);
         let archive = self.archive();
         let Ok(fs) = beneath(&*self.fs, &self.dir) else { return };
         let Ok(names) = fs.list_dir(&archive) else { return };

@@ -141,7 +141,7 @@ impl ExternalFile {
         self.inside = Some(to.clone()); // whatever happens from here on, it is looked for
         if options.move_files || options.link_files {
             let linked = fs.hard_link(&self.path, &to).and_then(|()| match fs.entry(&to)? {
-                Some(Entry { kind: EntryKind::File, ours: true }) => Ok(()),
+                Some(Entry { kind: EntryKind::File, ours: true, .. }) => Ok(()),
                 // Who owns the file could change it later. Looked at where nobody can exchange it any more.
                 _ => {
                     fs.remove(&to)?;
