@@ -132,6 +132,7 @@ fn sample_json(s: &Sample) -> Value {
         "held_back_by": s.reason,
         "level_bytes": s.levels,
         "running_jobs": s.jobs,
+        "compaction_threads": s.threads,
         "use": usage::sample_json(&s.used),
     })
 }
@@ -497,6 +498,13 @@ impl Outcome {
         });
         // Flushes, then compactions by the level that they began at, from L0.
         v["mean_running_jobs"] = self.timeline.mean_jobs().into();
+        v["running_jobs_deviation"] = self.timeline.jobs_deviation().into();
+        let (mean, deviation) = self.timeline.threads();
+        v["compaction_threads"] = json!({
+            "mean": mean,
+            "deviation": deviation,
+            "at_most_share_of_samples": self.timeline.threads_at_most(),
+        });
         v["use"] = usage::to_json(&self.timeline);
         if let Some(took) = self.opened {
             v["opened_in_seconds"] = seconds(took).into();

@@ -26,6 +26,15 @@ pub(crate) fn place_of(key: &[u8], count: usize) -> usize {
     if count == 1 { 0 } else { (hash64(key) % count as u64) as usize }
 }
 
+/// Jobs that run at a moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunningNow {
+    /// Flushes, then compactions by the level that they begin at, from L0; empty for a store that does not say.
+    pub jobs: Vec<u64>,
+    /// Threads that compact: as many of a job as it has parts.
+    pub threads: u64,
+}
+
 /// An open store.
 pub trait Store: Send + Sync {
     /// What one thread works with: it may keep a batch, a transaction or an iterator between calls.
@@ -57,10 +66,9 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Jobs that run now: flushes, then compactions by the level that they begin at, from L0; empty for a store that
-    /// does not say.
-    fn running_jobs(&self) -> Vec<u64> {
-        Vec::new()
+    /// Jobs that run now; none for a store that does not say.
+    fn running_jobs(&self) -> RunningNow {
+        RunningNow::default()
     }
 
     /// What each kind of work has taken since the store was opened, with the jobs that run now; nothing for a store

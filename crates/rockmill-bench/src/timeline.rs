@@ -32,6 +32,8 @@ pub struct Sample {
     pub levels: Option<Vec<u64>>,
     /// Jobs that run: flushes, then compactions by the level that they begin at; empty where the store does not say.
     pub jobs: Vec<u64>,
+    /// Threads that compact.
+    pub threads: u64,
     /// What process and devices used.
     pub used: Use,
 }
@@ -75,6 +77,31 @@ impl Timeline {
     pub fn mean_jobs(&self) -> Vec<f64> {
         let places = self.samples.iter().map(|s| s.jobs.len()).max().unwrap_or(0);
         mean_jobs(&self.samples, places)
+    }
+
+    /// How far these were from their mean in the samples, as a standard deviation.
+    pub fn jobs_deviation(&self) -> Vec<f64> {
+        let of = |(place, mean): (usize, &f64)| {
+            let seen = self.samples.iter().map(|s| s.jobs.get(place).map_or(0.0, |n| *n as f64));
+            (seen.map(|n| (n - mean).powi(2)).sum::<f64>() / self.samples.len().max(1) as f64).sqrt()
+        };
+        self.mean_jobs().iter().enumerate().map(of).collect()
+    }
+
+    /// Parts of the samples in which at most 0, 1, 2 and so on threads compacted; empty where the store does not say.
+    pub fn threads_at_most(&self) -> Vec<f64> {
+        let told: Vec<&Sample> = self.samples.iter().filter(|s| !s.jobs.is_empty()).collect();
+        let most = told.iter().map(|s| s.threads).max();
+        let part = |n: u64| told.iter().filter(|s| s.threads <= n).count() as f64 / told.len() as f64;
+        most.map_or_else(Vec::new, |most| (0..=most).map(part).collect())
+    }
+
+    /// Threads that compacted in the samples: their mean, and how far they were from it, as a standard deviation.
+    pub fn threads(&self) -> (f64, f64) {
+        let told: Vec<f64> = self.samples.iter().filter(|s| !s.jobs.is_empty()).map(|s| s.threads as f64).collect();
+        let all = told.len().max(1) as f64;
+        let mean = told.iter().sum::<f64>() / all;
+        (mean, (told.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / all).sqrt())
     }
 
     /// Stalled microseconds by reason: what was added between two samples goes to the reason seen in either.
@@ -144,6 +171,7 @@ impl Live<'_> {
             let ended = stop.load(Ordering::Acquire);
             let sum = |of: &[Progress]| of.iter().map(Progress::get).sum();
             let stalls = self.stalls();
+            let running = self.store.running_jobs();
             let levels_due = ended || levels_at.is_none_or(|at| at.elapsed() >= BETWEEN_LEVELS);
             let sample = Sample {
                 seconds: start.elapsed().as_secs_f64(),
@@ -152,7 +180,8 @@ impl Live<'_> {
                 stall_micros: stalls.micros().saturating_sub(stalled_before),
                 reason: stalls.reason,
                 levels: levels_due.then(|| self.store.levels().unwrap_or_default()),
-                jobs: self.store.running_jobs(),
+                jobs: running.jobs,
+                threads: running.threads,
                 used: used_before.since(&self.places, levels_due, self.store, out.samples.last().map(|s| &s.used)),
             };
             if levels_due {
@@ -254,6 +283,19 @@ mod tests {
         let t = Timeline { samples: vec![seen(&[1]), seen(&[0, 2]), seen(&[1, 1, 0, 3]), seen(&[])] };
         assert_eq!(t.mean_jobs(), [0.5, 0.75, 0.0, 0.75]);
         assert!(Timeline::default().mean_jobs().is_empty());
+        let deviation: Vec<f64> = t.jobs_deviation().iter().map(|d| d * d).collect();
+        assert!((deviation[0] - 0.25).abs() < 1e-9 && (deviation[1] - 0.6875).abs() < 1e-9, "{deviation:?}");
+    }
+
+    #[test]
+    fn threads_add_up_to_all_samples() {
+        let seen = |threads| Sample { jobs: vec![0, 1], threads, ..sample(1.0, 0, 0, "") };
+        let mut t = Timeline { samples: vec![seen(0), seen(2), seen(2), seen(4)] };
+        assert_eq!(t.threads_at_most(), [0.25, 0.25, 0.75, 0.75, 1.0]);
+        assert_eq!(t.threads(), (2.0, 2f64.sqrt()));
+        t.samples.push(sample(2.0, 0, 0, ""));
+        assert_eq!(t.threads(), (2.0, 2f64.sqrt()), "a sample that tells nothing does not count");
+        assert!(Timeline::default().threads_at_most().is_empty());
     }
 
     #[test]

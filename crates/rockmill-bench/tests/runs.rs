@@ -64,7 +64,17 @@ fn jobs_that_run_are_sampled_by_level_and_drawn() {
     let mean: Vec<f64> = serde_json::from_value(json["results"][0]["mean_running_jobs"].clone()).unwrap();
     assert!(mean.len() >= 2 && mean[0] > 0.0, "no flush was seen: {mean:?}");
     assert!(mean[1..].iter().sum::<f64>() > 0.0, "no compaction was seen: {mean:?}");
-    assert!(report.to_html().contains("Jobs that run: rockmill"));
+    let page = report.to_html();
+    assert!(page.contains("Jobs that run: rockmill") && page.contains("compaction threads at a time"));
+    let threads = &json["results"][0]["compaction_threads"];
+    let parts: Vec<f64> = serde_json::from_value(threads["at_most_share_of_samples"].clone()).unwrap();
+    assert!(parts.len() > 1 && parts.windows(2).all(|p| p[0] <= p[1]) && parts.last() == Some(&1.0), "{parts:?}");
+    // The mean is what is left of one behind each number of threads; a job has one at least.
+    let mean_of_parts: f64 = parts.iter().map(|p| 1.0 - p).sum();
+    let of_threads = threads["mean"].as_f64().unwrap();
+    assert!((of_threads - mean_of_parts).abs() < 1e-9 && of_threads >= mean[1..].iter().sum::<f64>() - 1e-9);
+    let deviation: Vec<f64> = serde_json::from_value(json["results"][0]["running_jobs_deviation"].clone()).unwrap();
+    assert!(deviation.len() == mean.len() && deviation[0] > 0.0, "{deviation:?}");
 }
 
 /// Names of files with this ending, in a folder that may not be there.

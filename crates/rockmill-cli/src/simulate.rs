@@ -83,6 +83,7 @@ Examples:
   rockmill simulate --data 1T --threads 8 --cores 8 --device-write 800M --option max_bytes_for_level_base=1G
   rockmill simulate --compare --strategy df-leveled --threads 16 --data 50G --filter-bits 10
   rockmill simulate --compare --strategy all --threads 16 --data 50G --option level_compaction_dynamic_level_bytes=false
+  rockmill simulate --compare --strategy all --threads 16 --data 50G --report six.html
   rockmill simulate --table-format tph --workload overwrite --data 50G --write 200G --value-size 128
   rockmill simulate --data 100G --device sata --fast-capacity 10G --cores 8 --threads 8 --report fast.html
   rockmill simulate --compare --data 100G --device sata --fast-capacity 10G --key-size 24 --value-size 1000
@@ -104,8 +105,9 @@ pub struct SimulateArgs {
     pub split: Split,
     /// Run the strategy without and with DF-compaction, first with no job split, then with the jobs of both split over
     /// idle threads, and print both gains. With --strategy all: six strategies side by side, under both rules. With
-    /// --fast-capacity: --fast-front index and rocksdb, with --compare-cores
-    #[arg(long, conflicts_with_all = ["split", "report", "calibrate"])]
+    /// --fast-capacity: --fast-front index and rocksdb, with --compare-cores. With --report: how evenly threads are
+    /// busy, over time and over levels
+    #[arg(long, conflicts_with_all = ["split", "calibrate"])]
     pub compare: bool,
     /// Size of the data set, up to 100T
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "50G")]
@@ -233,6 +235,9 @@ pub struct SimulateArgs {
     /// An option of the column family, as in OPTIONS files; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub option: Vec<String>,
+    /// Go on after the last write until no compaction is due, and say what that took
+    #[arg(long)]
+    pub settle: bool,
     /// Of jitter in how long jobs take
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -329,6 +334,7 @@ impl SimulateArgs {
             read_run_ns: self.read_run_ns,
             read_bytes: self.read_bytes,
             delayed_write_rate: self.delayed_write_rate,
+            settle: self.settle,
             seed: self.seed,
             options: options.cf,
             ..Settings::default()
@@ -354,6 +360,9 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         bar.set_position(written as u64);
     };
     if args.compare && args.fast_capacity.is_some() {
+        if args.report.is_some() {
+            return Err(CliError::usage("--report is not there for --compare with --fast-capacity"));
+        }
         let cores: Vec<usize> = args.compare_cores.iter().map(|n| usize::from(*n)).collect();
         let all = FastComparison::run(&args.settings()?, &cores, tell);
         bar.finish_and_clear();
@@ -367,6 +376,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         let all = AllStrategies::run(&args.settings()?, tell);
         bar.finish_and_clear();
         let all = all.map_err(|e| CliError::usage(e.to_string()))?;
+        write_page(args, || all.to_html())?;
         return match out.json {
             true => out.json_object(&all.to_json()),
             false => out.text(all.to_text()),
@@ -376,6 +386,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         let both = Comparison::run(&args.settings()?, tell);
         bar.finish_and_clear();
         let both = both.map_err(|e| CliError::usage(e.to_string()))?;
+        write_page(args, || both.to_html())?;
         return match out.json {
             true => out.json_object(&both.to_json()),
             false => out.text(both.to_text()),
@@ -384,13 +395,15 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     let report = rockmill_sim::run_telling(&args.settings()?, tell);
     bar.finish_and_clear();
     let report = report.map_err(|e| CliError::usage(e.to_string()))?;
-    if let Some(path) = &args.report {
-        let page = rockmill_sim::page::page(&report);
-        rockmill_io::report::write(path, &page)
-            .map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))?;
-    }
+    write_page(args, || rockmill_sim::page::page(&report))?;
     match out.json {
         true => out.json_object(&report.to_json()),
         false => out.text(report.to_text()),
     }
+}
+
+fn write_page(args: &SimulateArgs, page: impl FnOnce() -> String) -> Result<()> {
+    let Some(path) = &args.report else { return Ok(()) };
+    rockmill_io::report::write(path, &page())
+        .map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))
 }

@@ -213,10 +213,16 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let writers = |strategy: &str| default["split_idle"][strategy]["limited_by"]["writers"].as_f64().expect("a number");
     println!("{gain} {} {}", writers("leveled"), writers("df-leveled"));
     assert!(gain > 1.2 && writers("leveled") < 0.5 && writers("df-leveled") < 0.5, "{gain}");
-    let six = s.ok(&["simulate", "--compare", "--strategy", "all", "--data", "512M", "--threads", "4"]);
-    for words in ["jobs of all over idle threads", "classic-leveled", "df-leveled", "classic-tiered", "df-tiered"] {
+    let six =
+        ["simulate", "--compare", "--strategy", "all", "--data", "512M", "--threads", "4", "--report", "six.html"];
+    let six = s.ok(&six);
+    let words = ["jobs of all over idle threads", "classic-leveled", "df-leveled", "classic-tiered", "df-tiered"];
+    for words in words.into_iter().chain(["from L0", "levels at once", "more than 3/4 busy", "at most 1 busy"]) {
         assert!(six.contains(words), "{six}");
     }
+    // How evenly threads are busy: by the two rules a chart of all, their means by level, and one chart of each.
+    let page = std::fs::read_to_string(s.path("six.html")).expect("the page");
+    assert_eq!(page.matches("<svg").count(), 16);
     let overwrite = ["simulate", "--data", "1G", "--workload", "overwrite", "--rate", "20M"];
     let tph = s.json(&[&overwrite[..], &["--table_format=tph", "--piece-limit", "8", "--garbage-percent=50"]].concat());
     assert_eq!((&tph["piece_limit"], &tph["garbage_percent"]), (&8.into(), &50.into()));
@@ -245,6 +251,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
         (&["--fast-capacity", "1G", "--index-merge-ns=-1"], "index merge ns is -1"),
         (&["--fast-capacity", "1G", "--compare", "--compare-cores", "0"], "1..=1024"),
         (&["--fast-capacity", "1G", "--compare", "--fast-front", "plain"], "cannot be used with"),
+        (&["--fast-capacity", "1G", "--compare", "--report", "p.html"], "--report is not there"),
         (&["--fast-capacity", "1G", "--option", "max_index_size=1K"], "max_index_size"),
         (&["--fast-front", "rocksdb"], "--fast-capacity"),
         (&["--compare", "--compare-cores", "4"], "--fast-capacity"),

@@ -29,7 +29,7 @@ const STEPS_MAX: u32 = 16 << 10;
 /// Bytes of keys compared and copied in a call, or so: some milliseconds.
 const WORK_MAX: u64 = 4 << 20;
 /// Live runs up to which all prefixes are looked at: as many as a mark has room to name. A choice, not measured.
-const LINEAR_MAX: u32 = 16;
+pub const LINEAR_MAX: u32 = 16;
 /// The same where all prefixes are equal, and each look at one is a call of a user's comparator. A choice, too.
 const LINEAR_MAX_OWN_ORDER: u32 = 4;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
@@ -55,6 +55,9 @@ pub struct Job<'a> {
     pub skip: usize,
     /// Bits that all key prefixes have in common, the eight bytes of user keys behind those.
     pub shift: u32,
+    /// Live runs up to which all prefixes are looked at, at most [`LINEAR_MAX`]; `None`: as many as is usual. With
+    /// more the program has a heap.
+    pub linear_max: Option<u32>,
     /// Live snapshots, rising.
     pub snapshots: &'a [u64],
     /// Whole blocks may be given as one record.
@@ -324,7 +327,8 @@ impl Merge {
         set(CTL_RUN_TABLE, address(table));
         set(CTL_KEY_MAX, KEY_BYTES_MAX as u32);
         set(CTL_STEPS_MAX, STEPS_MAX);
-        set(CTL_LINEAR_MAX, if job.own_order { LINEAR_MAX_OWN_ORDER } else { LINEAR_MAX });
+        let usual = if job.own_order { LINEAR_MAX_OWN_ORDER } else { LINEAR_MAX };
+        set(CTL_LINEAR_MAX, job.linear_max.map_or(usual, |most| most.min(LINEAR_MAX)));
         let filter = job.filter.unwrap_or_default();
         set(CTL_LEVEL, filter.level);
         put_u64(memory, CTL_NOW as usize, filter.now_micros);

@@ -358,6 +358,35 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
     });
 }
 
+/// What an entry takes by the number of runs, going over the marks of all and in a heap (docs/kernel-engine.md has the
+/// command). Not run by itself: it measures.
+#[test]
+#[ignore = "measures"]
+fn linear_and_heap_by_runs() {
+    let Some(mut instance) = instance("measures merges in the kernel", 64 << 20) else { return };
+    println!("| runs | all marks, ns an entry | heap | calls |\n|---|---|---|---|");
+    for runs in [4, 6, 8, 12, 16, 24, 32, 40] {
+        let mut rng = fastrand::Rng::with_seed(runs as u64);
+        let all = random_runs(&mut rng, runs, 4000, 60);
+        let entries: usize = all.iter().map(Vec::len).sum();
+        let stored: Vec<_> = all.iter().map(|run| blocks(run, 4000, 16)).collect();
+        let want = sorted(&all);
+        let (mut quickest, mut calls) = ([f64::INFINITY; 2], 0);
+        for _ in 0..5 {
+            for (i, linear_max) in [None, Some(0)].into_iter().enumerate() {
+                let cpu = cpu_nanos();
+                let done = merge(instance, &stored, &Job { runs, skip: 4, linear_max, ..Job::default() });
+                // Filling the memory and copying records is in this, too.
+                let each = (cpu_nanos() - cpu) as f64 / entries as f64;
+                assert!(done.entries == want, "{runs} runs, {linear_max:?}");
+                quickest[i] = quickest[i].min(each);
+                (instance, calls) = (done.instance, done.calls);
+            }
+        }
+        println!("| {runs} | {:.1} | {:.1} | {calls} |", quickest[0], quickest[1]);
+    }
+}
+
 /// CPU time of this thread.
 fn cpu_nanos() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();

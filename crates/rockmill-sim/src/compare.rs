@@ -56,7 +56,7 @@ impl Comparison {
         let mut all = serde_json::Map::new();
         for (split, plain, df) in &self.runs {
             let ratios =
-                FIGURES.iter().map(|f| (f.name.to_owned(), json!(crate::report::round((f.of)(df) / (f.of)(plain)))));
+                figures(plain).map(|f| (f.name.to_owned(), json!(crate::report::round((f.of)(df) / (f.of)(plain)))));
             let of = json!({
                 plain.settings.strategy.as_str(): plain.to_json(), df.settings.strategy.as_str(): df.to_json(),
                 "df_by_plain": ratios.collect::<serde_json::Map<_, _>>(),
@@ -64,6 +64,13 @@ impl Comparison {
             all.insert(format!("split_{}", split.name()), of);
         }
         Value::Object(all)
+    }
+
+    /// As one page with charts.
+    pub fn to_html(&self) -> String {
+        let groups: Vec<_> =
+            self.runs.iter().map(|(split, plain, df)| (rule(*split, "both"), vec![plain, df])).collect();
+        crate::page::compared(&self.to_text(), &groups)
     }
 
     /// For people.
@@ -76,20 +83,26 @@ impl Comparison {
             let _ = writeln!(out, "{} written, {} threads", size(first.user_bytes), first.settings.threads);
         }
         for (split, plain, df) in &self.runs {
-            let rule = if *split == Split::Never { "no job is split" } else { "jobs of both over idle threads" };
+            let rule = rule(*split, "both");
             let (a, b) = (&plain.settings.strategy, &df.settings.strategy);
             let _ = writeln!(out, "\n{rule:<34} {a:>12} {b:>12} {:>8}", "ratio");
-            for f in FIGURES {
+            for f in figures(plain) {
                 let (x, y) = ((f.of)(plain), (f.of)(df));
                 let _ = writeln!(out, "{:<34} {x:>12.2} {y:>12.2} {:>8.2}", f.title, y / x);
             }
             let _ = writeln!(out, "{:<34} {:>12} {:>12}", "limited most by", most(plain), most(df));
+            out += &crate::balance::to_text(&[plain, df]);
             for r in [plain, df].into_iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
         }
         out
     }
+}
+
+/// What the two rules are, for people.
+fn rule(split: Split, sides: &str) -> String {
+    if split == Split::Never { "no job is split".to_owned() } else { format!("jobs of {sides} over idle threads") }
 }
 
 /// The six strategies of the paper on DF-compaction, by the two rules.
@@ -130,6 +143,13 @@ impl AllStrategies {
         Value::Object(all.collect())
     }
 
+    /// As one page with charts.
+    pub fn to_html(&self) -> String {
+        let groups: Vec<_> =
+            self.runs.iter().map(|(split, reports)| (rule(*split, "all"), reports.iter().collect())).collect();
+        crate::page::compared(&self.to_text(), &groups)
+    }
+
     /// For people.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
@@ -140,13 +160,13 @@ impl AllStrategies {
             let _ = writeln!(out, "{} written, {} threads", size(first.user_bytes), first.settings.threads);
         }
         for (split, reports) in &self.runs {
-            let rule = if *split == Split::Never { "no job is split" } else { "jobs of all over idle threads" };
+            let rule = rule(*split, "all");
             let _ = write!(out, "\n{rule:<34}");
             for r in reports {
                 let _ = write!(out, " {:>15}", r.settings.strategy);
             }
             out.push('\n');
-            for f in FIGURES {
+            for f in reports.first().into_iter().flat_map(figures) {
                 let _ = write!(out, "{:<34}", f.title);
                 for r in reports {
                     let _ = write!(out, " {:>15.2}", (f.of)(r));
@@ -158,6 +178,7 @@ impl AllStrategies {
                 let _ = write!(out, " {:>15}", most(r));
             }
             out.push('\n');
+            out += &crate::balance::to_text(&reports.iter().collect::<Vec<_>>());
             for r in reports.iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
@@ -175,11 +196,12 @@ struct Figure {
 
 const MIB: f64 = (1u64 << 20) as f64;
 
-const FIGURES: [Figure; 10] = [
+static FIGURES: [Figure; 11] = [
     Figure { name: "throughput", title: "written by users, MiB/s", of: |r| r.throughput() / MIB },
     Figure { name: "busy_threads", title: "busy threads", of: Report::parallelism },
     Figure { name: "jobs_at_once", title: "compactions at once", of: |r| r.jobs_at_once },
     Figure { name: "write_amplification", title: "write amplification", of: Report::write_amplification },
+    Figure { name: SETTLED, title: "the same until nothing is due", of: settled },
     Figure { name: "space", title: "space amplification", of: |r| r.space },
     Figure { name: "runs", title: "sorted runs", of: |r| r.runs },
     Figure { name: "lookup_tables", title: "tables that a lookup asks", of: |r| r.lookup_tables },
@@ -188,9 +210,23 @@ const FIGURES: [Figure; 10] = [
     Figure { name: "stalled", title: "stopped or delayed, % of the time", of: stalled },
 ];
 
+/// Those that a run has.
+fn figures(r: &Report) -> impl Iterator<Item = &'static Figure> + use<> {
+    let settled = r.settled.is_some();
+    FIGURES.iter().filter(move |f| f.name != SETTLED || settled)
+}
+
+/// The one that only a run has which goes on after the last write.
+const SETTLED: &str = "settled";
+
 /// What limited a run most, and in how many percent of the time.
 fn most(r: &Report) -> String {
     r.limits.largest().first().map_or_else(String::new, |(l, part)| format!("{} {:.0} %", l.name(), part * 100.0))
+}
+
+/// 0 where the run ended with the last write.
+fn settled(r: &Report) -> f64 {
+    r.settled.as_ref().map_or(0.0, |s| s.write_amplification)
 }
 
 fn stalled(r: &Report) -> f64 {

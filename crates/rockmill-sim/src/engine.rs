@@ -34,6 +34,12 @@ const JITTER: f64 = 0.05;
 /// While writers are delayed the rate changes with time: it is looked at so often, in seconds.
 const CONTROL_STEP: f64 = 0.1;
 
+/// Everything is written from this part of it on.
+const DONE: f64 = 0.999_999_999;
+
+/// After the last write nothing is put off any more once no job has ended for so many seconds.
+const REST_SECONDS: f64 = 2.0;
+
 /// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
 const LOOK_EVERY: f64 = 60.0;
 
@@ -109,6 +115,8 @@ struct Engine<'s> {
     peer: Option<PeerControl>,
     changed: bool,
     bound: FlushBound,
+    /// When the last job ended.
+    job_ended: f64,
     /// Nothing was found for an idle thread: when, and whether few bytes counted more than many jobs. Until something
     /// changes that is so.
     found_nothing: Option<(f64, bool)>,
@@ -163,6 +171,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         peer: is_peer.then(|| PeerControl::new(s.delayed_write_rate)),
         changed: true,
         bound: FlushBound::default(),
+        job_ended: 0.0,
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
         flush_pace: FlushPace::default(),
@@ -241,7 +250,8 @@ impl Engine<'_> {
             // Part of the time that writers sleep.
             let delayed = if stop.is_none() { (1.0 - allowed / wish).max(0.0) } else { 0.0 };
             wish = wish.min(allowed);
-            if stop.is_some() {
+            let done = self.written >= target * DONE;
+            if stop.is_some() || done {
                 wish = 0.0;
             }
             let cpu = self.s.write_ns * 1e-9;
@@ -278,6 +288,13 @@ impl Engine<'_> {
                 if *rate > 0.0 {
                     step = step.min(job.left / rate);
                 }
+            }
+            if done && !step.is_finite() {
+                // Nothing runs. What is put off until writers rest is still to come.
+                if self.now >= self.job_ended + REST_SECONDS {
+                    break;
+                }
+                step = REST_SECONDS / 2.0;
             }
             if !step.is_finite() {
                 self.record.wedged = true;
@@ -330,11 +347,17 @@ impl Engine<'_> {
                 self.switch(memtable);
             }
             self.end_jobs();
-            if self.written >= target * 0.999_999_999 {
-                break;
+            if self.written >= target * DONE {
+                if !self.s.settle {
+                    break;
+                }
+                self.record.written(self.now, &self.tree);
             }
         }
-        self.record.end(self.now, &self.tree);
+        match self.s.settle {
+            true => self.record.settled(self.now, &self.tree),
+            false => self.record.end(self.now, &self.tree),
+        }
     }
 
     /// What the store would decide now.
@@ -684,7 +707,7 @@ impl Engine<'_> {
                 continue;
             }
             let job = self.jobs.remove(i);
-            self.found_nothing = None;
+            (self.found_nothing, self.job_ended) = (None, self.now);
             self.changed = true;
             if let Some(c) = &job.compaction {
                 let Cost { read, write, fast_read, fast_write, .. } = job.cost;

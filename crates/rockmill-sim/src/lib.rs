@@ -16,7 +16,8 @@
 //! 5. [`engine`] goes from event to event: a memtable is full, a job ends, a sample is due.
 //! 6. [`reads`] says what a tree costs those who read it.
 //! 7. [`limits`] says what kept writers from writing more.
-//! 8. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction.
+//! 8. [`report`] and [`page`] say what came out; [`compare`] does it for a strategy with and without DF-compaction, and
+//!    [`balance`] says how evenly threads were busy.
 //!
 //! Apart from that, [`interleave`] takes strategies through random interleavings of jobs over small trees with
 //! contents, and shrinks what fails.
@@ -25,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod compare;
 pub mod engine;
 pub mod fast;

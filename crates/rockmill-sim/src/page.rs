@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use rockmill_format::printable;
 
+use crate::balance;
 use crate::report::{Report, Sample};
 
 const STYLE: &str = "\
@@ -25,8 +26,8 @@ pub fn page(report: &Report) -> String {
     let title = format!("rockmill simulate: {}, {} threads", s.strategy, s.threads);
     let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(&title), escape(&report.to_text()));
     let mb = f64::from(1 << 20);
-    type Line = (&'static str, fn(&Sample) -> f64, f64);
-    let lines: [Line; 8] = [
+    type Figure = (&'static str, fn(&Sample) -> f64, f64);
+    let lines: [Figure; 8] = [
         ("Written by users, MiB/s", |p| p.write_rate, mb),
         ("Part of the time that writers were delayed or stopped, percent", |p| p.stalled, 0.01),
         ("Sorted runs (read amplification)", |p| p.runs, 1.0),
@@ -40,10 +41,7 @@ pub fn page(report: &Report) -> String {
         let values: Vec<f64> = report.samples.iter().map(|p| value(p) / unit).collect();
         body += &chart(name, report, &[(String::new(), values)]);
     }
-    let levels = (0..report.busy.len()).filter(|&l| report.busy[l] > 0.0);
-    let busy: Vec<(String, Vec<f64>)> =
-        levels.map(|l| (format!("from L{l}"), report.samples.iter().map(|p| p.busy[l]).collect())).collect();
-    body += &chart("Busy compaction threads by start level", report, &busy);
+    body += &chart("Busy compaction threads by start level", report, &busy_by_level(report));
     if report.fast.is_some() {
         let gib = f64::from(1 << 30);
         let by = |of: &dyn Fn(&Sample) -> [f64; 4], unit: f64| -> Vec<(String, Vec<f64>)> {
@@ -62,23 +60,125 @@ pub fn page(report: &Report) -> String {
             body += &chart("Index tables that are flushed, MiB of memory (DFTS)", report, &[(String::new(), flush)]);
         }
     }
+    whole(&title, &body)
+}
+
+/// Strategies side by side: for each rule how evenly their threads were busy, and then each by level over time.
+pub fn compared(text: &str, groups: &[(String, Vec<&Report>)]) -> String {
+    let threads = groups.iter().flat_map(|(_, reports)| reports).map(|r| r.settings.threads).max().unwrap_or(0);
+    let title = format!("rockmill simulate: strategies side by side, {threads} threads");
+    let mut body = format!("<h1>{}</h1>\n<pre>{}</pre>\n", escape(&title), escape(text));
+    for (rule, reports) in groups {
+        let lines: Vec<Line> = reports
+            .iter()
+            .map(|r| {
+                // A step at each number of threads.
+                let parts = balance::at_most(r);
+                let steps = parts.iter().enumerate().flat_map(|(n, part)| {
+                    let n = n as f64;
+                    [(n, part * 100.0), (n + 1.0, part * 100.0)]
+                });
+                (r.settings.strategy.clone(), steps.collect())
+            })
+            .collect();
+        let end = threads as f64 + 1.0;
+        let name = format!("Percent of the time that at most so many threads were busy ({rule})");
+        body += &plot(&name, &lines, end, &|at| format!("{at:.0}"));
+        let levels = balance::levels(reports);
+        let mut names: Vec<String> = levels.iter().map(|l| format!("L{l}")).collect();
+        names.push("all levels".to_owned());
+        let of = |r: &&Report| {
+            let busy = levels.iter().map(|&l| r.busy[l]).chain([r.parallelism()]);
+            (r.settings.strategy.clone(), busy.collect())
+        };
+        let bars: Vec<(String, Vec<f64>)> = reports.iter().map(of).collect();
+        body += &grouped(&format!("Busy threads by start level, on average ({rule})"), &names, &bars);
+        for r in reports {
+            let name = format!("{}: busy compaction threads by start level ({rule})", r.settings.strategy);
+            body += &chart(&name, r, &busy_by_level(r));
+        }
+    }
+    whole(&title, &body)
+}
+
+fn busy_by_level(report: &Report) -> Vec<(String, Vec<f64>)> {
+    let levels = (0..report.busy.len()).filter(|&l| report.busy[l] > 0.0);
+    levels.map(|l| (format!("from L{l}"), report.samples.iter().map(|p| p.busy[l]).collect())).collect()
+}
+
+fn whole(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
-        escape(&title)
+        escape(title)
     )
 }
 
+/// A name, and points.
+type Line = (String, Vec<(f64, f64)>);
+
 fn chart(name: &str, report: &Report, series: &[(String, Vec<f64>)]) -> String {
-    let top = series.iter().flat_map(|(_, v)| v).copied().fold(0.0, f64::max);
-    let top = if top > 0.0 { top * 1.05 } else { 1.0 };
+    let at = |values: &[f64]| report.samples.iter().map(|p| p.seconds).zip(values.iter().copied()).collect();
+    let lines: Vec<Line> = series.iter().map(|(label, values)| (label.clone(), at(values))).collect();
     let end = report.samples.last().map_or(1.0, |p| p.seconds).max(1e-9);
-    let x = |seconds: f64| LEFT + seconds / end * (WIDTH - LEFT - 10.0);
+    plot(name, &lines, end, &crate::report::time)
+}
+
+fn plot(name: &str, lines: &[Line], end: f64, label_of: &dyn Fn(f64) -> String) -> String {
+    let top = top(lines.iter().flat_map(|(_, points)| points).map(|p| p.1));
+    let x = |at: f64| LEFT + at / end * (WIDTH - LEFT - 10.0);
     let y = |value: f64| (HEIGHT - BOTTOM) * (1.0 - value / top) + 4.0;
+    let mut out = begin(name, top);
+    for (part, anchor) in [(0.0, "start"), (0.5, "middle"), (1.0, "end")] {
+        let (at, label) = (x(end * part), label_of(end * part));
+        let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>", HEIGHT - 4.0);
+    }
+    for (i, (_, points)) in lines.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        let points: Vec<String> = points.iter().map(|(at, v)| format!("{:.1},{:.1}", x(*at), y(*v))).collect();
+        let points = points.join(" ");
+        let _ = writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{points}\"/>");
+    }
+    legend(&mut out, lines.iter().map(|(label, _)| label.as_str()));
+    out + "</svg>\n"
+}
+
+/// Bars: for each group one of each series.
+fn grouped(name: &str, groups: &[String], series: &[(String, Vec<f64>)]) -> String {
+    let top = top(series.iter().flat_map(|(_, values)| values).copied());
+    let room = (WIDTH - LEFT - 10.0) / groups.len().max(1) as f64;
+    let width = room * 0.8 / series.len().max(1) as f64;
+    let mut out = begin(name, top);
+    for (g, group) in groups.iter().enumerate() {
+        let left = LEFT + room * g as f64;
+        for (i, (_, values)) in series.iter().enumerate() {
+            let height = values.get(g).map_or(0.0, |v| v / top) * (HEIGHT - BOTTOM);
+            let _ = writeln!(
+                out,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{}\"/>",
+                left + room * 0.1 + width * i as f64,
+                HEIGHT - BOTTOM + 4.0 - height,
+                COLOURS[i % COLOURS.len()]
+            );
+        }
+        let (at, y) = (left + room / 2.0, HEIGHT - 4.0);
+        let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", escape(group));
+    }
+    legend(&mut out, series.iter().map(|(label, _)| label.as_str()));
+    out + "</svg>\n"
+}
+
+fn top(values: impl Iterator<Item = f64>) -> f64 {
+    let top = values.fold(0.0, f64::max);
+    if top > 0.0 { top * 1.05 } else { 1.0 }
+}
+
+/// A chart with its lines for values, up to `top`.
+fn begin(name: &str, top: f64) -> String {
     let mut out = format!("<h2>{}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n", escape(name));
     for part in [0.0, 0.5, 1.0] {
-        let at = y(top * part);
+        let at = (HEIGHT - BOTTOM) * (1.0 - part) + 4.0;
         let _ = writeln!(
             out,
             "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
@@ -89,22 +189,16 @@ fn chart(name: &str, report: &Report, series: &[(String, Vec<f64>)]) -> String {
             number(top * part)
         );
     }
-    for (part, anchor) in [(0.0, "start"), (0.5, "middle"), (1.0, "end")] {
-        let (at, label) = (x(end * part), crate::report::time(end * part));
-        let _ = writeln!(out, "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>", HEIGHT - 4.0);
-    }
-    for (i, (label, values)) in series.iter().enumerate() {
+    out
+}
+
+fn legend<'a>(out: &mut String, labels: impl Iterator<Item = &'a str>) {
+    let mut at = LEFT + 10.0;
+    for (i, label) in labels.enumerate().filter(|(_, label)| !label.is_empty()) {
         let colour = COLOURS[i % COLOURS.len()];
-        let points: Vec<String> =
-            report.samples.iter().zip(values).map(|(p, v)| format!("{:.1},{:.1}", x(p.seconds), y(*v))).collect();
-        let points = points.join(" ");
-        let _ = writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{points}\"/>");
-        if !label.is_empty() {
-            let at = LEFT + 10.0 + 80.0 * i as f64;
-            let _ = writeln!(out, "<text x=\"{at}\" y=\"16\" fill=\"{colour}\">{}</text>", escape(label));
-        }
+        let _ = writeln!(out, "<text x=\"{at}\" y=\"16\" fill=\"{colour}\">{}</text>", escape(label));
+        at += 24.0 + 7.0 * label.chars().count() as f64;
     }
-    out + "</svg>\n"
 }
 
 fn number(v: f64) -> String {
@@ -142,5 +236,23 @@ mod tests {
         let page = page(&crate::run(&settings).unwrap());
         assert_eq!(page.matches("<svg").count(), 9);
         assert!(page.matches("<polyline").count() >= 9 && !page.contains("<script") && !page.contains("NaN"));
+    }
+
+    #[test]
+    fn strategies_stand_side_by_side() {
+        let mut settings = crate::Settings { data_bytes: 1 << 30, threads: 4, ..crate::Settings::default() };
+        settings.options.write_buffer_size = 16 << 20;
+        let all = crate::AllStrategies::run(&settings, |_, _| {}).unwrap();
+        let page = all.to_html();
+        // By either rule: parts of the time, means by level, and six strategies over time.
+        assert_eq!(page.matches("<svg").count(), 2 * 8);
+        assert!(!page.contains("<script") && !page.contains("NaN"), "{page}");
+        for name in crate::AllStrategies::NAMES {
+            assert!(
+                page.matches(&format!(">{name}</text>")).count() >= 4,
+                "{name} is named in both charts of each rule"
+            );
+        }
+        assert_eq!(page.matches("all levels</text>").count(), 2);
     }
 }

@@ -44,6 +44,30 @@ pub struct Sample {
     pub triggers: Triggers,
 }
 
+/// Bytes that compactions wrote into a level.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Written {
+    /// From the level above, as a new run.
+    pub new_runs: f64,
+    /// From above, merged into the base run.
+    pub base: f64,
+    /// Of the level's own runs, merged.
+    pub own: f64,
+}
+
+/// A tree at rest after a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settled {
+    /// Virtual seconds from the last write on.
+    pub seconds: f64,
+    /// Bytes written to tables from the beginning on, by bytes written by users.
+    pub write_amplification: f64,
+    /// Sorted runs.
+    pub runs: usize,
+    /// (tables, bytes) by level.
+    pub levels: Vec<(usize, u64)>,
+}
+
 /// What a run came to.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -85,12 +109,18 @@ pub struct Report {
     pub limits: Limits,
     /// Compaction threads busy, on average, by start level. A job in two parts has two.
     pub busy: Vec<f64>,
+    /// How far these were from their average over time, as a standard deviation.
+    pub busy_spread: Vec<f64>,
+    /// Levels that compactions began at which ran at the same time, on average.
+    pub levels_at_once: f64,
     /// Compactions that ran, on average, however many threads each had.
     pub jobs_at_once: f64,
     /// Part of the time that so many compaction threads were busy: 0, 1 and so on.
     pub busy_share: Vec<f64>,
     /// Compactions, by start level.
     pub jobs: Vec<u64>,
+    /// Bytes that compactions wrote, by output level.
+    pub written: Vec<Written>,
     /// Jobs that only moved tables, and that only deleted some.
     pub moves: u64,
     /// See `moves`.
@@ -109,6 +139,8 @@ pub struct Report {
     pub runs: f64,
     /// Bytes of tables by bytes of live data on average over time.
     pub space: f64,
+    /// What came after the last write, until nothing was due, where the run went on until then.
+    pub settled: Option<Settled>,
     /// Of TPH tables at the end: files for each table, bytes of memory that finding a key takes.
     pub tph: Option<(f64, f64)>,
     /// With a fast device: what became of it.
@@ -135,6 +167,23 @@ impl Report {
     /// Compaction threads busy on average.
     pub fn parallelism(&self) -> f64 {
         self.busy.iter().sum()
+    }
+
+    /// How far the busy threads were from their average over time, as a standard deviation.
+    pub fn parallelism_spread(&self) -> f64 {
+        let mean: f64 = self.busy_share.iter().enumerate().map(|(n, share)| n as f64 * share).sum();
+        let squares = self.busy_share.iter().enumerate().map(|(n, share)| (n as f64 - mean).powi(2) * share);
+        squares.sum::<f64>().sqrt()
+    }
+
+    /// Part of the time that more than `threads` were busy.
+    pub fn busy_over(&self, threads: usize) -> f64 {
+        self.busy_share.iter().skip(threads + 1).sum()
+    }
+
+    /// Three quarters of the threads: 12 of 16, which the paper on DF-compaction asks for.
+    pub fn most_threads(&self) -> usize {
+        self.settings.threads * 3 / 4
     }
 
     /// Strategy, threads and how jobs are split.
@@ -195,13 +244,13 @@ impl Report {
             "longest_stall_seconds": round(self.waits.longest), "longest_stall_reason": self.waits.reason,
             "wait_p999_seconds": round(self.waits.percentile(99.9)),
             "busy_threads": round(self.parallelism()), "jobs_at_once": round(self.jobs_at_once),
-            "busy_threads_by_level": self.busy.iter().map(|b| round(*b)).collect::<Vec<_>>(),
-            "busy_threads_share_of_time": self.busy_share.iter().map(|b| round(*b)).collect::<Vec<_>>(),
+            "busy_threads_by_level": rounded(&self.busy),
+            "busy_threads_share_of_time": rounded(&self.busy_share),
             "compactions_by_level": self.jobs, "moves": self.moves, "deletions": self.deletions,
             "commits_waited": self.waited, "commit_wait_seconds": round(self.wait_seconds),
             "commits_waited_most": self.waited_most,
             "intra_df_merges": self.merges, "intra_df_bytes": round(self.merged_bytes),
-            "levels": self.levels.iter().map(|(files, bytes)| json!({"tables": files, "bytes": bytes})).collect::<Vec<_>>(),
+            "levels": levels_json(&self.levels),
             "wedged": self.wedged,
         });
         let reads = json!({
@@ -219,7 +268,13 @@ impl Report {
             })
         });
         let fast = self.fast.as_ref().map(|f| json!({"fast_device": f.to_json(s, self.user_bytes)}));
-        for more in std::iter::once(reads).chain(tph).chain(fast) {
+        let settled = self.settled.as_ref().map(|s| {
+            json!({"settled": {
+                "seconds": round(s.seconds), "write_amplification": round(s.write_amplification), "runs": s.runs,
+                "levels": levels_json(&s.levels),
+            }})
+        });
+        for more in [reads, crate::balance::to_json(self)].into_iter().chain(tph).chain(fast).chain(settled) {
             if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
                 all.extend(more);
             }
@@ -278,7 +333,19 @@ impl Report {
                     self.waits.percentile(99.9) * 1e3
                 ),
             ),
-            ("busy threads", format!("{:.2} on average, in {:.2} compactions", self.parallelism(), self.jobs_at_once)),
+            (
+                "busy threads",
+                format!(
+                    "{:.2} on average (deviation {:.2}), in {:.2} compactions from {:.2} levels; \
+                     more than {} for {:.0} % of the time",
+                    self.parallelism(),
+                    self.parallelism_spread(),
+                    self.jobs_at_once,
+                    self.levels_at_once,
+                    self.most_threads(),
+                    self.busy_over(self.most_threads()) * 100.0
+                ),
+            ),
         ];
         for (name, value) in rows {
             let _ = writeln!(out, "{name:<20} {value}");
@@ -287,6 +354,15 @@ impl Report {
         let limits: Vec<String> =
             limits.iter().map(|(l, part)| format!("{} {:.0} %", l.words(), part * 100.0)).collect();
         let _ = writeln!(out, "{:<20} {}", "limited by", limits.join("; "));
+        if let Some(settled) = &self.settled {
+            let what = format!(
+                "{} later: write amplification {:.2}, {} sorted runs",
+                time(settled.seconds),
+                settled.write_amplification,
+                settled.runs
+            );
+            let _ = writeln!(out, "{:<20} {what}", "nothing left to do");
+        }
         if let Some((files, index)) = self.tph {
             let what = format!("{files:.1} files each at the end, {index:.2} bytes of memory for each key");
             let _ = writeln!(out, "{:<20} {what}", "TPH tables");
@@ -303,13 +379,22 @@ impl Report {
         for (why, seconds) in &self.stalls {
             let _ = writeln!(out, "{:<20} {:.1} % of the time", format!("  {why}"), percent(*seconds));
         }
-        let _ = writeln!(out, "\n{:>5} {:>8} {:>12} {:>12} {:>12}", "level", "tables", "bytes", "compactions", "busy");
+        let heads = ["tables", "bytes", "compactions", "busy", "deviation", "new runs", "into base", "own runs"];
+        let _ = write!(out, "\n{:>5}", "level");
+        heads.iter().for_each(|head| out += &format!(" {head:>11}"));
+        out.push('\n');
         for (level, (files, bytes)) in self.levels.iter().enumerate() {
-            let (jobs, busy) = (self.jobs[level], self.busy[level]);
+            let (jobs, busy, spread, w) =
+                (self.jobs[level], self.busy[level], self.busy_spread[level], self.written[level]);
             if *files > 0 || jobs > 0 {
-                let _ = writeln!(out, "{level:>5} {files:>8} {:>12} {jobs:>12} {busy:>12.2}", size(*bytes as f64));
+                let _ = write!(out, "{level:>5} {files:>11} {:>11} {jobs:>11}", size(*bytes as f64));
+                let _ = write!(out, " {busy:>11.2} {spread:>11.2}");
+                let user = self.user_bytes.max(1.0);
+                [w.new_runs, w.base, w.own].iter().for_each(|w| out += &format!(" {:>11.2}", w / user));
+                out.push('\n');
             }
         }
+        out += "\nThe last three columns: bytes that compactions wrote into the level for each byte of users.\n";
         let spark =
             |value: fn(&Sample) -> f64| crate::page::sparkline(&self.samples.iter().map(value).collect::<Vec<_>>(), 60);
         let peak = |value: fn(&Sample) -> f64| self.samples.iter().map(value).fold(0.0, f64::max);
@@ -402,10 +487,17 @@ pub struct Recorder {
     jobs_time: f64,
     space_time: f64,
     busy_time: Vec<f64>,
+    /// The same of their squares.
+    busy_squares: Vec<f64>,
+    /// Threads busy by level, now.
+    busy_now: Vec<usize>,
+    levels_time: f64,
     /// For how long writers have been standing still.
     standing: f64,
     /// Seconds that each limit held.
     limits: Limits,
+    /// What was so at the last write, where the run goes on after it.
+    at_last_write: Option<Box<(Report, std::collections::BTreeMap<&'static str, f64>, Limits)>>,
     /// Set by the engine; see [`Report::wedged`].
     pub wedged: bool,
 }
@@ -434,9 +526,12 @@ impl Recorder {
             stalls: Vec::new(),
             limits: Limits::default(),
             busy: vec![0.0; levels],
+            busy_spread: vec![0.0; levels],
+            levels_at_once: 0.0,
             jobs_at_once: 0.0,
             busy_share: vec![0.0; s.threads + 1],
             jobs: vec![0; levels],
+            written: vec![Written::default(); levels],
             moves: 0,
             deletions: 0,
             waited: 0,
@@ -446,6 +541,7 @@ impl Recorder {
             merged_bytes: 0.0,
             runs: 0.0,
             space: 0.0,
+            settled: None,
             tph: None,
             fast: None,
             levels: Vec::new(),
@@ -464,8 +560,12 @@ impl Recorder {
             jobs_time: 0.0,
             space_time: 0.0,
             busy_time: vec![0.0; levels],
+            busy_squares: vec![0.0; levels],
+            busy_now: vec![0; levels],
+            levels_time: 0.0,
             standing: 0.0,
             limits: Limits::default(),
+            at_last_write: None,
             wedged: false,
         }
     }
@@ -499,13 +599,19 @@ impl Recorder {
             *self.reasons.entry(reason.name()).or_default() += stall;
         }
         self.part.stalled += stall;
-        let mut threads = 0;
+        self.busy_now.fill(0);
         for (level, parts) in busy.filter_map(|(level, parts)| Some((level?, parts))) {
-            threads += parts;
             self.jobs_time += step;
-            self.busy_time[level] += step * parts as f64;
-            self.part.busy[level] += step * parts as f64;
+            self.busy_now[level] += parts;
         }
+        for (level, threads) in self.busy_now.iter().enumerate().filter(|(_, threads)| **threads > 0) {
+            let threads = *threads as f64;
+            self.levels_time += step;
+            self.busy_time[level] += step * threads;
+            self.busy_squares[level] += step * threads * threads;
+            self.part.busy[level] += step * threads;
+        }
+        let threads: usize = self.busy_now.iter().sum();
         let last = r.busy_share.len() - 1;
         r.busy_share[threads.min(last)] += step;
     }
@@ -610,9 +716,17 @@ impl Recorder {
     }
 
     /// A compaction ended.
-    pub fn compacted(&mut self, _c: &Compaction, read: f64, written: f64) {
+    pub fn compacted(&mut self, c: &Compaction, read: f64, written: f64) {
         self.report.read_bytes += read;
         self.report.compacted_bytes += written;
+        let of = &mut self.report.written[c.output_level];
+        match c.start_level() {
+            from if from == c.output_level => of.own += written,
+            _ if c.output_run > 0 || !c.inputs.iter().any(|(level, _)| *level == c.output_level) => {
+                of.new_runs += written;
+            }
+            _ => of.base += written,
+        }
     }
 
     /// A job has finished: how many wait to commit now, and whether it does.
@@ -637,19 +751,44 @@ impl Recorder {
         self.report.flushed_bytes += written;
     }
 
+    /// Everything is written, and the run goes on. What is said of the run is what was so until now.
+    pub fn written(&mut self, now: f64, tree: &Tree) {
+        if self.at_last_write.is_none() {
+            self.end(now, tree);
+            let limits = self.limits;
+            self.at_last_write = Some(Box::new((self.report.clone(), self.reasons.clone(), limits)));
+        }
+    }
+
+    /// Nothing is due any more after [`Self::written`].
+    pub fn settled(&mut self, now: f64, tree: &Tree) {
+        let Some(before) = self.at_last_write.take() else { return self.end(now, tree) };
+        let settled = Settled {
+            seconds: now - before.0.seconds,
+            write_amplification: self.report.write_amplification(),
+            runs: tree.runs(),
+            levels: levels(tree),
+        };
+        (self.report, self.reasons, self.limits) = *before;
+        self.report.settled = Some(settled);
+    }
+
     /// The run is over.
     pub fn end(&mut self, now: f64, tree: &Tree) {
         let r = &mut self.report;
         r.seconds = now;
         let all = now.max(1e-9);
         r.busy = self.busy_time.iter().map(|b| b / all).collect();
+        let spread = |(busy, squares): (&f64, &f64)| (squares / all - busy * busy).max(0.0).sqrt();
+        r.busy_spread = r.busy.iter().zip(&self.busy_squares).map(spread).collect();
+        r.levels_at_once = self.levels_time / all;
         r.busy_share.iter_mut().for_each(|b| *b /= all);
         r.jobs_at_once = self.jobs_time / all;
         r.limits = self.limits.of(now);
         [r.lookup_tables, r.lookup_blocks, r.lookup_seconds, r.seek_seconds] = self.reads_time.map(|sum| sum / all);
         (r.runs, r.space) = (self.runs_time / all, self.space_time / all);
         r.tph = tree.files.as_ref().map(|files| (files.per_table(), files.index_per_key()));
-        r.levels = tree.version.levels.iter().map(|f| (f.len(), f.iter().map(|f| f.size()).sum())).collect();
+        r.levels = levels(tree);
     }
 
     /// The report.
@@ -660,6 +799,18 @@ impl Recorder {
         self.report.wedged = self.wedged;
         self.report
     }
+}
+
+fn levels_json(levels: &[(usize, u64)]) -> Vec<Value> {
+    levels.iter().map(|(files, bytes)| json!({"tables": files, "bytes": bytes})).collect()
+}
+
+fn levels(tree: &Tree) -> Vec<(usize, u64)> {
+    tree.version.levels.iter().map(|f| (f.len(), f.iter().map(|f| f.size()).sum())).collect()
+}
+
+fn rounded(all: &[f64]) -> Vec<f64> {
+    all.iter().map(|v| round(*v)).collect()
 }
 
 /// Four significant digits and no noise, so that reports are read easily.

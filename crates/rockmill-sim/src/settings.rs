@@ -135,6 +135,8 @@ pub struct Settings {
     pub delayed_write_rate: u64,
     /// Seconds between samples; 0 chooses.
     pub sample_every: f64,
+    /// Go on after the last write until nothing is due, and say what that took.
+    pub settle: bool,
     /// A fast device in front of this one.
     pub fast: Option<crate::fast::Fast>,
     /// Of jitter in how long jobs take.
@@ -195,6 +197,7 @@ impl Default for Settings {
             read_bytes: 4096,
             delayed_write_rate: 16 << 20,
             sample_every: 0.0,
+            settle: false,
             fast: None,
             seed: 1,
             options: Options::default().cf,

@@ -47,6 +47,29 @@ fn what_is_written_is_there() {
     assert!(r.write_amplification() < 1.2 && r.moves > 0, "sorted input moves: {}", r.write_amplification());
 }
 
+/// What is said of a run does not change where it goes on after the last write, and what was put off is paid then.
+#[test]
+fn what_is_put_off_is_paid_until_rest() {
+    for strategy in ["leveled", "df-leveled", "tiered", "df-tiered", "classic-leveled", "classic-tiered"] {
+        let s = Settings { threads: 8, ..small(strategy) };
+        let (without, with) = (of(&s), of(&Settings { settle: true, ..s }));
+        let settled = with.settled.clone().unwrap_or_else(|| panic!("{strategy} came to no rest"));
+        let text = with.to_text();
+        assert!(!with.wedged && text.contains("nothing left to do"), "{text}");
+        assert_eq!(Report { settled: None, ..with }.to_json(), without.to_json(), "{strategy}");
+        assert!(settled.write_amplification >= without.write_amplification() - 1e-9, "{strategy}: {settled:?}");
+        let bytes = |levels: &[(usize, u64)]| levels.iter().map(|l| l.1).sum::<u64>() as f64;
+        // Each key was written once; what was in memory when the last write was done may have been flushed.
+        let more = bytes(&settled.levels) - bytes(&without.levels);
+        assert!((-1e6..40e6).contains(&more), "{strategy}: {more} bytes more");
+        let l0 = settled.levels.first().map_or(0, |l| l.0);
+        assert!(
+            settled.runs <= if strategy.ends_with("tiered") { 20 } else { 10 } && l0 <= 4,
+            "{strategy}: {settled:?}"
+        );
+    }
+}
+
 #[test]
 fn tiered_writes_less_and_takes_more_space_and_runs() {
     let overwrite = |strategy: &str| {

@@ -201,6 +201,7 @@ pub(super) fn benchmark(report: &Report, position: usize, example: &Outcome) -> 
     }
     charts.extend((0..report.sides.len()).filter_map(|side| levels(report, position, side)));
     charts.extend((0..report.sides.len()).filter_map(|side| running_jobs(report, position, side)));
+    charts.extend(threads_at_a_time(report, position));
     charts.extend(super::usage::charts(report, position));
     charts.push(elapsed(report, position, example));
     charts.push(costs(report, position, !example.workload.is_threaded()));
@@ -344,6 +345,28 @@ fn running_jobs(report: &Report, position: usize, side: usize) -> Option<String>
     let y = Axis::over("jobs at a time", Scale::Linear, means.iter().map(|m| m.iter().sum()));
     let mut chart = Chart::new(&format!("Jobs that run: {}", report.sides[side].label), x, y);
     chart.stack(&xs, &layers);
+    Some(chart.finish())
+}
+
+/// In which part of the samples at most so many threads compacted (DownForce's Figure 7).
+fn threads_at_a_time(report: &Report, position: usize) -> Option<String> {
+    let of = |side: usize| {
+        let timeline = &middle(report, position, side)?.timeline;
+        let parts = timeline.threads_at_most();
+        // A side without compactions, or with hardly a sample, says nothing.
+        (parts.len() > 1 && timeline.samples.len() >= 3).then_some((side, parts))
+    };
+    let sides: Vec<(usize, Vec<f64>)> = (0..report.sides.len()).filter_map(of).collect();
+    let most = sides.iter().map(|(_, parts)| parts.len()).max()?;
+    let x = Axis::over("compaction threads at a time, at most", Scale::Linear, [most as f64].into_iter());
+    let y = Axis { label: "percent of the samples", scale: Scale::Linear, from: 0.0, to: 100.0 };
+    let mut chart = Chart::new("Compaction threads", x, y);
+    for (side, parts) in &sides {
+        let step = |(n, part): (usize, &f64)| [(n as f64, part * 100.0), (n as f64 + 1.0, part * 100.0)];
+        let line: Vec<(f64, f64)> = parts.iter().enumerate().flat_map(step).chain([(most as f64, 100.0)]).collect();
+        chart.line(*side, &line, false);
+        chart.name_line(*side, &report.sides[*side].label);
+    }
     Some(chart.finish())
 }
 

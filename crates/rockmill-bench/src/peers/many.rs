@@ -3,7 +3,7 @@
 use rockmill::EngineParts;
 
 use crate::error::Result;
-use crate::store::{Session, Sought, Stalls, Store, TaskUse, place_of};
+use crate::store::{RunningNow, Session, Sought, Stalls, Store, TaskUse, place_of};
 
 /// Open databases of the same kind. A key is in one of them by its hash.
 pub(crate) struct ManyStores {
@@ -68,11 +68,12 @@ impl Store for ManyStores {
         Ok(sum)
     }
 
-    fn running_jobs(&self) -> Vec<u64> {
-        let mut sum = Vec::new();
-        for jobs in self.all.iter().map(|store| store.running_jobs()) {
-            sum.resize(jobs.len().max(sum.len()), 0);
-            sum.iter_mut().zip(jobs).for_each(|(sum, jobs)| *sum += jobs);
+    fn running_jobs(&self) -> RunningNow {
+        let mut sum = RunningNow::default();
+        for RunningNow { jobs, threads } in self.all.iter().map(|store| store.running_jobs()) {
+            sum.jobs.resize(jobs.len().max(sum.jobs.len()), 0);
+            sum.jobs.iter_mut().zip(jobs).for_each(|(sum, jobs)| *sum += jobs);
+            sum.threads += threads;
         }
         sum
     }

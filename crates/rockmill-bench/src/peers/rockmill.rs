@@ -12,7 +12,9 @@ use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, 
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
-use crate::store::{Session, Sought, Stalls, Store, TaskUse, WARM_UP, family_names, place_of, warm_up_entries};
+use crate::store::{
+    RunningNow, Session, Sought, Stalls, Store, TaskUse, WARM_UP, family_names, place_of, warm_up_entries,
+};
 
 /// An open Rockmill database.
 pub(crate) struct RockmillStore {
@@ -203,14 +205,17 @@ impl Store for RockmillStore {
         Ok(self.db.get_column_family_metadata().levels.iter().map(|l| l.size).collect())
     }
 
-    fn running_jobs(&self) -> Vec<u64> {
-        let mut counts = vec![0];
+    fn running_jobs(&self) -> RunningNow {
+        let (mut jobs, mut threads) = (vec![0], 0);
         for job in self.db.running_jobs() {
             let place = job.start_level.map_or(0, |level| level + 1);
-            counts.resize(counts.len().max(place + 1), 0);
-            counts[place] += 1;
+            jobs.resize(jobs.len().max(place + 1), 0);
+            jobs[place] += 1;
+            if place > 0 {
+                threads += job.parts.max(1);
+            }
         }
-        counts
+        RunningNow { jobs, threads }
     }
 
     fn tasks(&self) -> Vec<TaskUse> {

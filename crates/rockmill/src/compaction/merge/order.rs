@@ -33,7 +33,7 @@ impl<'k, K: Fn(usize) -> &'k [u8]> Keys<'_, K> {
 /// The order of runs by their current entries.
 pub(super) enum Order {
     /// See [`Linear`].
-    Linear(Linear),
+    Linear(Linear<LINEAR_RUNS_MAX>),
     /// See [`Losers`].
     Losers(Losers),
 }
@@ -102,18 +102,18 @@ impl Order {
     }
 }
 
-/// Few runs: those that are not at their end, newest first. Behind them the prefixes are `MAX`.
-pub(super) struct Linear {
-    prefixes: [u64; LINEAR_RUNS_MAX],
-    runs: [usize; LINEAR_RUNS_MAX],
+/// Up to `N` runs: those that are not at their end, newest first. Behind them the prefixes are `MAX`.
+pub(super) struct Linear<const N: usize> {
+    prefixes: [u64; N],
+    runs: [usize; N],
     live: usize,
     /// The picked one's place.
     at: usize,
 }
 
-impl Linear {
+impl<const N: usize> Linear<N> {
     fn new(first: &[Option<u64>]) -> Self {
-        let mut new = Self { prefixes: [u64::MAX; LINEAR_RUNS_MAX], runs: [0; LINEAR_RUNS_MAX], live: 0, at: 0 };
+        let mut new = Self { prefixes: [u64::MAX; N], runs: [0; N], live: 0, at: 0 };
         for (run, &prefix) in first.iter().enumerate() {
             if let Some(prefix) = prefix {
                 (new.prefixes[new.live], new.runs[new.live]) = (prefix, run);
@@ -132,7 +132,7 @@ impl Linear {
     fn ended(&mut self) {
         self.prefixes[self.at..].rotate_left(1);
         self.runs[self.at..].rotate_left(1);
-        self.prefixes[LINEAR_RUNS_MAX - 1] = u64::MAX;
+        self.prefixes[N - 1] = u64::MAX;
         self.live -= 1;
     }
 
@@ -316,6 +316,125 @@ mod tests {
             want.sort_unstable();
             assert_eq!(merged(&runs, usize::MAX), want, "seed {seed}, linear");
             assert_eq!(merged(&runs, 0), want, "seed {seed}, tree");
+        }
+    }
+
+    /// One of both, as [`measure`] takes it.
+    trait Choice {
+        fn next<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)>;
+        fn went_on(&mut self, run: usize, prefix: u64);
+        fn end(&mut self, run: usize);
+    }
+
+    impl<const N: usize> Choice for Linear<N> {
+        fn next<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
+            self.pick(&keys)
+        }
+        fn went_on(&mut self, _: usize, prefix: u64) {
+            self.moved(prefix);
+        }
+        fn end(&mut self, _: usize) {
+            self.ended();
+        }
+    }
+
+    impl Choice for Order {
+        fn next<'k>(&mut self, keys: Keys<'_, impl Fn(usize) -> &'k [u8]>) -> Option<(usize, u64, u64)> {
+            self.pick(keys)
+        }
+        fn went_on(&mut self, run: usize, prefix: u64) {
+            self.moved(run, prefix);
+        }
+        fn end(&mut self, run: usize) {
+            self.ended(run);
+        }
+    }
+
+    /// Entries of each run that is merged to measure.
+    const MEASURED: usize = 20_000;
+
+    /// Nanoseconds for each entry, and a sum of what came out. The keys are the prefixes' bytes, with one more that
+    /// decides where prefixes are equal.
+    fn measure(mut order: impl Choice, runs: &[Vec<u64>], keys: &[Vec<[u8; 9]>]) -> (f64, u64) {
+        let cmp = InternalKeyComparator::default();
+        let mut at = vec![0; runs.len()];
+        let (mut sum, mut entries) = (0u64, 0u64);
+        let began = std::time::Instant::now();
+        while let Some((run, _, others)) = order.next(Keys { of: |r: usize| &keys[r][at[r]][..], cmp: &cmp }) {
+            loop {
+                entries += 1;
+                sum = sum.wrapping_mul(31).wrapping_add(runs[run][at[run]] ^ run as u64);
+                at[run] += 1;
+                match runs[run].get(at[run]) {
+                    None => break order.end(run),
+                    Some(prefix) if *prefix >= others => break order.went_on(run, *prefix),
+                    Some(_) => {}
+                }
+            }
+        }
+        (began.elapsed().as_nanos() as f64 / entries.max(1) as f64, sum)
+    }
+
+    /// Runs whose entries come by chance; runs of which one gives 64 in a row; and runs of which many have one prefix.
+    fn measured(shape: &str, count: usize) -> Vec<Vec<u64>> {
+        let mut rng = fastrand::Rng::with_seed(count as u64);
+        let mut runs = vec![Vec::new(); count];
+        let stretch = if shape == "stretches" { 64 } else { 1 };
+        let (mut prefix, mut left) = (1u64, count * MEASURED);
+        while left > 0 {
+            let run = rng.usize(0..count);
+            for _ in 0..stretch.min(left) {
+                prefix += if shape == "ties" { u64::from(rng.usize(0..4 * count) == 0) } else { 1 };
+                runs[run].push(prefix);
+                left -= 1;
+            }
+        }
+        runs
+    }
+
+    /// What a choice takes by the number of runs, going over all prefixes and with the tree (docs/compaction.md has the
+    /// command). Not run by itself: it measures.
+    #[test]
+    #[ignore = "measures"]
+    fn linear_and_tree_by_runs() {
+        println!("| runs | by chance: all, tree, ns | | stretches | | ties | |\n|---|---|---|---|---|---|---|");
+        for count in [4, 6, 8, 12, 16, 24, 32, 40] {
+            let mut row = format!("| {count} ");
+            for shape in ["by chance", "stretches", "ties"] {
+                let runs = measured(shape, count);
+                // A tag behind the user key: the type, and a sequence number.
+                let key = |prefix: &u64| {
+                    let mut key = [0; 9];
+                    key[0] = *prefix as u8;
+                    key[1] = 1;
+                    key
+                };
+                let keys: Vec<Vec<[u8; 9]>> = runs.iter().map(|run| run.iter().map(key).collect()).collect();
+                let first: Vec<Option<u64>> = runs.iter().map(|run| run.first().copied()).collect();
+                let tree = || {
+                    let cmp = InternalKeyComparator::default();
+                    let mut order = Order::with_linear_max(&first, 0);
+                    order.build(Keys { of: |r: usize| &keys[r][0][..], cmp: &cmp });
+                    measure(order, &runs, &keys)
+                };
+                let all = || match count {
+                    0..=8 => measure(Linear::<8>::new(&first), &runs, &keys),
+                    9..=16 => measure(Linear::<16>::new(&first), &runs, &keys),
+                    17..=24 => measure(Linear::<24>::new(&first), &runs, &keys),
+                    25..=32 => measure(Linear::<32>::new(&first), &runs, &keys),
+                    _ => measure(Linear::<40>::new(&first), &runs, &keys),
+                };
+                // In turn, so that what else the machine does meets both; the quickest of each counts.
+                let (mut quickest, mut sums) = ([f64::INFINITY; 2], [0; 2]);
+                for _ in 0..5 {
+                    for (i, (ns, sum)) in [all(), tree()].into_iter().enumerate() {
+                        (quickest[i], sums[i]) = (quickest[i].min(ns), sum);
+                    }
+                }
+                assert_eq!(sums[0], sums[1], "{count} runs, {shape}: both merge alike");
+                row += &format!("| {:.1} | {:.1} ", quickest[0], quickest[1]);
+            }
+            println!("{row}|");
         }
     }
 }

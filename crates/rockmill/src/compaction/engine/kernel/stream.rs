@@ -146,6 +146,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             end: part.end.as_deref().map(|end| (end, end_prefix)),
             skip: prefixes.skip().unwrap_or(0),
             shift: prefixes.shared_bits(),
+            linear_max: None,
             snapshots: &rules.snapshots,
             pass: passing,
             // Without the program, a filter is asked about versions that nobody could read.
