@@ -152,4 +152,27 @@ fn the_status_file_is_written_anew_and_goes() {
     db.put("k", "w").expect("written");
     drop(db);
     assert_eq!(log().matches("the status file cannot be written").count(), 1, "said once");
+
+    // What is there and no status file is somebody's: it is neither replaced nor removed. One that a process left is.
+    for (name, kept) in [("notes.txt", true), ("IDENTITY", true), ("left", false)] {
+        let file = path.join(name);
+        let before = match name {
+            "notes.txt" => "mine\n# EOF\n".to_owned(),
+            "left" => "rockmill_info{pid=\"1\"} 1\n# EOF\n".to_owned(),
+            _ => std::fs::read_to_string(&file).expect("the database's own"),
+        };
+        std::fs::write(&file, &before).expect("written");
+        o.set_status_file(name);
+        let db = Db::open(&o, &path).expect("opens");
+        match kept {
+            true => wait_for("the reason in LOG", || log().contains(&format!("{name} is there and no status file"))),
+            false => wait_for("a status file", || read_file(&file).contains("rockmill_time_seconds")),
+        }
+        drop(db);
+        assert_eq!(kept.then_some(before), std::fs::read_to_string(&file).ok(), "{name}");
+    }
+}
+
+fn read_file(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }

@@ -149,7 +149,7 @@ declare_options! {
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;
     /// A file that is written anew every second with what the database counts and does (see
     /// [`crate::Db::prometheus_text`]), for `rockmill top` and Prometheus. Relative to the database's directory; empty
-    /// writes none.
+    /// writes none. A file that is there is replaced only if it is a status file.
     status_file: PathBuf = PathBuf::new(), own;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;

@@ -17,6 +17,9 @@ use crate::pacing::write_control::StallReason;
 use crate::properties as names;
 use crate::statistics::{Histogram, Ticker};
 
+/// Bytes of a status file at most: a larger one is something else.
+const STATUS_MAX: u64 = 64 << 20;
+
 /// Numbers of the whole database.
 const OF_DATABASE: &[(&str, &str)] = &[
     (names::NUM_RUNNING_FLUSHES, "Flushes that run"),
@@ -355,13 +358,35 @@ impl DbInner {
         if file.path.as_os_str().is_empty() {
             return;
         }
-        let done = self.write_status_file(&file.path);
+        let path = file.path.clone();
+        let done = if file.ours { Ok(()) } else { self.may_replace(&path) };
+        let done = done.and_then(|()| self.write_status_file(&path));
+        file.ours |= done.is_ok();
         if let Err(e) = &done
             && !file.failed
         {
             log_warn!(self.log, "the status file cannot be written: {e}");
         }
         file.failed = done.is_err();
+    }
+
+    /// Refuses a file that is no status file: it is somebody else's, or one of the database's own.
+    fn may_replace(&self, path: &Path) -> Result<()> {
+        let fs = &*self.opts.fs;
+        if !fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
+            return Ok(());
+        }
+        let text = match fs.file_size(path) {
+            Ok(0) => return Ok(()),
+            Ok(size) if size <= STATUS_MAX => fs.read_to_vec(path).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let of_status = |line: &[u8]| line.starts_with(b"rockmill_info{");
+        if text.ends_with(b"# EOF\n") && text.split(|b| *b == b'\n').any(of_status) {
+            return Ok(());
+        }
+        let shown = path.display();
+        Err(Error::invalid_argument(format!("{shown} is there and no status file: name another file, or remove it")))
     }
 
     /// Under another name first: whoever reads it finds the whole text, of now or of before.
@@ -380,9 +405,9 @@ impl DbInner {
 
     /// Removes the status file: what it says would no longer hold.
     pub(crate) fn remove_status_file(&self, file: &mut StatusFile) {
-        if !file.path.as_os_str().is_empty() {
+        if file.ours {
             let _ = self.opts.fs.remove(&file.path);
-            *file = StatusFile::default();
         }
+        *file = StatusFile::default();
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct StatusFile {
     path: PathBuf,
     /// It could not be written the last time.
     failed: bool,
+    /// It was written, so that what is there is this database's.
+    ours: bool,
 }
 
 /// What was told of an open database, and what is still to be told.
