@@ -3,20 +3,22 @@
 //!
 //! 1. The shards are `quick_cache`'s (S3-FIFO-like, scan resistant). A block larger than one shard's share is not
 //!    kept; the reader that asked for it still has it, so this only costs a later read. Shards are therefore kept
-//!    large.
+//!    large. A strict cache keeps it while it is in use, since its bytes are to count.
 //! 2. A block that somebody uses (a value that points into it, an iterator that stands in it) is *pinned*: it is not
 //!    evicted, so what the cache counts is what is in memory. Who holds a block holds its `Arc`; that the cache's own
 //!    is not the only one is what pinned means.
 //! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
 //!    capacity limit the block is refused instead and the read fails.
 //! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]). A strict cache that has no room
-//!    for one, or for a block, refuses it before anything else has gone.
+//!    for one, or for a block, refuses it before anything else has gone. Room is looked for in all shards, and one
+//!    thread after the other is given some: two that come at once do not refuse each other.
 //! 5. Where single keys are hot, and not the blocks that they are in, lookups keep *rows* instead of blocks
 //!    (`rows.rs`). A row is itself a small block: all entries of one user key of one block.
 
 mod rows;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -389,6 +391,18 @@ impl Cache {
 /// Unused entries that a strict cache remembers at most.
 const UNUSED_KEPT: usize = 64;
 
+/// How often a strict cache looks for other entries where readers began to use those that it was to evict.
+const LOOKS_MAX: usize = 4;
+
+/// What a strict cache knows of the room that it could make. Whoever has the lock is the one who is given some.
+#[derive(Debug, Default)]
+struct Room {
+    /// Entries that nobody used when they were seen last; most of them still are unused.
+    unused: VecDeque<Key>,
+    /// The last look at all entries that did not find enough, counted from 1, and the bytes of all that nobody used.
+    short: (u64, u64),
+}
+
 type Blocks = Shards<Key, Arc<CachedBlock>, ByCharge, FoldHash, Pinning>;
 
 /// Shards that hold `capacity` bytes together.
@@ -432,8 +446,9 @@ pub struct BlockCache {
     reserved: AtomicU64,
     stripes: [Stripe; STRIPES],
     rows: RowChoice,
-    /// Entries that nobody used when a strict cache last looked for some: see [`Self::room_for`].
-    unused: Mutex<Vec<Key>>,
+    room: Mutex<Room>,
+    /// How often a strict cache began to look at all entries.
+    looks: AtomicU64,
 }
 
 impl std::fmt::Debug for BlockCache {
@@ -466,7 +481,8 @@ impl BlockCache {
             reserved: AtomicU64::new(0),
             stripes: Default::default(),
             rows,
-            unused: Mutex::default(),
+            room: Mutex::default(),
+            looks: AtomicU64::new(0),
         })
     }
 
@@ -556,21 +572,37 @@ impl BlockCache {
 
     fn insert_as(&self, key: Key, block: Arc<CachedBlock>, priority: Priority) -> Result<()> {
         let charge = block.charge() as u64;
-        let strict = self.strict.load(Ordering::Relaxed);
         let part = self.part(priority);
-        if charge > part.shard_capacity() {
-            // No insertion makes room for it: what was in use beyond the capacity goes here.
-            if self.usage() > self.capacity.load(Ordering::Relaxed) {
-                part.set_capacity(part.capacity());
+        if !self.strict.load(Ordering::Relaxed) {
+            if charge > part.shard_capacity() {
+                // No insertion makes room for it: what was in use beyond the capacity goes here.
+                if self.usage() > self.capacity.load(Ordering::Relaxed) {
+                    part.set_capacity(part.capacity());
+                }
+            } else {
+                self.put(part, key, block);
             }
-            return if strict { Err(self.full(charge)) } else { Ok(()) };
+            return Ok(());
         }
-        let unused = if strict { self.room_for(part, Some(&key), charge) } else { Some(Vec::new()) };
-        let Some(unused) = unused else { return Err(self.full(charge)) };
-        let pinning = self.pinning_of(part);
-        pinning.inspect(|p| p.enters(&block));
+        let mut is_put = false;
+        let put = || {
+            self.put(part, key, block);
+            is_put = true;
+        };
+        if self.put_strictly(Some(&key), charge, put) {
+            return Ok(());
+        }
+        if is_put && let Some((_, gone)) = part.remove(&key) {
+            self.pinning_of(part).inspect(|p| p.leaves(&gone));
+        }
+        Err(self.full(charge))
+    }
+
+    /// Keeps an entry.
+    fn put(&self, part: &Blocks, key: Key, entry: Arc<CachedBlock>) {
+        self.pinning_of(part).inspect(|p| p.enters(&entry));
         let mut evicted = Default::default();
-        part.insert_with_lifecycle(key, block, &mut evicted);
+        part.insert_with_lifecycle(key, entry, &mut evicted);
         // One that was replaced is among them, too.
         if evicted.iter().any(Option::is_some)
             && !self.rows.watches()
@@ -578,15 +610,6 @@ impl BlockCache {
         {
             self.rows.is_full();
         }
-        drop(evicted);
-        // Other threads may have taken the room in the meantime.
-        if strict && !self.make_room(part, unused) {
-            if let Some((_, gone)) = part.remove(&key) {
-                pinning.inspect(|p| p.leaves(&gone));
-            }
-            return Err(self.full(charge));
-        }
-        Ok(())
     }
 
     #[cold]
@@ -605,15 +628,21 @@ impl BlockCache {
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
         let charge = block.charge() as u64;
-        let strict = self.strict.load(Ordering::Relaxed);
-        let unused = if strict { self.room_for(&self.cache, None, charge)? } else { Vec::new() };
         let number = self.next_reservation.fetch_add(1, Ordering::Relaxed);
-        self.rows.charge(charge);
-        self.reserved.fetch_add(charge, Ordering::Relaxed);
-        self.cache.insert((0, number), Arc::clone(&block));
-        let reservation = Reservation { cache: Arc::clone(self), number, pin: block };
-        // Other threads may have taken the room in the meantime.
-        (self.make_room(&self.cache, unused) || !strict).then_some(reservation)
+        let mut made = None;
+        let put = || {
+            self.rows.charge(charge);
+            self.reserved.fetch_add(charge, Ordering::Relaxed);
+            self.cache.insert((0, number), Arc::clone(&block));
+            made = Some(Reservation { cache: Arc::clone(self), number, pin: block });
+        };
+        let fits = if self.strict.load(Ordering::Relaxed) {
+            self.put_strictly(None, charge, put)
+        } else {
+            put();
+            true
+        };
+        made.filter(|_| fits)
     }
 
     /// Where the bytes of the entries of `part` are counted.
@@ -621,75 +650,120 @@ impl BlockCache {
         std::ptr::eq(part, &self.cache).then_some(&self.pinning)
     }
 
-    /// Entries of `part` that nobody uses, enough of them to make room for `charge` bytes, in the place of the entry
-    /// `of` if it is there; `None` if all of them are not enough. Evicts nothing.
-    fn room_for(&self, part: &Blocks, of: Option<&Key>, charge: u64) -> Option<Vec<Key>> {
-        let capacity = self.capacity.load(Ordering::Relaxed);
-        // Reservations are never evicted. This refuses most of what is refused, without a look at every entry.
-        if self.reserved.load(Ordering::Relaxed).saturating_add(charge) > capacity {
-            return None;
-        }
-        let missing = self.usage().saturating_add(charge).saturating_sub(capacity);
-        if missing == 0 {
-            return Some(Vec::new());
-        }
-        let missing =
-            missing.saturating_sub(of.and_then(|key| part.peek(key)).map_or(0, |entry| entry.charge() as u64));
-        let is_unused = |key: &Key, entry: &Arc<CachedBlock>| {
-            // The caller holds it, too.
-            of != Some(key) && Arc::strong_count(entry) == 2
-        };
-        // Those of the last time mostly still are unused. Without them a full cache would pass the same used entries
-        // for each block. What is needed comes to stand at the end.
-        let (mut left, mut known) = (missing, Vec::new());
-        let mut unused = std::mem::take(&mut *self.unused.lock());
-        while left > 0
-            && let Some(key) = unused.pop()
-        {
-            if let Some(entry) = part.peek(&key).filter(|entry| is_unused(&key, entry)) {
-                left = left.saturating_sub(entry.charge() as u64);
-                known.push(key);
-            }
-        }
-        unused.append(&mut known);
-        if left > 0 {
-            unused.clear();
-            left = missing;
-            let mut further = UNUSED_KEPT;
-            for (key, entry) in part.iter() {
-                if left == 0 {
-                    if further == 0 {
-                        break;
-                    }
-                    further -= 1;
-                }
-                if is_unused(&key, &entry) {
-                    left = left.saturating_sub(entry.charge() as u64);
-                    unused.push(key);
-                }
-            }
-            if left > 0 {
-                return None;
-            }
-        }
-        Some(unused)
+    /// All parts.
+    fn parts(&self) -> impl Iterator<Item = &Blocks> {
+        std::iter::once(&self.cache).chain(&self.high)
     }
 
-    /// After an insertion, which evicts from one shard alone: evicts as much of what [`Self::room_for`] found as is
-    /// still too much. False if that does not make room.
-    fn make_room(&self, part: &Blocks, mut unused: Vec<Key>) -> bool {
-        let over = || self.usage() > self.capacity.load(Ordering::Relaxed);
-        while over() {
-            let Some(key) = unused.pop() else { return false };
-            if let Some((_, gone)) = part.remove_if(&key, |entry| Arc::strong_count(entry) == 1) {
-                self.pinning_of(part).inspect(|p| p.leaves(&gone));
+    /// Bytes that are held beyond the capacity, or would be with so many more.
+    fn too_much(&self, more: u64) -> u64 {
+        self.usage().saturating_add(more).saturating_sub(self.capacity.load(Ordering::Relaxed))
+    }
+
+    /// Has `put` keep an entry of `charge` bytes in a strict cache, in the place of the entry `of` if it is there.
+    /// False if there is no room: then all stay, and nothing was put, unless readers begin to use what was to go.
+    /// Then it has been put, and there is too much.
+    fn put_strictly(&self, of: Option<&Key>, charge: u64, put: impl FnOnce()) -> bool {
+        // Reservations are never evicted. This refuses most of what is refused, without a look at every entry.
+        if self.reserved.load(Ordering::Relaxed).saturating_add(charge) > self.capacity.load(Ordering::Relaxed) {
+            return false;
+        }
+        let looks = self.looks.load(Ordering::SeqCst);
+        let mut room = self.room.lock();
+        let missing = match self.too_much(charge) {
+            0 => 0,
+            missing => missing.saturating_sub(of.map_or(0, |key| self.charge_of(key))),
+        };
+        if !self.find_unused(&mut room, looks, of, missing) {
+            return false;
+        }
+        put();
+        // That has evicted from one shard alone.
+        let fits = self.evict_unused(&mut room, of);
+        if let Some(key) = of {
+            // Most blocks are out of use again soon.
+            room.unused.retain(|known| known != key);
+            room.unused.push_front(*key);
+        }
+        room.unused.truncate(UNUSED_KEPT);
+        fits
+    }
+
+    /// Bytes of an entry; 0 where it is not here.
+    fn charge_of(&self, key: &Key) -> u64 {
+        self.parts().find_map(|part| part.peek(key)).map_or(0, |entry| entry.charge() as u64)
+    }
+
+    /// Finds entries but `of` that nobody uses, `missing` bytes of them, and has them at the end of those known. False
+    /// if all of them are not enough, or were not when somebody looked at all entries after the first `looks` times.
+    fn find_unused(&self, room: &mut Room, looks: u64, of: Option<&Key>, missing: u64) -> bool {
+        // Besides the cache, only the caller has it.
+        let is_unused = |entry: &Arc<CachedBlock>| Arc::strong_count(entry) == 2;
+        // Those of the last time mostly still are unused. Without them a full cache would pass the same used entries
+        // for each block.
+        let (mut left, mut known) = (missing, VecDeque::new());
+        while left > 0
+            && let Some(key) = room.unused.pop_back()
+        {
+            let entry = self.parts().find_map(|part| part.peek(&key)).filter(|_| of != Some(&key));
+            if let Some(entry) = entry.filter(is_unused) {
+                left = left.saturating_sub(entry.charge() as u64);
+                known.push_back(key);
             }
         }
-        if !unused.is_empty() {
-            unused.truncate(UNUSED_KEPT);
-            *self.unused.lock() = unused;
+        room.unused.append(&mut known);
+        if left == 0 {
+            return true;
         }
-        true
+        // Whoever waits for the lock while somebody looks in vain has the answer: they would all look, one by one.
+        if room.short.0 > looks && room.short.1 < missing {
+            return false;
+        }
+        let look = self.looks.fetch_add(1, Ordering::SeqCst) + 1;
+        room.unused.clear();
+        let (mut found, mut own, mut further) = (0, 0, UNUSED_KEPT);
+        for (key, entry) in self.parts().flat_map(|part| part.iter()) {
+            if found >= missing {
+                if further == 0 {
+                    break;
+                }
+                further -= 1;
+            }
+            if of == Some(&key) {
+                own = entry.charge() as u64;
+            } else if is_unused(&entry) {
+                found += entry.charge() as u64;
+                room.unused.push_back(key);
+            }
+        }
+        let enough = found >= missing;
+        if !enough {
+            room.short = (look, found + own);
+            room.unused.truncate(UNUSED_KEPT);
+        }
+        enough
+    }
+
+    /// Evicts as much of what [`Self::find_unused`] found as is too much. False if that does not do.
+    fn evict_unused(&self, room: &mut Room, of: Option<&Key>) -> bool {
+        for _ in 0..LOOKS_MAX {
+            while self.too_much(0) > 0
+                && let Some(key) = room.unused.pop_back()
+            {
+                for part in self.parts() {
+                    if let Some((_, gone)) = part.remove_if(&key, |entry| Arc::strong_count(entry) == 1) {
+                        self.pinning_of(part).inspect(|p| p.leaves(&gone));
+                    }
+                }
+            }
+            match self.too_much(0) {
+                0 => return true,
+                // Readers have begun to use some of them, or somebody who is not strict has taken the room.
+                missing if !self.find_unused(room, u64::MAX, of, missing) => return false,
+                _ => {}
+            }
+        }
+        self.too_much(0) == 0
     }
 
     /// Changes the bytes allowed.

@@ -275,12 +275,16 @@ fn reservations_take_room_from_blocks() {
     assert_eq!((four.len(), strict.get_usage()), (4, 1 << 20));
 }
 
+/// A strict cache of 8 MiB.
+fn strict(num_shard_bits: i32) -> Cache {
+    let strict_capacity_limit = true;
+    let options = LruCacheOptions { capacity: 8 << 20, num_shard_bits, strict_capacity_limit, ..Default::default() };
+    Cache::new_lru_cache_opts(&options)
+}
+
 /// A strict cache that is full of blocks, some of which are in use: numbers of all that are there, and those in use.
 fn full(num_shard_bits: i32, used: u64) -> (Cache, Vec<u64>, Vec<Arc<CachedBlock>>) {
-    let strict_capacity_limit = true;
-    let capacity = 8 << 20;
-    let options = LruCacheOptions { capacity, num_shard_bits, strict_capacity_limit, ..Default::default() };
-    let cache = Cache::new_lru_cache_opts(&options);
+    let cache = strict(num_shard_bits);
     let mut held = Vec::new();
     for n in 0..4000 {
         let block = block(4096);
@@ -378,4 +382,128 @@ fn a_reservation_larger_than_a_shard_finds_room_in_a_full_strict_cache() {
     let charged = cache.0.rows.charged().load(Ordering::Relaxed);
     assert_eq!(charged, (5 << 20) + metas * meta().charge() as u64);
     assert!((0..100).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
+}
+
+/// Has as many threads do something at once, and gives what they got.
+fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let begin = std::sync::Barrier::new(threads);
+    std::thread::scope(|s| {
+        let start = |n| {
+            let (begin, work) = (&begin, &work);
+            s.spawn(move || {
+                begin.wait();
+                work(n)
+            })
+        };
+        let all: Vec<_> = (0..threads).map(start).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// However many come at once, as many get room as there is room for.
+#[test]
+fn threads_that_come_at_once_do_not_refuse_each_other() {
+    for shard_bits in [0, 2] {
+        for round in 0..200 {
+            // Half of the cache is in use, and the rest is empty or full of what nobody uses.
+            let (cache, _, held) = match round % 2 {
+                0 => full(shard_bits, 1000),
+                _ => (strict(shard_bits), Vec::new(), Vec::new()),
+            };
+            let left = (8 << 20) - cache.get_pinned_usage();
+            let (bytes, all) = (left / 4, 8);
+            let got = at_once(all, |_| cache.0.reserve(bytes));
+            let reserved = got.iter().flatten().count();
+            assert_eq!(reserved, 4, "round {round}: {left} bytes are left, each of {all} asks for {bytes}");
+            assert!(cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+            drop(got);
+            let got = at_once(all, |n| {
+                let block = block(bytes - 4096);
+                cache.0.insert(3, n as u64, Arc::clone(&block)).is_ok().then_some(block)
+            });
+            let kept = got.iter().flatten().count();
+            assert_eq!(kept, 4, "round {round}: {left} bytes are left, each of {all} asks for {bytes}");
+            assert!(cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+            assert_eq!(cache.get_pinned_usage(), held.len() * block(4096).charge() + 4 * block(bytes - 4096).charge());
+        }
+    }
+}
+
+/// A table's index may be larger than a shard, and its bytes count while it is in use.
+#[test]
+fn a_strict_cache_keeps_what_is_larger_than_a_shard_while_it_is_in_use() {
+    let (cache, ..) = full(2, 100);
+    let large = block(5 << 20);
+    cache.0.insert(2, 0, Arc::clone(&large)).unwrap();
+    assert!(cache.0.contains(2, 0) && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+    assert!(cache.0.insert(2, 1, block(4 << 20)).is_err(), "both would be too much");
+    assert!(cache.get_pinned_usage() >= 5 << 20);
+    // It goes as soon as there is a better use for its shard.
+    drop(large);
+    for n in 0..1000 {
+        cache.0.insert(3, n, block(4096)).unwrap();
+    }
+    assert!(!cache.0.contains(2, 0));
+    // Nobody else has it: it is as if it had been evicted at once.
+    cache.0.insert(2, 2, block(5 << 20)).unwrap();
+    assert!(!cache.0.contains(2, 2) && cache.get_usage() <= 8 << 20);
+}
+
+/// Blocks that wait for nobody, in the part for indexes, make room for data blocks in use, and the other way round.
+#[test]
+fn both_parts_of_a_strict_cache_make_room() {
+    let options =
+        LruCacheOptions { capacity: 8 << 20, num_shard_bits: 0, strict_capacity_limit: true, high_pri_pool_ratio: 0.5 };
+    let meta = || Arc::new(CachedBlock::of_meta(TableMeta::default()));
+    let charge = meta().charge() as u64;
+    for first in [Priority::High, Priority::Low] {
+        let cache = BlockCache::with_options(&options);
+        let insert = |n: u64, priority| {
+            let entry = meta();
+            cache.insert_meta(4 * n, Arc::clone(&entry), priority).map(|()| entry)
+        };
+        let some = (4 << 20) / charge;
+        // All in use at once, so that they stay; then nobody uses them.
+        let unused: Vec<_> = (0..some).map(|n| insert(n, first).unwrap()).collect();
+        drop(unused);
+        let other = if first == Priority::High { Priority::Low } else { Priority::High };
+        let used: Vec<_> = (some..2 * some).map(|n| insert(n, other).unwrap()).collect();
+        assert!(cache.usage() + 2 * charge > 8 << 20, "{} bytes", cache.usage());
+        let more: Vec<_> = (2 * some..3 * some).map(|n| insert(n, other).unwrap()).collect();
+        assert!(cache.usage() <= 8 << 20, "{} bytes", cache.usage());
+        assert_eq!(cache.pinned_usage(), (used.len() + more.len()) as u64 * charge);
+    }
+}
+
+/// Threads that are refused while one looks at every entry do not all look, too.
+#[test]
+fn one_look_in_vain_is_for_all_who_waited_for_it() {
+    let (cache, there, mut held) = full(2, 1700);
+    let asks = |looks: u64, bytes: u64| {
+        let missing = cache.0.too_much(bytes);
+        cache.0.find_unused(&mut cache.0.room.lock(), looks, None, missing)
+    };
+    let before = cache.0.looks.load(Ordering::SeqCst);
+    for _ in 0..10 {
+        assert!(!asks(before, 3 << 19), "seven of eight MiB are in use");
+    }
+    assert_eq!(cache.0.looks.load(Ordering::SeqCst), before + 1);
+    // Less may be there, and whoever came after it has begun looks.
+    assert!(asks(before, 100_000));
+    held.clear();
+    assert!(asks(cache.0.looks.load(Ordering::SeqCst), 3 << 19), "{} blocks are out of use", there.len());
+}
+
+/// Where nearly all is in use, one block after the other makes room for the next.
+#[test]
+fn a_full_strict_cache_seldom_looks_at_every_entry() {
+    let (cache, there, mut held) = full(2, 0);
+    held.extend(there.iter().skip(10).filter_map(|n| cache.0.get(1, *n)));
+    let before = cache.0.looks.load(Ordering::SeqCst);
+    for n in 0..1000 {
+        cache.0.insert(2, n, block(4096)).unwrap();
+        assert!(cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
+    }
+    let looks = cache.0.looks.load(Ordering::SeqCst) - before;
+    assert!(looks < 20, "{looks} looks");
 }

@@ -23,6 +23,7 @@ use crate::iter::get::{GetContext, Resume};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
+use crate::sync::{Condvar, Mutex};
 use crate::table::block_based::{BlockAccess, BlockBasedTable, ScanFile, StreamSource, TPH_BLOCK, TableIter};
 use crate::table::options::TableReadOptions;
 use crate::table::{Reservation, Table, TableScan};
@@ -57,6 +58,9 @@ pub struct TphTable {
     /// Not held, and read by the lookup that finds room for it, where the block cache had none when the table was
     /// opened: compactions do without.
     pub(super) held: OnceLock<Held>,
+    /// A lookup is about to read it. Others wait: the block cache may have room for it once, and not for each of them.
+    loading: Mutex<bool>,
+    loaded: Condvar,
     /// Bytes that the block cache counts of the table as long as the function is held.
     charged: Option<usize>,
     properties: TableProperties,
@@ -68,6 +72,28 @@ impl std::fmt::Debug for TphTable {
             .field("path", &self.path())
             .field("pieces", &self.pieces.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The one lookup that reads a table's function. No lock is held meanwhile.
+struct Loading<'a>(&'a TphTable);
+
+impl<'a> Loading<'a> {
+    /// Waits for the one before.
+    fn begin(table: &'a TphTable) -> Self {
+        let mut loading = table.loading.lock();
+        while *loading {
+            table.loaded.wait(&mut loading);
+        }
+        *loading = true;
+        Self(table)
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        *self.0.loading.lock() = false;
+        self.0.loaded.notify_one();
     }
 }
 
@@ -103,7 +129,8 @@ impl TphTable {
         if !head.pieces.is_empty() {
             head.totals.write_to(&mut properties);
         }
-        let mut table = Self { pieces, head, held: OnceLock::new(), charged: None, properties };
+        let (held, loading, loaded) = (OnceLock::new(), Mutex::default(), Condvar::default());
+        let mut table = Self { pieces, head, held, loading, loaded, charged: None, properties };
         if charged {
             let places = table.index_memory().1 as usize;
             table.charged = Some(places + finder.as_ref().map_or(0, Finder::memory_usage));
@@ -134,6 +161,10 @@ impl TphTable {
         if cache_only {
             let what = format!("{}: block {TPH_BLOCK:?} is not in memory", self.path().display());
             return Err(Error::new(ErrorKind::Incomplete, what));
+        }
+        let _turn = Loading::begin(self);
+        if let Some(held) = self.held.get() {
+            return Ok(held.finder.as_ref());
         }
         let charge = self.reserve()?;
         let block = self.own().meta_block(TPH_BLOCK)?.ok_or_else(|| bad("is gone"))?;

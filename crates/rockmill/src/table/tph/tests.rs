@@ -19,8 +19,8 @@ use crate::iter::InternalIterator;
 use crate::iter::get::{GetContext, GetState};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::table::{
-    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, MetaCaching, OnDemand, StreamReads, TableBuilder,
-    TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary,
+    AutoReadahead, BlockBasedSettings, BlockCache, Leaves, LruCacheOptions, MetaCaching, OnDemand, StreamReads,
+    TableBuilder, TableBuilderOptions, TableOpenOptions, TableReadOptions, TableSummary,
 };
 
 /// Versions of a user key, newest first: sequence number, type, value.
@@ -806,5 +806,50 @@ fn a_function_is_the_same_whoever_builds_it_and_none_is_built_after_a_stop() {
             let stopped = build(help, &|| looks.fetch_add(1, Ordering::Relaxed) >= stop_at);
             assert_eq!(stopped.unwrap_err().kind(), ErrorKind::ShutdownInProgress);
         }
+    }
+}
+
+/// The block cache has room for the function once. Lookups that come at once wait for the one that reads it, instead of
+/// each asking for room.
+#[test]
+fn lookups_that_come_at_once_need_room_for_one_function() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (cmp, settings) = (InternalKeyComparator::default(), BlockBasedSettings::default());
+    let mut world = World { reverse: false, cmp, settings, ..World::new(&mut rng) };
+    let mut builder = world.builder(2, Vec::new());
+    let key = |i: usize| InternalKey::new(format!("{i:08}").as_bytes(), 5, ValueType::Value);
+    (0..60_000).for_each(|i| builder.add(key(i).as_bytes(), b"").unwrap());
+    let summary = builder.finish().unwrap();
+    world.cache = None;
+    let function = world.open(2, &summary).as_tph().unwrap().index_memory().1 as usize;
+    let capacity = 4 << 20;
+    let options =
+        LruCacheOptions { capacity, num_shard_bits: 0, strict_capacity_limit: true, ..LruCacheOptions::default() };
+    for round in 0..30 {
+        let cache = BlockCache::with_options(&options);
+        world.cache = Some(Arc::clone(&cache));
+        let _always = cache.reserve(capacity - function - function / 2);
+        let at_first = cache.reserve(function + function / 2);
+        let table = world.open(2, &summary);
+        assert!(
+            at_first.is_some() && table.as_tph().unwrap().index_memory().1 < function as u64,
+            "it holds no function yet"
+        );
+        drop(at_first);
+        let begin = std::sync::Barrier::new(6);
+        std::thread::scope(|s| {
+            for thread in 0..6 {
+                let (table, begin, key) = (&table, &begin, &key);
+                s.spawn(move || {
+                    let key = key(thread * 10_000 + round);
+                    let mut ctx = GetContext::new(key::user_key(key.as_bytes()));
+                    begin.wait();
+                    table.get(key.as_bytes(), TableReadOptions::default(), &mut ctx).unwrap();
+                    assert!(ctx.is_done());
+                });
+            }
+        });
+        assert_eq!(table.as_tph().unwrap().index_memory().1, function as u64);
+        assert!(cache.usage() <= capacity as u64);
     }
 }
