@@ -497,10 +497,13 @@ pub struct Recorder {
     /// Seconds that each limit held.
     limits: Limits,
     /// What was so at the last write, where the run goes on after it.
-    at_last_write: Option<Box<(Report, std::collections::BTreeMap<&'static str, f64>, Limits)>>,
+    at_last_write: Option<Box<Before>>,
     /// Set by the engine; see [`Report::wedged`].
     pub wedged: bool,
 }
+
+/// The report, seconds of stalls by reason, and seconds by limit at a moment.
+type Before = (Report, std::collections::BTreeMap<&'static str, f64>, Limits);
 
 impl Recorder {
     /// For a tree of so many levels.

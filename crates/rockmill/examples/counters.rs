@@ -29,10 +29,12 @@ impl Counters {
     }
 
     fn all(&self) -> Result<Vec<(String, u64)>> {
-        let named = |entry: Result<(Box<[u8]>, Box<[u8]>)>| {
-            entry.map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), number(&value)))
-        };
-        self.db.iterator(IteratorMode::Start).map(named).collect()
+        let mut all = Vec::new();
+        for entry in self.db.iterator(IteratorMode::Start) {
+            let (name, value) = entry?;
+            all.push((String::from_utf8_lossy(&name).into_owned(), number(&value)));
+        }
+        Ok(all)
     }
 }
 
