@@ -478,6 +478,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
             r.oracle_passed_over > 0,
         ),
         ("files verified", format!("{} times", count(r.file_checks)), r.file_checks > 0),
+        ("tables of several files then", count(r.shared_tables), r.shared_tables > 0),
         (
             "repaired after kills",
             format!("{} times, and {} copies", count(r.repaired), count(r.repaired_copies)),
@@ -557,6 +558,7 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "rocksdb_keys": r.oracle_keys,
         "rocksdb_passed_over": r.oracle_passed_over,
         "file_checks": r.file_checks,
+        "shared_tables": r.shared_tables,
         "skipped": r.skipped.iter().map(|(what, why)| (what.clone(), json!(why.to_string()))).collect::<Map<_, _>>(),
         "repaired": r.repaired,
         "repaired_copies": r.repaired_copies,

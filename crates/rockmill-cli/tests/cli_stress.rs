@@ -97,6 +97,18 @@ fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
     assert!(number(&f, "kills") >= 2, "{f}");
 }
 
+/// Tables that share files, with each strategy that makes them: dead databases had some.
+#[test]
+fn nothing_is_lost_where_tables_share_files() {
+    for strategy in ["leveled", "tiered", "df-leveled"] {
+        let config = format!("random,table=tph-16,files=small,memtable=16k,strategy={strategy}");
+        let args = ["--duration", "4s", "--kill-every", "400ms", "--config", &config, "--check-every", "1"];
+        let Some(f) = run("kills where tables share files", &args) else { return };
+        assert!(number(&f, "kills") >= 2 && number(&f, "operations") > 1000, "{f}");
+        assert!(number(&f, "file_checks") >= 2 && number(&f, "shared_tables") >= 1, "{strategy}: {f}");
+    }
+}
+
 #[test]
 fn nothing_is_lost_in_the_order_of_a_hash() {
     let config = "random,table=tph-4";

@@ -84,8 +84,8 @@ impl Builder {
     /// [`hash_key`](crate::hash_key).
     ///
     /// If strangers choose keys, they must not be able to guess it: whoever knows the seed can choose keys that no
-    /// function can be built from. Take a random secret of the database and send it with the job, so that every machine
-    /// that runs the job writes the same bytes. After [`BuildError::Duplicate`] of different keys and
+    /// function can be built from. Take a number that they do not know and send it with the job, so that every
+    /// machine that runs the job writes the same bytes. After [`BuildError::Duplicate`] of different keys and
     /// [`BuildError::NotPlaced`], hash and build again with the next seed, at most eight times (docs/phash.md, "Keys
     /// from strangers").
     pub fn seed(mut self, seed: u64) -> Self {

@@ -141,8 +141,36 @@ fn take_table(
 /// The first that is not.
 pub fn verify_tables(place: &TestDir) -> rockmill::Result<()> {
     let (fs, dir) = (&*place.fs, place.db());
-    let manifest = dir.join(filename::manifest(current_manifest(fs, &dir)?));
-    let mut families: BTreeMap<u32, (String, BTreeMap<u64, FileEntry>)> = BTreeMap::new();
+    for (name, tables) in tables_of(fs, &dir)?.values() {
+        let cmp = match named_family(name) {
+            Some((_, Kind::Reversed)) => InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator)),
+            Some((_, Kind::Hashed)) => InternalKeyComparator::new(Arc::new(HashRangeComparator)),
+            Some((_, Kind::Folded)) => InternalKeyComparator::new(Arc::new(FoldedComparator) as Arc<dyn Comparator>),
+            _ => InternalKeyComparator::default(),
+        };
+        for file in tables.values() {
+            open_table(fs, &place.table_dirs(), file, &cmp, Some(file.largest_seqno))?.verify()?;
+        }
+    }
+    Ok(())
+}
+
+/// How many tables of a database that is closed have several files.
+///
+/// # Errors
+/// There is no MANIFEST, or a bad one.
+pub fn count_shared(fs: &dyn FileSystem, dir: &Path) -> rockmill::Result<u64> {
+    let families = tables_of(fs, dir)?;
+    let tables = families.values().flat_map(|(_, tables)| tables.values());
+    Ok(tables.filter(|file| !file.pieces.is_empty()).count() as u64)
+}
+
+/// The column families of a closed database by their ids: names, and tables by their numbers.
+type Families = BTreeMap<u32, (String, BTreeMap<u64, FileEntry>)>;
+
+fn tables_of(fs: &dyn FileSystem, dir: &Path) -> rockmill::Result<Families> {
+    let manifest = dir.join(filename::manifest(current_manifest(fs, dir)?));
+    let mut families = Families::new();
     for_each_edit(fs, &manifest, &mut |edit| {
         if edit.column_family_drop {
             families.remove(&edit.column_family);
@@ -156,18 +184,7 @@ pub fn verify_tables(place: &TestDir) -> rockmill::Result<()> {
         tables.extend(edit.new_files.into_iter().map(|(_, file)| (file.number, file)));
         Ok(())
     })?;
-    for (name, tables) in families.values() {
-        let cmp = match named_family(name) {
-            Some((_, Kind::Reversed)) => InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator)),
-            Some((_, Kind::Hashed)) => InternalKeyComparator::new(Arc::new(HashRangeComparator)),
-            Some((_, Kind::Folded)) => InternalKeyComparator::new(Arc::new(FoldedComparator) as Arc<dyn Comparator>),
-            _ => InternalKeyComparator::default(),
-        };
-        for file in tables.values() {
-            open_table(fs, &place.table_dirs(), file, &cmp, Some(file.largest_seqno))?.verify()?;
-        }
-    }
-    Ok(())
+    Ok(families)
 }
 
 /// Opening a table reads no more of its end.

@@ -1,5 +1,5 @@
-//! Histories with TPH tables have tables of several files, in each of the three ways in which histories are done:
-//! without them they would try nothing that is particular to such tables.
+//! Histories with TPH tables have tables of several files, in each of the three ways in which histories are done, and
+//! with other strategies: without them they would try nothing that is particular to such tables.
 //!
 //! `ROCKMILL_SEED` sets the seed. One test in a process of its own, as the count is the process's.
 
@@ -13,12 +13,14 @@ use rockmill_stress::replay::Silent;
 
 /// Random, but for TPH tables of up to 16 files, and with levels that compactions go through.
 fn with_tph(configurations: &mut [Configuration]) {
-    for c in configurations {
-        *c = c.clone().with_all(CHOICES).unwrap();
-    }
+    with(configurations, "leveled");
 }
 
-const CHOICES: &str = "table=tph-16,strategy=leveled,files=small,memtable=16k";
+fn with(configurations: &mut [Configuration], strategy: &str) {
+    for c in configurations {
+        *c = c.clone().with_all(&format!("table=tph-16,files=small,memtable=16k,strategy={strategy}")).unwrap();
+    }
+}
 
 #[test]
 fn histories_with_tph_tables_have_tables_of_several_files() {
@@ -41,6 +43,14 @@ fn histories_with_tph_tables_have_tables_of_several_files() {
         Medium::Memory.run(&case, &mut Silent).unwrap_or_else(|failure| panic!("{failure}"));
     }
     more("metamorphic");
+    for strategy in ["tiered", "df-leveled"] {
+        let mut configurations: Vec<_> = (0..2).map(|_| Configuration::random(&mut rng)).collect();
+        with(&mut configurations, strategy);
+        for case in cases(&history, &configurations, false) {
+            Medium::Memory.run(&case, &mut Silent).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+        more(strategy);
+    }
 
     // Histories whose promise is that of every strategy.
     let plan = |seed| crash::Plan::random(seed, 250, Points::About(10));

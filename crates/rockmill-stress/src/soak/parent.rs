@@ -18,9 +18,11 @@ use super::oracle::Ldb;
 use super::report::{Failure, Report};
 use super::sample::{self, Judging, SAMPLES_HEAD, Sample};
 use super::settings::{Paths, Settings};
+use rockmill_io::PosixFileSystem;
 use rockmill_skip::Needs;
 
 use crate::configuration::Configuration;
+use crate::files::count_shared;
 
 /// A death in recovery comes this long after the start, at most.
 const EARLY_MAX: Duration = Duration::from_millis(300);
@@ -694,6 +696,8 @@ impl<'a> Run<'a> {
             return Err(format!("rockmill verify of the dead database: {}", String::from_utf8_lossy(&said).trim()));
         }
         self.report.file_checks += 1;
+        let shared = count_shared(&PosixFileSystem::default(), &paths.db);
+        self.report.shared_tables += shared.map_err(|e| format!("the MANIFEST of the dead database: {e}"))?;
         Ok(())
     }
 

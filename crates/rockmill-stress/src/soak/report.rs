@@ -53,6 +53,8 @@ pub struct Report {
     pub oracle_passed_over: u64,
     /// Times that `rockmill verify` found a dead database in order.
     pub file_checks: u64,
+    /// Tables of several files that dead databases had then, all together.
+    pub shared_tables: u64,
     /// Repairs of copies of dead databases, all of which were compared.
     pub repaired_copies: u64,
     /// Repairs of dead databases, with which the next child went on.

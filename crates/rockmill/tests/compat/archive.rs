@@ -32,6 +32,8 @@ pub struct Case {
     pub prefixes: BTreeMap<String, usize>,
     /// Column families in the reverse order of bytes.
     pub reverse: Vec<String>,
+    /// Column families with TPH tables of several files.
+    pub tph: Vec<String>,
     /// Values have a time to live (`open_with_ttl`).
     pub ttl: bool,
     /// A word of the refusal, where Rockmill refuses it.
@@ -71,6 +73,7 @@ impl Case {
                 self.prefixes.insert(family, length.parse().expect("a length"));
             }
             "order" => self.reverse.push(pair().0),
+            "tph" => self.tph.push(rest.to_owned()),
             "ttl" => self.ttl = true,
             "refused" => self.refused = Some(rest.to_owned()),
             _ => panic!("{}: {line}", self.title()),

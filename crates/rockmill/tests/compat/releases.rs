@@ -4,8 +4,9 @@
 //! ROCKMILL_WRITE_FIXTURE=1 cargo test -p rockmill --test compat this_release_has_a_fixture
 //! ```
 //!
-//! writes `tests/fixtures/rockmill-VERSION`, where it is not there yet. A new version in the workspace's manifest makes
-//! the test fail until that was done; the archives of earlier releases stay.
+//! writes `tests/fixtures/rockmill-VERSION` and `rockmill-VERSION-tph` (TPH tables of several files), where they are
+//! not there yet. A new version in the workspace's manifest makes the test fail until that was done; the archives of
+//! earlier releases stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use rockmill::merge_operator::{StringAppendOperator, UInt64AddOperator};
 use rockmill::{
     BlockBasedIndexType, BlockBasedOptions, Checkpoint, ChecksumType, ColumnFamilyDescriptor, CompressionType,
     DataBlockIndexType, Db, Env, IteratorMode, Options, ReverseBytewiseComparator, SliceTransform, SstFileWriter,
-    WriteBatch,
+    TphTableOptions, WriteBatch,
 };
 use rockmill_io::{CrashMode, FileSystem, MemFileSystem, SystemClock};
 
@@ -64,6 +65,57 @@ impl Maker {
         options.set_block_based_table_factory(&table);
         self.families.retain(|(n, _)| n != name);
         self.families.push((name.to_owned(), options));
+    }
+
+    /// Adds a column family with TPH tables.
+    fn tph_family(&mut self, name: &str, piece_limit: u32, change: impl FnOnce(&mut Options)) {
+        self.family(name, |o, _| change(o));
+        let options = &mut self.families.last_mut().expect("just added").1;
+        let mut tph = TphTableOptions::default();
+        tph.set_piece_limit(piece_limit);
+        tph.set_garbage_percent(100);
+        options.set_tph_table_factory(&tph);
+        self.note(&format!("tph {name}"));
+    }
+
+    /// Writes of all kinds, each round compacted into the last level, so that tables go on using files of the rounds
+    /// before; then a table above them, and data in the log.
+    fn shared_histories(&mut self, db: &Db) {
+        let names: Vec<String> = self.families.iter().map(|(n, _)| n.clone()).collect();
+        for name in names {
+            let cf = db.cf_handle(&name).expect("opened");
+            let key = |n: u32| format!("key{n:04}").into_bytes();
+            let merges = self.notes.contains(&format!("operator {name} "));
+            self.rng = fastrand::Rng::with_seed(7);
+            db.put_cf(&cf, b"", format!("the empty key of {name}")).expect("put");
+            // It keeps files of the rounds, which heads list as replaced before.
+            let slow = db.raw_iterator_cf(&cf);
+            for round in 0..6 {
+                let (from, to) = if round == 0 { (0, 120) } else { (round * 17, round * 17 + 9) };
+                for n in from..to {
+                    let value = self.value(n, round);
+                    match n % 5 {
+                        2 if round > 1 => db.delete_cf(&cf, key(n)).expect("delete"),
+                        3 if round > 1 && merges => db.merge_cf(&cf, key(n), &value).expect("merge"),
+                        _ => db.put_cf(&cf, key(n), &value).expect("put"),
+                    }
+                }
+                db.flush_cf(&cf).expect("flush");
+                if round < 5 {
+                    db.compact_range_cf(&cf, None::<&[u8]>, None::<&[u8]>).expect("compaction");
+                }
+            }
+            drop(slow);
+            let shared = db.live_files().expect("open").into_iter().filter(|f| f.column_family_name == name);
+            assert!(shared.map(|f| f.pieces.len()).sum::<usize>() > 0, "{name} has no table of several files");
+            let mut batch = WriteBatch::new();
+            for n in (1..120).step_by(31) {
+                let value = self.value(n, 9);
+                batch.put_cf(&cf, key(n), value);
+            }
+            batch.delete_cf(&cf, key(0));
+            db.write(&batch).expect("write");
+        }
     }
 
     fn note(&mut self, line: &str) {
@@ -175,16 +227,57 @@ fn contents(db: &Db) -> String {
     out
 }
 
-/// Every case of this version.
-fn make() -> Maker {
-    let mut m = Maker {
+fn maker() -> Maker {
+    Maker {
         fs: Arc::default(),
         rng: fastrand::Rng::new(),
         notes: String::new(),
         families: vec![],
         archive: vec![],
         index: String::new(),
-    };
+    }
+}
+
+/// Cases with TPH tables of several files.
+fn make_tph() -> Maker {
+    let mut m = maker();
+    m.begin("TPH tables of several files, with placeholders, operands, and in the reverse order");
+    m.tph_family("default", 16, |_| {});
+    m.tph_family("four", 4, |_| {});
+    m.tph_family("lists", 16, |o| o.set_merge_operator_object(Arc::new(StringAppendOperator::default())));
+    m.note("operator lists StringAppendOperator");
+    m.tph_family("reverse", 16, |o| o.set_comparator_object(Arc::new(ReverseBytewiseComparator)));
+    m.note("order reverse reverse");
+    m.tph_family("lz4", 16, |o| o.set_compression_type(CompressionType::Lz4));
+    let db = m.open();
+    m.shared_histories(&db);
+    m.end("tph", db);
+
+    m.begin("block-based tables as files of TPH tables");
+    let db = m.open();
+    for n in 0..120 {
+        let value = m.value(n, 0);
+        db.put(format!("key{n:04}"), value).expect("put");
+    }
+    db.flush().expect("flush");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("compaction");
+    drop(db);
+    m.tph_family("default", 16, |_| {});
+    let db = m.open();
+    for n in 40..50 {
+        let value = m.value(n, 1);
+        db.put(format!("key{n:04}"), value).expect("put");
+    }
+    db.delete("key0060").expect("delete");
+    db.flush().expect("flush");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("compaction");
+    m.end("mixed", db);
+    m
+}
+
+/// Every case of this version but those with TPH tables.
+fn make() -> Maker {
+    let mut m = maker();
     m.begin("defaults, several families, operands, several versions of keys, data in the log");
     m.family("other", |_, _| {});
     let db = m.open();
@@ -399,9 +492,14 @@ fn tar(files: &BTreeMap<&String, &Vec<u8>>) -> Vec<u8> {
 #[test]
 fn this_release_has_a_fixture() {
     let name = format!("rockmill-{}", env!("CARGO_PKG_VERSION"));
+    write_unless_there(&name, 10, make);
+    write_unless_there(&format!("{name}-tph"), 2, make_tph);
+}
+
+fn write_unless_there(name: &str, cases: usize, make: fn() -> Maker) {
     let path = archive::home().join(format!("{name}.tar.zst"));
     if path.exists() {
-        assert!(archive::cases(&name).len() >= 10, "{name} has few cases");
+        assert!(archive::cases(name).len() >= cases, "{name} has few cases");
         return;
     }
     assert!(

@@ -418,6 +418,71 @@ mod tests {
         }
     }
 
+    /// A block with everything that a block may have: two further files, both lists of replaced tables, a key in each
+    /// file, one that is gone, and one whose hash several keys share. Tables on disks have these bytes: what writes
+    /// others needs another version.
+    #[test]
+    fn the_bytes_are_these() {
+        const SEED: u64 = 0x0123_4567_89ab_cdef;
+        let piece = |number: u64, first: &[u8], last: &[u8]| PieceUse {
+            number,
+            size: 0x1000 + number,
+            live: 0x800 + number,
+            blocks: 3,
+            bounds: (first.to_vec(), last.to_vec()),
+        };
+        let head = Head {
+            own_blocks: 2,
+            totals: Totals {
+                user_keys: 5,
+                entries: 9,
+                tombstones: 1,
+                merge_operands: 2,
+                key_bytes: 77,
+                value_bytes: 300,
+            },
+            pieces: vec![piece(12, b"b", b"mm"), piece(10, b"", b"zzz")],
+            replaced: ReplacedTables { by_job: vec![14, 13], before: vec![11] },
+        };
+        let hash = |key: &[u8]| rockmill_phash::hash_key(key, SEED);
+        // Block 1 is the head's, 2 to 4 are file 12's, 5 to 7 file 10's; 8 says that keys share the hash.
+        let keys: [(&[u8], Option<u64>); 5] =
+            [(b"apple", Some(1)), (b"", Some(4)), (b"pear", Some(7)), (b"gone", None), (b"twins", Some(8))];
+        // The builder makes room for the number of all blocks.
+        let bits = locator_bits(head.blocks() + 1);
+        assert_eq!(bits, 4);
+        let hashes: Vec<u64> = keys.iter().map(|k| hash(k.0)).collect();
+        let function = rockmill_phash::Builder::new().seed(SEED).build(&hashes).unwrap();
+        let mut bytes = head.encode(bits, true);
+        assert!(append_finder(&mut bytes, &function, &hashes, keys.iter().map(|k| k.1), bits));
+        let expected = concat!(
+            "01030400",                                                         // version, flags, bits, 0
+            "02000000",                                                         // further files
+            "0200000000000000",                                                 // own data blocks
+            "05000000000000000900000000000000",                                 // user keys, entries
+            "01000000000000000200000000000000",                                 // tombstones, operands
+            "4d000000000000002c01000000000000",                                 // bytes of keys, of values
+            "0c000000000000000c100000000000000c080000000000000300000000000000", // file 12
+            "0100000062020000006d6d",                                           // its bounds
+            "0a000000000000000a100000000000000a080000000000000300000000000000", // file 10
+            "00000000030000007a7a7a",                                           // its bounds
+            "020000000e000000000000000d00000000000000",                         // what the job replaced
+            "010000000b00000000000000",                                         // what was replaced before
+            "3200000000000000",                                                 // length, and the function
+            "524d504801020000efcdab896745230105000000000000000600000000000000",
+            "020000000000000000000000060000000001",
+            "00005c73731c",           // signatures
+            "0078140000000000000000", // locators, and eight bytes
+        );
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, expected);
+        let (read, finder) = Head::decode(bytes).unwrap();
+        assert_eq!(read, head);
+        let finder = finder.unwrap();
+        keys.iter().for_each(|(key, block)| assert_eq!(finder.find(finder.hash(key)), *block));
+        assert_eq!([0, 1, u64::MAX, 0x0123_4567_89ab_cdef].map(signature), [1, 255, 149, 248]);
+    }
+
     #[test]
     fn locators_have_room_for_every_block() {
         assert_eq!([0, 1, 2, 3, 4, 5, 256, 257].map(locator_bits), [0, 0, 1, 2, 2, 3, 8, 9]);

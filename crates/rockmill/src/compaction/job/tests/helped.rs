@@ -41,6 +41,12 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
 impl Tree {
     /// What a job writes, and how many pieces helpers did; or what it says.
     pub(super) fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
+        let (_, bytes, engines) = self.whole_outcome(c, engine, helpers)?;
+        Ok((bytes, engines.helpers.done()))
+    }
+
+    /// What a job writes, file by file, and what the engines did.
+    fn whole_outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<Outcome> {
         let mut ctx = self.ctx.clone();
         ctx.means.db.merge_engine = engine;
         ctx.means.db.compaction_helper_threads = helpers;
@@ -54,8 +60,85 @@ impl Tree {
             ctx.means.fs.remove(&path).unwrap();
             bytes
         };
-        Ok((paths.map(read).collect(), ctx.means.engines.helpers.done()))
+        let bytes = paths.map(read).collect();
+        Ok((output.files, bytes, ctx.means.engines))
     }
+}
+
+/// The tables, their bytes, and what the engines counted.
+type Outcome = (Vec<FileEntry>, Vec<Vec<u8>>, Arc<SharedEngines>);
+
+/// Jobs whose outputs go on using files of the inputs: every engine, with helpers and without, writes the same bytes
+/// and lists the same pieces, and `kernel` says that it left them to another.
+#[test]
+fn tph_jobs_that_keep_pieces_write_the_same_bytes_with_every_engine() {
+    let (mut kept, mut helped) = (0, 0);
+    for seed in 0..6u64 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut options = crate::Options { cf: small_options(), ..crate::Options::default() };
+        options.cf.compression = [Uncompressed, Lz4, Zstd][seed as usize % 3];
+        options.cf.compression_opts.parallel_threads = 4;
+        options.cf.target_file_size_base = [30_000, 1 << 20][rng.usize(0..2)];
+        options.cf.max_bytes_for_level_base = 1 << 30;
+        let mut tph = crate::options::TphTableOptions::default();
+        tph.set_block_based_options(&options.cf.table);
+        tph.set_garbage_percent(100);
+        options.set_tph_table_factory(&tph);
+        let (mut tree, first) = job(options.cf, seed);
+        tree.compact(&first);
+        let mut seq = 10_000;
+        for round in 0..3 {
+            // A tenth of the keys, and some of them go.
+            let mut m = Model::default();
+            let from = rng.u32(0..360);
+            for n in from..from + 50 {
+                seq += 1;
+                let key = format!("prefix{:06}", n * 8).into_bytes();
+                match rng.u8(0..4) {
+                    0 => m.entries.push((key, seq, ValueType::Deletion, Vec::new())),
+                    _ => m.entries.push((key, seq, ValueType::Value, vec![b'w'; rng.usize(0..120)])),
+                }
+            }
+            tree.flush(&[m]);
+            let version = Arc::new(tree.version.clone());
+            let none = RunningCompactions::new();
+            let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
+                panic!("nothing picked")
+            };
+            c.subcompactions_max = 1;
+            let what = format!("seed {seed}, round {round}");
+            assert!(!tree.spec(&c).keep.is_empty(), "{what}: nothing is to stay");
+            let (files, alone, engines) = tree.whole_outcome(&c, MergeEngine::Pread, 0).unwrap();
+            assert_eq!((engines.stats.parts(MergeEngine::Pread), engines.helpers.done()), (1, 0), "{what}");
+            let pieces: usize = files.iter().map(|f| f.pieces.len()).sum();
+            assert!(pieces > 0, "{what}: no table goes on using a file");
+            kept += pieces;
+            for engine in [MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Kernel] {
+                for helpers in [0, 2] {
+                    let what = format!("{what}, {engine} with {helpers} helpers");
+                    let (again, bytes, engines) = tree.whole_outcome(&c, engine, helpers).unwrap();
+                    assert!(bytes == alone, "{what}: other bytes");
+                    assert_eq!(again, files, "{what}: other tables");
+                    helped += engines.helpers.done();
+                    let stats = &engines.stats;
+                    let by_entries = if cfg!(feature = "kernel") && engine == MergeEngine::Kernel {
+                        (1, Some("TPH tables are merged entry by entry".to_owned()))
+                    } else {
+                        (0, None)
+                    };
+                    assert_eq!(stats.handed_over(), by_entries, "{what}");
+                    assert_eq!(stats.parts(MergeEngine::Kernel), 0, "{what}");
+                    let parts = (stats.parts(MergeEngine::Pread), stats.parts(MergeEngine::Uring));
+                    // The twin of a ring in memory is always there.
+                    assert_eq!(parts, if engine == MergeEngine::Pread { (1, 0) } else { (0, 1) }, "{what}");
+                }
+            }
+            tree.compact(&c);
+            tree.history.assert_same(&tree.all(), &[], &what);
+        }
+    }
+    println!("{kept} pieces were kept, helpers did {helped} pieces of work");
+    assert!(kept >= 18 && helped > 0, "{kept} {helped}");
 }
 
 #[test]
