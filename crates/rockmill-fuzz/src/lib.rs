@@ -18,6 +18,7 @@ pub mod job_specs;
 pub mod memory;
 pub mod mend;
 pub mod mutate;
+pub mod nvme;
 pub mod pieces;
 pub mod seeds;
 
@@ -25,7 +26,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 24] = [
+pub const TARGETS: [(&str, Body); 29] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -47,6 +48,11 @@ pub const TARGETS: [(&str, Body); 24] = [
     ("backup", copies::backup),
     ("ingest", files::ingest),
     ("import", copies::import),
+    ("nvme_pdu", nvme::pdu),
+    ("nvme_target", nvme::target_script),
+    ("nvme_initiator", nvme::initiator_script),
+    ("nvme_host", nvme::host_script),
+    ("nvme_auth", nvme::auth),
     ("tombstones", crafted::tombstones),
     ("operands", crafted::operands),
     ("database", database::mutated),

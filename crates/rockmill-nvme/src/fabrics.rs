@@ -12,6 +12,10 @@ pub mod fctype {
     pub const CONNECT: u8 = 0x01;
     /// Property Get.
     pub const PROPERTY_GET: u8 = 0x04;
+    /// Authentication Send.
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    /// Authentication Receive.
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
 }
 
 /// Offsets of properties.
@@ -129,6 +133,37 @@ impl ConnectData {
 #[must_use]
 pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
     u64::from(offset) | u64::from(in_data) << 16
+}
+
+/// In the result of Connect: the host has to authenticate (AUTHREQ, ATR).
+pub const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
+/// In the result of Connect: the host has to authenticate and then set up a secure channel (AUTHREQ, ASCR).
+pub const SECURE_CHANNEL_REQUIRED: u64 = 1 << 18;
+/// Security Protocol (SECP) and its specifics for authentication, as bytes 41 to 43 of the command have them.
+const AUTHENTICATION_PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Authentication Send of a message of `bytes` bytes.
+#[must_use]
+pub fn authentication_send(bytes: u32) -> Sqe {
+    authentication(fctype::AUTHENTICATION_SEND, bytes)
+}
+
+/// Authentication Receive of a message of up to `bytes` bytes.
+#[must_use]
+pub fn authentication_receive(bytes: u32) -> Sqe {
+    authentication(fctype::AUTHENTICATION_RECEIVE, bytes)
+}
+
+fn authentication(kind: u8, bytes: u32) -> Sqe {
+    let mut sqe = fabrics(kind).with_dword(11, bytes);
+    put(&mut sqe.0, 41, &AUTHENTICATION_PROTOCOL);
+    sqe
+}
+
+/// Bytes of an authentication command's message, `None` for another protocol.
+#[must_use]
+pub fn authentication_bytes(sqe: &Sqe) -> Option<u32> {
+    (sqe.0[41..44] == AUTHENTICATION_PROTOCOL).then(|| sqe.dword(11))
 }
 
 fn fabrics(kind: u8) -> Sqe {

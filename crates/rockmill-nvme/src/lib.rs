@@ -15,6 +15,7 @@
 //!   pdu        the nine PDUs, digests, alignment      pdu_error   what ends a connection, and how the peer is told
 //!   command    submission and completion entries      status      how commands end, by name
 //!   fabrics    Connect, properties                    identify, logs   data of Identify and Get Log Page
+//!   auth       DH-HMAC-CHAP
 //! ```
 //!
 //! The state machines know no socket and no clock: tests run both in one process, cut the stream wherever they like,
@@ -41,6 +42,7 @@
 //!     host: "nqn.2026-11.example:worker".into(),
 //!     host_id: [7; 16],
 //!     keep_alive_ms: 5_000,
+//!     auth: None,
 //!     queue: QueueConfig::default(),
 //! };
 //! let host = TcpHost::connect(server.address(), config, clock)?;
@@ -67,6 +69,7 @@
 //! | [`status`] | NVMe Base 1.4: "Status Field"; NVMe over Fabrics 1.1: "Fabrics Command Specific Status" |
 //! | [`identify`] | NVMe Base 1.4: "Identify Command"; NVMe over Fabrics 1.1: "Identify Controller Data Structure" |
 //! | [`logs`] | NVMe Base 1.4: "Get Log Page Command" |
+//! | [`auth`] | NVMe Base 2.0: "NVMe In-band Authentication"; NVMe over Fabrics: TP 8006 |
 //! | properties, keep alive | NVMe Base 1.4: "Controller Registers", "Keep Alive" |
 //!
 //! # Errors
@@ -78,8 +81,7 @@
 //!
 //! # What is not there yet
 //!
-//! - DH-HMAC-CHAP and TLS: anyone who reaches the port and knows a host's name is that host. Only for networks where
-//!   that is all right.
+//! - TLS: somebody between the two sides reads and changes what follows authentication.
 //! - Reconnecting after a lost connection: calls fail, and the caller connects anew.
 //! - Sockets of io_uring, and data that is not copied: here a write's data is copied twice, a read's once.
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
@@ -90,11 +92,10 @@
 //!   Atomicity).
 //! - Metadata and protection information, zoned and key-value command sets, asymmetric access (ANA).
 //! - More than one R2T of a command at once: the host says so (MAXR2T), and the target never asks for more.
-//! - Runs against the Linux kernel's and other implementations. They are possible: the kernel of `scripts/kernel7`
-//!   (7.3, Debian's cloud build) has both sides as modules, `nvme-tcp` with `nvme-fabrics` and `nvmet-tcp` with `nvmet`
-//!   and `configfs`; Debian has `nvme-cli` and `tshark`.
+//! - Runs against other implementations than the Linux kernel's, nvme-cli and Wireshark's dissector.
 #![forbid(unsafe_code)]
 
+pub mod auth;
 mod bytes;
 pub mod command;
 pub mod fabrics;

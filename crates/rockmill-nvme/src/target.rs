@@ -23,6 +23,7 @@
 //! | event requests | 4 |
 
 mod admin;
+mod authentication;
 mod connect;
 mod connection;
 mod controller;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::auth::AuthPolicy;
 use crate::command::FABRICS_CAPSULE_DATA;
 use crate::logs::DiscoveryEntry;
 use crate::pdu::H2C_DATA_MIN;
@@ -58,6 +60,9 @@ pub struct TargetConfig {
     pub serial: String,
     /// Names of hosts that may connect; `None` for any.
     pub hosts: Option<Vec<String>>,
+    /// Hosts that may connect when they have proven who they are; `None` for no authentication. Of the discovery
+    /// service nobody is asked for it.
+    pub auth: Option<Arc<AuthPolicy>>,
     /// Entries of an I/O queue, at most: 2 to 4,096. An admin queue may have 32 in any case.
     pub queue_entries_max: u16,
     /// I/O queues of a controller, at most: 1 to 1,024.
@@ -88,7 +93,7 @@ pub struct TargetConfig {
     pub data_digest: bool,
     /// The longest keep alive timeout.
     pub keep_alive_max: Duration,
-    /// How long a connection may take until its Connect command succeeds.
+    /// How long a connection may take until its Connect command succeeds and its host is authenticated.
     pub handshake_timeout: Duration,
 }
 
@@ -100,6 +105,7 @@ impl TargetConfig {
             nqn: nqn.to_owned(),
             serial: "rockmill".to_owned(),
             hosts: None,
+            auth: None,
             queue_entries_max: 128,
             io_queues_max: 16,
             controllers_max: 64,
@@ -134,7 +140,8 @@ impl TargetConfig {
         // One answer: the largest transfer with the headers of its PDUs, and an R2T for each write that waits.
         let answer = self.transfer_max() as usize + pieces * 256 + (entries + 8) * 32;
         let waiting = entries.next_power_of_two() * connection::WRITE_BYTES + 16 * crate::command::SQE_BYTES;
-        2 * (pdu + self.output_max + answer) + self.write_buffer_max + 2 * waiting
+        let auth = 2 * crate::auth::MESSAGE_BYTES_MAX;
+        2 * (pdu + self.output_max + answer) + self.write_buffer_max + 2 * waiting + auth
     }
 
     /// What is out of its range.

@@ -106,6 +106,12 @@ needs! {
     Targets = "targets",
     /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
     Guest = "guest",
+    /// A kernel that has loaded both sides of NVMe over TCP (`nvme-tcp`, `nvmet-tcp`), and root.
+    NvmeKernel = "nvme-kernel",
+    /// `nvme`, of the package nvme-cli.
+    NvmeCli = "nvme-cli",
+    /// `tshark`, whose dissector knows NVMe over TCP.
+    Tshark = "tshark",
 }
 
 impl fmt::Display for Needs {

@@ -7,14 +7,16 @@ use std::collections::VecDeque;
 use std::{fmt, io};
 
 use super::queue::{Command, Completion, End, Queue, QueueConfig, SubmitError};
+use crate::auth::{AuthError, HostAuth, HostExchange, MESSAGE_BYTES_MAX};
 use crate::command::{self, ALL_NAMESPACES, BLOCKS_MAX, SQE_BYTES, cns, feature, log_page};
 use crate::fabrics::{
-    Capabilities, Configuration, Connect, ConnectData, DYNAMIC_CONTROLLER, STATUS_FATAL, STATUS_READY,
-    STATUS_SHUT_DOWN, property, property_get, property_set,
+    AUTHENTICATION_REQUIRED, Capabilities, Configuration, Connect, ConnectData, DYNAMIC_CONTROLLER,
+    SECURE_CHANNEL_REQUIRED, STATUS_FATAL, STATUS_READY, STATUS_SHUT_DOWN, authentication_receive, authentication_send,
+    property, property_get, property_set,
 };
 use crate::identify::{
-    Descriptor, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, NAMESPACE_LIST_MAX, decode_descriptors,
-    decode_namespace_list,
+    ControllerKind, Descriptor, IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, NAMESPACE_LIST_MAX,
+    decode_descriptors, decode_namespace_list,
 };
 use crate::logs::{
     DISCOVERY_ENTRIES_MAX, DISCOVERY_ENTRY_BYTES, DiscoveryEntry, DiscoveryHead, ERROR_ENTRY_BYTES, ErrorEntry,
@@ -64,6 +66,8 @@ pub enum HostError {
     Submit(SubmitError),
     /// The controller's answer makes no sense, or cannot be used.
     Answer(&'static str),
+    /// Authentication failed.
+    Authentication(AuthError),
     /// The caller's buffer is no whole number of blocks.
     Buffer {
         /// Its length.
@@ -80,6 +84,7 @@ impl fmt::Display for HostError {
             Self::Ended(end) => write!(f, "{end}"),
             Self::Io(e) => write!(f, "the connection is lost: {e}"),
             Self::Submit(e) => write!(f, "{e}"),
+            Self::Authentication(e) => write!(f, "authentication: {e}"),
             Self::Answer(what) => write!(f, "the controller's answer cannot be used: {what}"),
             Self::Buffer { bytes, block_bytes } => {
                 write!(f, "a buffer of {bytes} bytes is no whole number of blocks of {block_bytes} bytes")
@@ -112,6 +117,9 @@ pub struct HostConfig {
     pub host_id: [u8; 16],
     /// Keep Alive Timeout; 0 for none.
     pub keep_alive_ms: u32,
+    /// How it authenticates itself; `None` for controllers that do not want it. With it, a controller that has no
+    /// authentication is refused.
+    pub auth: Option<HostAuth>,
     /// Its queues. `in_capsule_max` of I/O queues is no more than what the controller takes.
     pub queue: QueueConfig,
 }
@@ -234,8 +242,49 @@ fn connect<L: Link>(link: &mut L, config: &HostConfig, queue: u16, controller: u
         subsystem: config.subsystem.clone(),
         host: config.host.clone(),
     };
-    let done = call(link, "Connect", Command::writing(command.encode(), data.encode()))?;
-    Ok(done.result as u16)
+    let result = call(link, "Connect", Command::writing(command.encode(), data.encode()))?.result;
+    if result & SECURE_CHANNEL_REQUIRED != 0 {
+        return Err(HostError::Answer("it wants TLS, which there is not here"));
+    }
+    match &config.auth {
+        Some(auth) => authenticate(link, config, auth)?,
+        None if result & AUTHENTICATION_REQUIRED != 0 => {
+            return Err(HostError::Answer("it wants authentication, and there is no secret"));
+        }
+        None => {}
+    }
+    Ok(result as u16)
+}
+
+/// Authenticates a queue that is connected.
+fn authenticate<L: Link>(link: &mut L, config: &HostConfig, auth: &HostAuth) -> Result<(), HostError> {
+    const SEND: &str = "Authentication Send";
+    let mut transaction = [0; 2];
+    auth.random.fill(&mut transaction).map_err(|_| HostError::Authentication(AuthError::Random))?;
+    let transaction = u16::from_le_bytes(transaction);
+    let mut exchange = HostExchange::new(auth, &config.host, &config.subsystem, transaction);
+    let send = |message: Vec<u8>| Command::writing(authentication_send(message.len() as u32), message);
+    let mut next = Some(exchange.negotiate());
+    while let Some(message) = next.take() {
+        call(link, SEND, send(message))?;
+        if exchange.is_done() {
+            break;
+        }
+        let bytes = MESSAGE_BYTES_MAX as u32;
+        let received = Command::reading(authentication_receive(bytes), bytes);
+        let received = call(link, "Authentication Receive", received)?.data;
+        match exchange.received(&received) {
+            Ok(message) => next = message,
+            Err(e) => {
+                if let Some(message) = exchange.failure(e) {
+                    // Why it ends says more than that the controller ends it, too.
+                    let _ = call(link, SEND, send(message));
+                }
+                return Err(HostError::Authentication(e));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The admin queue of a controller.
@@ -263,7 +312,9 @@ impl<L: Link> Admin<L> {
         if identity.controller != id {
             return Err(HostError::Answer("Identify Controller has another controller id than Connect"));
         }
-        if identity.sgls & 3 == 0 || identity.command_capsule < 4 || identity.response_capsule < 1 {
+        // A discovery controller has no I/O queues: these fields are reserved there.
+        let small = identity.command_capsule < 4 || identity.response_capsule < 1;
+        if identity.sgls & 3 == 0 || identity.kind == ControllerKind::Io && small {
             return Err(HostError::Answer("no SGLs, or capsules that are too small"));
         }
         Ok(Self { link, controller: Controller { identity, capabilities, config }, event: None })

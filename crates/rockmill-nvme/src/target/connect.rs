@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::authentication::Authentication;
 use super::connection::{Connection, Done, Queue, in_capsule};
 use super::controller::{Controller, keep_alive};
 use super::{ADMIN_ENTRIES, Registry, Target};
 use crate::command::{FABRICS, Sqe};
 use crate::fabrics::{
-    CONNECT_DATA_BYTES, Capabilities, Configuration, Connect, ConnectData, DISCOVERY_NQN, DYNAMIC_CONTROLLER, VERSION,
-    fctype, invalid_parameter, property, property_is_wide,
+    AUTHENTICATION_REQUIRED, CONNECT_DATA_BYTES, Capabilities, Configuration, Connect, ConnectData, DISCOVERY_NQN,
+    DYNAMIC_CONTROLLER, VERSION, fctype, invalid_parameter, property, property_is_wide,
 };
 use crate::identify::ControllerKind;
 use crate::status::Status;
@@ -45,9 +46,10 @@ impl Connection {
         let data: &[u8; CONNECT_DATA_BYTES] = data.try_into().map_err(|_| Status::SGL_LENGTH_INVALID)?;
         match ConnectData::decode(data).map_err(in_data).and_then(|data| self.target.connect(&connect, data, now)) {
             Ok(queue) => {
-                let id = queue.controller.id;
+                let result = u64::from(queue.controller.id);
+                let required = if queue.is_authenticated() { 0 } else { AUTHENTICATION_REQUIRED };
                 self.queue = Some(queue);
-                Ok(Done::Result(u64::from(id)))
+                Ok(Done::Result(result | required))
             }
             Err((status, result)) => {
                 self.complete(sqe, status, result);
@@ -57,9 +59,12 @@ impl Connection {
     }
 
     /// A Fabrics command after Connect.
-    pub(super) fn fabrics(&mut self, sqe: &Sqe) -> Result<Done, Status> {
+    pub(super) fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> Result<Done, Status> {
         let Some(queue) = &self.queue else { return Err(Status::COMMAND_SEQUENCE_ERROR) };
         match sqe.fabrics_type() {
+            fctype::AUTHENTICATION_SEND => self.authentication_send(sqe, data),
+            fctype::AUTHENTICATION_RECEIVE => self.authentication_receive(sqe),
+            _ if !queue.is_authenticated() => Err(Status::AUTHENTICATION_REQUIRED),
             fctype::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR),
             fctype::PROPERTY_GET if queue.id == 0 => {
                 let wide = property_is_wide(sqe).ok_or(Status::INVALID_FIELD)?;
@@ -102,7 +107,19 @@ impl Target {
         })
     }
 
+    /// A queue, whose host may still have to authenticate.
     fn connect(&self, connect: &Connect, data: ConnectData, now: Duration) -> Result<Queue, Refusal> {
+        let policy = self.config.auth.as_ref().filter(|_| data.subsystem != DISCOVERY_NQN);
+        if policy.is_some_and(|policy| !policy.hosts.contains_key(&data.host)) {
+            return Err((Status::CONNECT_INVALID_HOST, 0));
+        }
+        let names = (data.host.clone(), data.subsystem.clone());
+        let mut queue = self.connect_unproven(connect, data, now)?;
+        queue.authentication = policy.map(|policy| Authentication::new(Arc::clone(policy), names.0, names.1));
+        Ok(queue)
+    }
+
+    fn connect_unproven(&self, connect: &Connect, data: ConnectData, now: Duration) -> Result<Queue, Refusal> {
         let kind = match data.subsystem.as_str() {
             DISCOVERY_NQN => ControllerKind::Discovery,
             name if name == self.config.nqn => ControllerKind::Io,

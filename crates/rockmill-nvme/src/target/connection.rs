@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Target;
+use super::authentication::Authentication;
 use super::controller::Controller;
 use crate::command::{Cqe, FABRICS, FABRICS_CAPSULE_DATA, Sgl, Sqe};
 use crate::fabrics::NO_FLOW_CONTROL;
@@ -39,6 +40,8 @@ pub(super) struct Queue {
     next_tag: u16,
     /// Event requests that wait for events.
     pub(super) events: VecDeque<Sqe>,
+    /// `None` where hosts need not authenticate.
+    pub(super) authentication: Option<Authentication>,
 }
 
 /// A write whose data comes in PDUs of its own.
@@ -84,7 +87,12 @@ impl Queue {
             buffered: 0,
             next_tag: 0,
             events: VecDeque::new(),
+            authentication: None,
         }
+    }
+
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.authentication.as_ref().is_none_or(|a| a.passed)
     }
 
     fn has_command(&self, id: u16) -> bool {
@@ -209,7 +217,8 @@ impl Connection {
     pub fn memory_bytes(&self) -> usize {
         let queue = self.queue.as_ref().map_or(0, |q| {
             let writes: usize = q.writes.iter().map(|w| w.data.capacity()).sum();
-            writes + q.writes.capacity() * WRITE_BYTES + q.events.capacity() * size_of::<Sqe>()
+            let authentication = q.authentication.as_ref().map_or(0, Authentication::memory_bytes);
+            writes + q.writes.capacity() * WRITE_BYTES + q.events.capacity() * size_of::<Sqe>() + authentication
         });
         self.assembler.memory_bytes() + self.output.capacity() + queue
     }
@@ -217,12 +226,11 @@ impl Connection {
     /// Looks at the time, and at what other connections did: ends it when its host was silent for too long, when its
     /// controller is gone or was reset, or when no Connect came; tells events. To be called a few times each second.
     pub fn poll(&mut self, now: Duration) {
-        let Some(queue) = &self.queue else {
-            if now.saturating_sub(self.opened) > self.target.config().handshake_timeout {
-                self.end();
-            }
-            return;
-        };
+        let late = now.saturating_sub(self.opened) > self.target.config().handshake_timeout;
+        if late && self.queue.as_ref().is_none_or(|q| !q.is_authenticated()) {
+            self.end();
+        }
+        let Some(queue) = &self.queue else { return };
         if queue.id == 0 && queue.controller.is_silent(now) {
             self.end();
             return;
@@ -332,6 +340,11 @@ impl Connection {
             Ok(Done::Data(data)) => self.send(sqe, &data),
             Err(status) => self.complete(sqe, status, 0),
         }
+        let refused = |q: &Queue| q.authentication.as_ref().is_some_and(Authentication::ends_connection);
+        if self.queue.as_ref().is_some_and(refused) {
+            self.end();
+            return Ok(());
+        }
         // Also for what waited for room, and for events that a command made.
         self.ask_for_data();
         self.tell_events();
@@ -341,7 +354,10 @@ impl Connection {
     fn execute(&mut self, sqe: &Sqe, data: &[u8], now: Duration) -> Result<Done, Status> {
         let Some(queue) = &self.queue else { return self.first_command(sqe, data, now) };
         if sqe.opcode() == FABRICS {
-            return self.fabrics(sqe);
+            return self.fabrics(sqe, data);
+        }
+        if !queue.is_authenticated() {
+            return Err(Status::AUTHENTICATION_REQUIRED);
         }
         if !queue.controller.is_ready() {
             return Err(Status::COMMAND_SEQUENCE_ERROR);

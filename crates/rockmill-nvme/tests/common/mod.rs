@@ -119,6 +119,7 @@ impl Bench {
             host: "nqn.2026-11.test:host".into(),
             host_id: [9; 16],
             keep_alive_ms: 0,
+            auth: None,
             queue: QueueConfig::default(),
         };
         Self { target, disk, fixed, now: Rc::default(), host, cut: usize::MAX }

@@ -1,0 +1,11 @@
+//! Both sides against the Linux kernel's: its initiator with our target, and our initiator with its target (nvmet).
+//!
+//! They need root and a kernel that has loaded `nvme-tcp` and `nvmet-tcp`, as the guest of `scripts/test-nvme` has.
+//! Elsewhere they are skipped, and say so. `ROCKMILL_REQUIRE=nvme-kernel` makes that a failure.
+
+mod authentication;
+#[path = "../common/mod.rs"]
+mod common;
+mod kernel;
+mod kernel_host;
+mod kernel_target;
