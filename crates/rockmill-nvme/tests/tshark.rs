@@ -1,4 +1,5 @@
-//! What Wireshark's dissector makes of our traffic: each PDU is seen, with its type, its digests right, nothing malformed.
+//! What Wireshark's dissector makes of our traffic: each PDU is seen, with its type, its digests right, nothing
+//! malformed.
 
 mod common;
 
@@ -133,7 +134,8 @@ fn tshark_reads_all_that_we_send() {
         Ok(tshark) => tshark,
         Err(missing) => return skip(TEST, &missing),
     };
-    let place = std::env::temp_dir().join(format!("rockmill-tshark-{}", std::process::id()));
+    let scratch = tempfile::tempdir().unwrap();
+    let place = scratch.path().join("capture");
     for digests in [(false, false), (true, false), (false, true), (true, true)] {
         let connections = session(digests.0, digests.1);
         assert_eq!(connections.len(), 2);
@@ -165,5 +167,4 @@ fn tshark_reads_all_that_we_send() {
         }
         assert!(said.lines().all(|l| l.split('\t').nth(3).is_none_or(str::is_empty)), "malformed: {said}");
     }
-    let _ = std::fs::remove_file(&place);
 }

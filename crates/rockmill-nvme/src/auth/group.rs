@@ -93,8 +93,8 @@ impl Group {
         }
     }
 
-    /// The secret that both know. `None` for a value that no honest peer sends: of another length, or one of 0, 1, p - 1
-    /// and above, for which the secret would be one of a few.
+    /// The secret that both know. `None` for a value that no honest peer sends: of another length, or 0, 1, p - 1 and
+    /// above, for which the secret would be one of a few.
     pub(super) fn shared(self, private: &[u8], peer: &[u8]) -> Option<Vec<u8>> {
         if self == Self::Null || peer.len() != self.bytes() {
             return None;
