@@ -573,7 +573,7 @@ impl Link for Liar<'_> {
 
 /// All calls of a host, answered by a controller that lies.
 pub fn host_script(data: &[u8]) {
-    let mut script = Script(data);
+    let script = Script(data);
     let (first, second) = script.0.split_at(script.0.len() / 2);
     let config = HostConfig {
         subsystem: NQN.into(),

@@ -15,7 +15,7 @@ use rockmill_nvme::fabrics::{
     AUTHENTICATION_REQUIRED, Connect, ConnectData, DISCOVERY_NQN, DYNAMIC_CONTROLLER, authentication_receive,
     authentication_send, property, property_get,
 };
-use rockmill_nvme::initiator::{Admin, Command, Completion, HostError, Io, Link};
+use rockmill_nvme::initiator::{Admin, Command, Completion, HostError, Io};
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::TargetConfig;
 

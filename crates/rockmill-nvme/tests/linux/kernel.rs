@@ -135,7 +135,7 @@ pub fn device(nguid: [u8; 16]) -> PathBuf {
 pub fn find_device(nguid: [u8; 16]) -> Option<PathBuf> {
     let wanted: String = nguid.iter().map(|b| format!("{b:02x}")).collect();
     let names = fs::read_dir("/sys/block").unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let mut devices = names.filter(|n| n.starts_with("nvme")).filter(|n| {
+    let devices = names.filter(|n| n.starts_with("nvme")).filter(|n| {
         let nguid = text(Path::new("/sys/block").join(n).join("nguid"));
         nguid.replace('-', "") == wanted
     });
