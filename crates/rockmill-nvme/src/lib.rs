@@ -92,7 +92,8 @@
 //!   Atomicity).
 //! - Metadata and protection information, zoned and key-value command sets, asymmetric access (ANA).
 //! - More than one R2T of a command at once: the host says so (MAXR2T), and the target never asks for more.
-//! - Runs against other implementations than the Linux kernel's, nvme-cli and Wireshark's dissector.
+//! - Runs against other implementations than Wireshark's dissector and, in part, the Linux kernel's and nvme-cli:
+//!   `docs/offload.md` says what was seen.
 #![forbid(unsafe_code)]
 
 pub mod auth;

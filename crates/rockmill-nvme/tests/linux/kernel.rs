@@ -32,7 +32,12 @@ pub fn kernel(test: &str) -> Option<MutexGuard<'static, ()>> {
             return None;
         }
     }
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // What a test that failed has left: a controller of the same subsystem and number is refused.
+    for entry in fs::read_dir("/sys/class/nvme").into_iter().flatten().flatten() {
+        let _ = fs::write(entry.path().join("delete_controller"), "1");
+    }
+    Some(alone)
 }
 
 /// A program, or the part of the test that needs it is skipped.
