@@ -12,7 +12,7 @@ use rockmill_nvme::auth::Secret;
 use rockmill_nvme::command::EVENT_NAMESPACES;
 use rockmill_nvme::fabrics::{DISCOVERY_NQN, property};
 use rockmill_nvme::identify::{ControllerKind, Descriptor};
-use rockmill_nvme::initiator::{HostConfig, QueueConfig};
+use rockmill_nvme::initiator::{HostConfig, Link, QueueConfig};
 use rockmill_nvme::status::Status;
 use rockmill_nvme::tcp::TcpHost;
 
@@ -172,7 +172,10 @@ fn our_host_uses_the_kernel_s_target() {
                     let data = pattern(i * 100 + u64::from(q), part);
                     // In the capsule, by an R2T, and in several commands at once.
                     for (start, end) in [(0, 4096), (4096, 20_480), (20_480, 1 << 20), (1 << 20, part)] {
-                        io.write(&disk, at(start as u64), &data[start..end], end == part).unwrap();
+                        let written = io.write(&disk, at(start as u64), &data[start..end], end == part);
+                        let queue = io.link().queue();
+                        let left = (queue.outstanding(), queue.output().len());
+                        written.unwrap_or_else(|e| panic!("case {i}, queue {q}, {start}..{end}: {e}; left {left:?}"));
                     }
                     let mut back = vec![0; part];
                     io.read(&disk, at(0), &mut back).unwrap();
