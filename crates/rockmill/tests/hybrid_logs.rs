@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rockmill::{Db, Options, WalFileType, WriteOptions};
-use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
+use rockmill_io::{CountingFileSystem, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem};
 
 fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     let mut o = Options::default();
@@ -88,6 +90,40 @@ fn an_archive_has_what_the_logs_leave_of_the_capacity() {
     wait_until("the archive is too large", || all() <= capacity / 2);
     let since = db.latest_sequence_number() - 300;
     assert_eq!(updates(&db, since), (300, since + 1));
+}
+
+/// Whoever has forbidden deletions copies what is there: a deletion from the archive that had begun has ended by then,
+/// and none begins.
+#[test]
+fn nothing_leaves_the_archive_once_deletions_are_off() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 4 << 20);
+    o.set_wal_ttl_seconds(1_000_000);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..3000_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    db.flush().expect("a flush");
+    drop(db);
+    // A smaller device: many go at once, each slowly.
+    let removed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&removed);
+    fs.set_hook(Box::new(move |op| {
+        if op.kind == OpKind::Remove && op.path.starts_with("/fast/archive") {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Fault::None
+    }));
+    o.set_fast_path("/fast", 256 << 10);
+    let db = Db::open(&o, "/db").expect("open");
+    wait_until("nothing is deleted", || removed.load(Ordering::SeqCst) > 0);
+    db.disable_file_deletions().expect("deletions are off");
+    let (before, there) = (removed.load(Ordering::SeqCst), logs(&fs, "/fast/archive"));
+    std::thread::sleep(Duration::from_millis(1500)); // longer than the timer rests
+    assert_eq!((removed.load(Ordering::SeqCst), logs(&fs, "/fast/archive")), (before, there));
+    drop(db);
+    assert!(before > 3, "{before} files were deleted: too few for one to be seen on its way");
 }
 
 /// Values in the log or not, an append of a group is one call, and with `sync` one more.

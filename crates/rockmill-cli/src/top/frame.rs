@@ -454,7 +454,7 @@ fn from_files(files: &Files, why: &str, width: usize, lines: &mut Vec<Line>) {
     }
     lines.push(Line::new());
     lines.push(vec![(Style::Dim, format!("from MANIFEST and LOG, since {why}"))]);
-    let hint = "rates, stalls, cache and latencies: open the database with Options::set_status_file(\"STATUS\")";
+    let hint = "rates, stalls, latencies: open it with Options::set_status_file(\"STATUS\")";
     lines.push(vec![(Style::Dim, hint.to_owned())]);
 }
 

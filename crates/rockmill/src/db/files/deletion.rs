@@ -26,7 +26,7 @@ pub(crate) struct DeletionsOff<'a>(&'a DbInner);
 
 impl<'a> DeletionsOff<'a> {
     pub fn new(db: &'a DbInner) -> Self {
-        db.files.hold_deletions();
+        db.hold_deletions();
         Self(db)
     }
 }
@@ -42,7 +42,7 @@ impl Db {
     /// so that they can be copied. The database grows meanwhile.
     pub fn disable_file_deletions(&self) -> Result<()> {
         self.inner.check_writable()?;
-        self.inner.files.hold_deletions();
+        self.inner.hold_deletions();
         Ok(())
     }
 
@@ -57,6 +57,12 @@ impl Db {
 }
 
 impl DbInner {
+    /// Keeps files from being deleted. From archived WALs none goes any more when this returns.
+    fn hold_deletions(&self) {
+        self.files.hold_deletions();
+        self.front.await_archive();
+    }
+
     /// Undoes one disabling of deletions; false if there was none.
     fn allow_deletions(&self) -> bool {
         let less = |n: usize| n.checked_sub(1);
@@ -82,7 +88,7 @@ impl DbInner {
             let oldest = state.oldest_log();
             state.logs_mut().take_obsolete(oldest)
         };
-        self.front.retire_logs(&gone);
+        self.front.retire_logs(&gone, || self.files.may_delete());
     }
 
     /// Deletes archived WALs for which there is no room where values stay in WALs. For the timer.
@@ -90,15 +96,8 @@ impl DbInner {
         if !self.front.bounds_archive() {
             return;
         }
-        let live = {
-            let state = self.state.lock();
-            // As above.
-            if !self.files.may_delete() {
-                return;
-            }
-            state.logs().left_bytes() + self.front.log_size()
-        };
-        if let Some(number) = self.front.trim_archive(live) {
+        let live = self.state.lock().logs().left_bytes() + self.front.log_size();
+        if let Some(number) = self.front.trim_archive(live, || self.files.may_delete()) {
             log_info!(self.log, "archived WALs up to {number:06}.log were deleted: fast_capacity has no room for more");
         }
     }

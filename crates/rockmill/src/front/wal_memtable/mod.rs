@@ -417,7 +417,7 @@ mod tests {
             drop(lead);
             if number == 2 {
                 front.begin_log(number, &options, || number).expect("a log");
-                front.retire_logs(&[1]);
+                front.retire_logs(&[1], || true);
             }
         }
         (front, options)

@@ -116,7 +116,8 @@ pub(super) struct Retention {
     archive_purged: AtomicU64,
     /// The archive has other files than [`Self::archived`] says.
     archive_changed: AtomicBool,
-    /// Numbers and lengths of archived WALs, oldest first. Where values stay in WALs.
+    /// Numbers and lengths of archived WALs, oldest first. Where values stay in WALs. Whoever deletes from the archive
+    /// has the lock meanwhile; no writer takes it.
     archived: Mutex<VecDeque<(u64, u64)>>,
 }
 
@@ -148,15 +149,15 @@ impl WalMemtable {
     }
 
     /// Archives, keeps for reuse, or deletes WALs that are not needed any more. Takes no lock that a writer needs while
-    /// it does.
-    pub fn retire_logs(&self, numbers: &[u64]) {
+    /// it does. `may_delete`: from the archive, see [`Self::await_archive`].
+    pub fn retire_logs(&self, numbers: &[u64], may_delete: impl Fn() -> bool) {
         self.wal.forget(numbers);
         for &number in numbers {
             if !self.wal.keep_for_reuse(number, self.retention.recycled_max) {
                 self.remove_log(number);
             }
         }
-        self.purge_archive();
+        self.purge_archive(may_delete);
     }
 
     /// Archives or deletes the WALs in the directory that are not `live`.
@@ -196,6 +197,11 @@ impl WalMemtable {
         }
     }
 
+    /// Waits for deletions from the archive that have begun. Those that come later ask whether they may.
+    pub fn await_archive(&self) {
+        drop(self.retention.archived.lock());
+    }
+
     /// Something bounds all that is archived, see [`Self::trim_archive`].
     pub fn bounds_archive(&self) -> bool {
         self.retention.archives() && self.memory.index().is_some()
@@ -203,12 +209,15 @@ impl WalMemtable {
 
     /// Deletes the oldest archived WALs while all of them and `live` bytes of WALs are more than `fast_capacity`, but
     /// for the length of one WAL: so much may be written before the next look. Gives the number of the newest that was
-    /// deleted. For one thread at a time.
-    pub fn trim_archive(&self, live: u64) -> Option<u64> {
+    /// deleted. `may_delete`: see [`Self::await_archive`].
+    pub fn trim_archive(&self, live: u64, may_delete: impl Fn() -> bool) -> Option<u64> {
         let capacity = self.memory.index().filter(|_| self.retention.archives())?.capacity;
         let archive = self.archive();
         let fs = beneath(&*self.fs, &self.dir).ok()?;
         let mut archived = self.retention.archived.lock();
+        if !may_delete() {
+            return None;
+        }
         if self.retention.archive_changed.swap(false, Ordering::AcqRel) {
             // A directory that is not there has nothing.
             let numbers = wal_numbers(&fs.list_dir(&archive).unwrap_or_default());
@@ -238,9 +247,13 @@ impl WalMemtable {
     }
 
     /// Deletes what the archive need not keep.
-    fn purge_archive(&self) {
+    fn purge_archive(&self, may_delete: impl Fn() -> bool) {
         let (ttl, limit) = (self.retention.ttl_seconds, self.retention.archive_mib_max);
         if !self.retention.archives() {
+            return;
+        }
+        let _archived = self.retention.archived.lock();
+        if !may_delete() {
             return;
         }
         let now = self.clock.now_micros() / 1_000_000;
