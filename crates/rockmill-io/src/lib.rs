@@ -3,8 +3,10 @@
 //! Everything the store does to the outside goes through a [`FileSystem`] and a [`Clock`], so that tests can replace
 //! both by a memory twin that records, fails, tears and forgets. All `unsafe` of file I/O is in this crate.
 
-// What only rings use is dead where there are none.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+#![cfg_attr(
+    all(unix, not(target_os = "linux")),
+    expect(dead_code, reason = "some of it only rings use, which are Linux's")
+)]
 
 #[cfg(not(unix))]
 compile_error!("Rockmill runs on Linux, and with plain reads and writes on macOS; Windows is not supported");
