@@ -6,6 +6,7 @@
 //! | `flush.rs` | which memtables become tables together, the tables, their commit |
 //! | `index_merge.rs` | index tables that become one before they are flushed |
 //! | `compact.rs` | which compaction is next, its run, and its work |
+//! | `elsewhere.rs` | compactions that another machine does |
 //! | `host.rs` | what a job runs with, and the removal of what does not commit |
 //! | `ordered_commit.rs` | when what a compaction wrote becomes live |
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |
@@ -14,6 +15,7 @@
 //! | `timer.rs` | what is done now and then |
 
 pub(crate) mod compact;
+pub(crate) mod elsewhere;
 pub(crate) mod error_recovery;
 #[cfg(feature = "internals")]
 pub(crate) mod extra_runs;
