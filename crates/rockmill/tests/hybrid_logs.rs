@@ -326,7 +326,6 @@ fn copies_readers_and_repairs_have_what_the_logs_have() {
     engine.create_new_backup(&db).expect("a backup");
     assert!(db.live_files().expect("a list").is_empty(), "nothing was flushed for any of them");
     checkpoint.create_checkpoint("/with tables").expect("a checkpoint");
-    drop(checkpoint);
     fill(600);
     engine.restore_from_latest_backup("/restored", "/restored", &RestoreOptions::default()).expect("restored");
     for copy in ["/with logs", "/with tables", "/restored"] {

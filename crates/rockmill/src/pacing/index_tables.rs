@@ -193,9 +193,9 @@ impl IndexSchedule {
         Self { given, now: given, changed: never, calm: None, long: [never; 2], history }
     }
 
-    /// Of a tree whose levels an earlier opening let hold `factor` times what the options say: as if the device had been
-    /// short until now. Else each opening would compact at once what nobody waits for. After a while of calm they hold
-    /// less, step by step, as they would have without a new opening.
+    /// Of a tree whose levels an earlier opening let hold `factor` times what the options say: as if the device had
+    /// been short until now. Else each opening would compact at once what nobody waits for. After a while of calm they
+    /// hold less, step by step, as they would have without a new opening.
     #[must_use]
     pub fn resumed(self, factor: u64) -> Self {
         let flush_bytes = self.given.flush_bytes.saturating_mul(factor.clamp(1, FLUSH_BYTES_MORE));

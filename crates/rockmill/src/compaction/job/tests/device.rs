@@ -101,6 +101,15 @@ fn taken(host: &LocalHost, output: &JobOutput) -> Vec<Vec<u8>> {
     output.files.iter().map(take).collect()
 }
 
+/// True of a table with keys, or sequence numbers, that are not within what the spec says of the inputs.
+fn has_what_no_input_has(spec: &JobSpec, ctx: &LocalHost, made: &FileEntry) -> bool {
+    let cmp = &ctx.means.objects.cmp;
+    let inputs = || spec.runs.iter().flat_map(|run| &run.files).map(|f| &f.entry);
+    inputs().all(|f| cmp.compare_user(made.smallest.user_key(), f.smallest.user_key()).is_lt())
+        || inputs().all(|f| cmp.compare_user(made.largest.user_key(), f.largest.user_key()).is_gt())
+        || inputs().all(|f| made.largest_seqno > f.largest_seqno)
+}
+
 /// Compares what a compaction writes here with what a worker writes.
 pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
     if !remote::may_go(spec) {
@@ -112,7 +121,12 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
     let here = run(&spec, &host).unwrap();
     let bytes = taken(&host, &here);
     let host = numbered(ctx);
-    let (there, _) = remote::run(&spec, &host, &honest(ctx)).unwrap();
+    let done = remote::run(&spec, &host, &honest(ctx));
+    if here.files.iter().any(|f| has_what_no_input_has(&spec, ctx, f)) {
+        done.expect_err("inputs are damaged in a way that no checksum catches");
+        return;
+    }
+    let (there, _) = done.unwrap();
     assert_eq!(here.files, there.files, "{}", spec.what());
     assert!(bytes == taken(&host, &there), "{}: a worker wrote other bytes", spec.what());
     let counted = |output: &JobOutput| JobStats { wall_micros: 0, cpu_micros: 0, ..output.stats };
@@ -145,7 +159,7 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
         ("a smallest key", |made| made.files[1].smallest = InternalKey::new(b"k", 1, ValueType::Value)),
         ("a largest key", |made| made.files[1].largest = InternalKey::new(b"z", 1, ValueType::Value)),
         ("a sequence number", |made| made.files[0].largest_seqno += 1),
-        ("a smaller sequence number", |made| made.files[0].smallest_seqno = 0),
+        ("a larger smallest sequence number", |made| made.files[0].smallest_seqno += 1),
         ("a number that is not set aside", |made| made.files[0].number = 1),
         ("another's number", |made| made.files[0].number += 1),
         ("an epoch", |made| made.files[0].epoch_number += 1),
