@@ -582,8 +582,8 @@ impl Watch<'_> {
         let Some((kind, way, path)) = self.hit.lock().what.clone() else {
             return Err(format!("fails without a fault: {failure}"));
         };
-        // The file of options that could not be written lacks what had been changed, and its caller was told. Where WALs
-        // have a directory of their own, a note of the next file comes before it, and may be what could not be written.
+        // The file of options that could not be written lacks what had been changed, and its caller was told. Where
+        // WALs have a directory of their own, a note of the next file comes before it, and may be what was not written.
         let before_options = path == self.place.db() || path.to_string_lossy().contains(WAL_OWNER);
         let lacks_family = matches!(&failure.trouble, Trouble::Failed(e) if e.message().starts_with(NOT_OPENED));
         let lacks = path.to_string_lossy().contains("OPTIONS") || (before_options && lacks_family);
