@@ -58,6 +58,10 @@ pub fn page(report: &Report) -> String {
             let flush = report.samples.iter().map(|p| p.triggers.flush_bytes as f64 / mb).collect();
             body += &chart("Index tables of a tier that are merged (IMTN)", report, &[(String::new(), merge)]);
             body += &chart("Index tables that are flushed, MiB of memory (DFTS)", report, &[(String::new(), flush)]);
+            let why = ["a core was short", "the device was", "neither for a minute"];
+            let of = |i: usize| report.samples.iter().map(|p| p.changes[i] as f64).collect();
+            let changes = [0, 1, 2].map(|i| (why[i].to_owned(), of(i)));
+            body += &chart("Changes of IMTN and DFTS until then, by the reason", report, &changes);
         }
     }
     whole(&title, &body)

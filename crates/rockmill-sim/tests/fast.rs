@@ -187,7 +187,7 @@ fn a_comparison_has_both_for_each_number_of_cores_and_a_page_has_charts_by_task(
     assert_eq!(both.to_text().lines().count(), 4);
     assert_eq!(both.to_json()["runs"][1]["cores"], 4);
     let page = rockmill_sim::page::page(&both.runs[0].1);
-    assert!(page.matches("<svg").count() == 15 && page.contains("index merge") && !page.contains("NaN"));
+    assert!(page.matches("<svg").count() == 16 && page.contains("index merge") && !page.contains("NaN"));
     let page = rockmill_sim::page::page(&both.runs[0].2);
     assert!(page.matches("<svg").count() == 13 && !page.contains("NaN"));
     let e = FastComparison::run(&Settings::default(), &[1], |_, _| {}).unwrap_err();
