@@ -1,5 +1,5 @@
 //! Jobs that another machine does, seen from the store: a job is laid out on a device ([`JobDevice`]), its spec says
-//! where, [`CompactionWorkers`] have it done, and what they give back is checked as if an enemy had sent it.
+//! where, a [`TakenWorker`] has it done, and what they give back is checked as if an enemy had sent it.
 //!
 //! 1. Inputs lie one after another on the device, each from a block on; outputs have room behind them, one place for
 //!    each file number that is set aside. The spec has both as extents.
@@ -30,7 +30,7 @@ use super::thread_cpu::ThreadCpu;
 use super::unique_id::internal_unique_id;
 use super::{JobHost as _, JobOutput, JobStats, LocalHost, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
-use crate::compaction_workers::{CompactionWorkers, FencedOutput, JobDevice, RemoteDone, RemoteJob, whole_blocks};
+use crate::compaction_workers::{FencedOutput, JobDevice, RemoteDone, RemoteJob, TakenWorker, whole_blocks};
 use crate::error::{Error, Result};
 use crate::panics::guarded;
 use crate::sync::atomic::Ordering;
@@ -60,11 +60,12 @@ pub(crate) fn may_go(spec: &JobSpec) -> bool {
         && JobRegistry::default().objects(spec).is_ok()
 }
 
-/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also says who did it.
+/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also gives who did it, and what that
+/// took; the result is in [`JobOutput`] alone.
 ///
 /// # Errors
 /// Whatever kept it from being done, or is wrong with what came back. Then nothing is left of it.
-pub(crate) fn run(spec: &JobSpec, host: &LocalHost, workers: &dyn CompactionWorkers) -> Result<(JobOutput, String)> {
+pub(crate) fn run(spec: &JobSpec, host: &LocalHost, worker: &dyn TakenWorker) -> Result<(JobOutput, RemoteDone)> {
     let (clock, cpu) = (Arc::clone(&host.means.clock), ThreadCpu::now());
     let started = clock.monotonic_nanos();
     let (laid_out, device) = lay_out(spec, host)?;
@@ -79,16 +80,21 @@ pub(crate) fn run(spec: &JobSpec, host: &LocalHost, workers: &dyn CompactionWork
         is_stopped: &is_stopped,
         progress: &progress,
     };
-    let done = guarded("a compaction elsewhere", || workers.run(&job));
+    let done = guarded("a compaction elsewhere", || worker.run(&job));
     // From here on nobody but this thread can change them.
     let outputs = device.fence();
     let numbers: Vec<u64> = outputs.iter().map(|output| output.number).collect();
-    let accepted = done.and_then(|RemoteDone { result, worker }| {
-        let mut output = guarded("checking a compaction", || accept(&laid_out, host, outputs, &result))
-            .map_err(|e| e.context(format_args!("worker {worker}")))?;
+    let accepted = done.and_then(|mut done| {
+        let result = std::mem::take(&mut done.result);
+        let mut output =
+            guarded("checking a compaction", || accept(&laid_out, host, outputs, &result)).map_err(|e| {
+                // Or each job would be merged there in vain.
+                worker.rejected();
+                e.context(format_args!("worker {}", done.worker))
+            })?;
         output.stats.wall_micros = clock.monotonic_nanos().saturating_sub(started) / 1000;
         output.stats.cpu_micros = cpu.elapsed_micros();
-        Ok((output, worker))
+        Ok((output, done))
     });
     if accepted.is_err() {
         numbers.iter().for_each(|&number| host.remove_output(number));
