@@ -22,6 +22,8 @@ use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
 
 /// How often a worker looks whether it is to end, and what its stores say.
 const POLL: Duration = Duration::from_millis(20);
+/// How often it looks whether a job is done, in the time that the job has taken: a short one is not to wait for long.
+const LOOKS: u32 = 16;
 /// Connections beyond those that have a job.
 const CONNECTIONS_SPARE: usize = 16;
 /// The name that a worker has where it is given none.
@@ -382,14 +384,16 @@ impl Shared {
                 let _ = ends.send(self.merge(spec, place, &handle, line)); // it is waited for below
             })?;
             let stops = || self.stops();
-            let mut told = self.now();
+            let began = self.now();
+            let mut told = began;
             let lost = loop {
                 match ended.try_recv() {
                     Ok(done) => return done,
                     Err(mpsc::TryRecvError::Empty) => {}
                     Err(mpsc::TryRecvError::Disconnected) => break io::Error::other("the job was lost"),
                 }
-                match channel.receive(POLL) {
+                let wait = (self.now().saturating_sub(began) / LOOKS).clamp(Duration::from_millis(1), POLL);
+                match channel.receive(wait) {
                     Ok(None) if self.stops() => break io::Error::other("the worker ends"),
                     Ok(None) => {}
                     Ok(Some(_)) => break io::Error::other("the store does not want the job any more"),
