@@ -13,7 +13,8 @@ use crate::{Secrets, VERSION};
 
 /// How long a peer may take for each step until both sides know each other, and to take a short message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How slowly a peer may take a longer one. Without it, one that takes a byte now and then would hold a thread for ever.
+/// How slowly a peer may take a longer one. Without it, one that takes a byte now and then would hold a thread for
+/// ever.
 const SEND_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// How long a write waits before the time is looked at.
 const POLL: Duration = Duration::from_millis(100);

@@ -58,8 +58,8 @@ pub(crate) fn may_go(spec: &JobSpec) -> bool {
         && JobRegistry::default().objects(spec).is_ok()
 }
 
-/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also gives who did it, and what that
-/// took; the result is in [`JobOutput`] alone.
+/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also gives who did it, and what
+/// that took; the result is in [`JobOutput`] alone.
 ///
 /// # Errors
 /// Whatever kept it from being done, or is wrong with what came back. Then nothing is left of it.
