@@ -204,8 +204,8 @@ impl OffloadReport {
         }
         let mut text = format!(
             "------------------------------------------------\n\
-             Medians of {} repetitions, in turn; MB are 10^6 bytes of input tables. Host CPU is that of this whole process:\n\
-             serving the worker's reads and writes and checking its tables included.\n{table}\n",
+             Medians of {} repetitions, in turn; MB are 10^6 bytes of input tables. Host CPU is that of this whole\n\
+             process: serving the worker's reads and writes and checking its tables included.\n{table}\n",
             self.flags.repeat
         );
         text += &self.crossover_text("The host spends less CPU with a worker", 1.0, &SizeReport::cpu_ratios);
