@@ -9,6 +9,7 @@ use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
+use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
 use crate::shell::{CompletionsArgs, ManPagesArgs};
@@ -78,6 +79,7 @@ pub enum Command {
     Backup(BackupArgs),
     Checkpoint(CheckpointArgs),
     Repair(RepairArgs),
+    Shell(ShellArgs),
     Stress(Box<StressArgs>),
     Simulate(Box<SimulateArgs>),
     Completions(CompletionsArgs),
@@ -368,7 +370,7 @@ pub struct InputArgs {
 /// Load files into a database; creates the database, and the column family, if missing
 ///
 /// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
-/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and all else as they stand in
+/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and everything else as it is in
 /// the line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -605,6 +607,7 @@ Examples:
   rockmill stats my.db
   rockmill stats my.db --column-family sessions
   rockmill stats my.db --watch
+  rockmill stats my.db --report tree.html
   rockmill stats my.db --prometheus > my.db.prom
   rockmill stats my.db --json | jq '.column_families[0].levels'")]
 pub struct StatsArgs {
@@ -618,6 +621,9 @@ pub struct StatsArgs {
     /// command's own opening
     #[arg(long, conflicts_with = "watch")]
     pub prometheus: bool,
+    /// Write a page with the tree as a picture, too: levels, sorted runs, ages of tables, what overlaps what
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "prometheus"])]
+    pub report: Option<PathBuf>,
     /// The file that the process writes its status to [default: STATUS in the database directory]
     #[arg(long, value_name = "FILE")]
     pub status_file: Option<PathBuf>,

@@ -8,6 +8,7 @@
 //! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, merge, get, delete; scans |
 //! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
+//! | `tree_page.rs` | the tree as a picture |
 //! | `top/`, `running.rs` | a database that another process has open |
 //! | `downgrade.rs` | merging away what RocksDB does not know |
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
@@ -15,6 +16,7 @@
 //! | `verify/`, `dump/` | checking all files; showing one |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
+//! | `prompt/` | commands on one database, line by line |
 //! | `shell.rs` | short and long help, completions, man pages |
 //! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | what people and programs see |
 
@@ -36,6 +38,7 @@ mod load;
 mod options;
 mod output;
 mod progress;
+mod prompt;
 mod repair;
 mod running;
 mod scan;
@@ -46,6 +49,7 @@ mod stats;
 mod store;
 mod stress;
 mod top;
+mod tree_page;
 mod verify;
 
 use std::borrow::Cow;
@@ -150,6 +154,11 @@ fn say_what_is_kept(command: &Command) {
 
 fn run(cli: &Cli, out: &mut Out) -> Result<()> {
     say_what_is_kept(&cli.command);
+    dispatch(cli, out)
+}
+
+/// Does a command.
+fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
     let cf = cli.column_family.as_deref();
     match &cli.command {
         Command::Load(args) => load::run(args, cf, out),
@@ -178,6 +187,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
+        Command::Shell(args) => prompt::run(args, cf, out),
         Command::Completions(args) => shell::completions(args, out),
         Command::ManPages(args) => shell::man_pages(args, out),
         Command::StressChild(args) => stress::child(args),

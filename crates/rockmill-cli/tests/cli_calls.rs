@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "load",
     "put",
     "merge",
@@ -26,6 +26,7 @@ const COMMANDS: [&str; 18] = [
     "list-cf",
     "create-cf",
     "drop-cf",
+    "shell",
     "stress",
 ];
 
