@@ -9,6 +9,7 @@ use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
+use crate::offload::{OffloadArgs, WorkerArgs};
 use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
@@ -82,6 +83,7 @@ pub enum Command {
     Shell(ShellArgs),
     Stress(Box<StressArgs>),
     Simulate(Box<SimulateArgs>),
+    Worker(WorkerArgs),
     Completions(CompletionsArgs),
     ManPages(ManPagesArgs),
     #[command(hide = true)]
@@ -317,6 +319,9 @@ pub struct WriteArgs {
     /// Block cache [default: 32M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub cache_size: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub offload: OffloadArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub stored: StoredArgs,

@@ -14,6 +14,7 @@
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
+//! | `offload.rs` | compactions on other machines: the worker, and who uses workers |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
 //! | `prompt/` | commands on one database, line by line |
@@ -35,6 +36,7 @@ mod input;
 mod interrupt;
 mod kv;
 mod load;
+mod offload;
 mod options;
 mod output;
 mod progress;
@@ -188,6 +190,7 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Stress(args) => stress::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
         Command::Shell(args) => prompt::run(args, cf, out),
+        Command::Worker(args) => offload::worker(args, out),
         Command::Completions(args) => shell::completions(args, out),
         Command::ManPages(args) => shell::man_pages(args, out),
         Command::StressChild(args) => stress::child(args),
