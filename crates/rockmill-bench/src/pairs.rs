@@ -270,7 +270,7 @@ pub(crate) fn verdict(c: &Comparison) -> &'static str {
     }
 }
 
-/// Which of two sides these ratios, first over other, are better for; none where it is a tie.
+/// True if these ratios, first over other, make the first side the better one; `None` for a tie.
 pub(crate) fn first_is_better(ratios: &[f64], more_is_better: bool) -> Option<bool> {
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);

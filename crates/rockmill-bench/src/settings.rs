@@ -220,12 +220,12 @@ pub(crate) fn differences_text(sides: &[SideReport]) -> String {
     text
 }
 
-/// What stands for "the store chooses" in ages (`ttl`, `periodic_compaction_seconds`).
+/// The value of `ttl` and `periodic_compaction_seconds` that lets the store choose.
 const CHOSEN: &str = "18446744073709551614";
-/// What stands for no bound.
+/// The value that stands for no limit.
 const UNLIMITED: &str = "18446744073709551615";
 
-/// A value, or some in braces, with words for the two numbers that stand for one.
+/// A value, or several in braces, with the two numbers above written as words.
 pub(crate) fn in_words(value: &str) -> String {
     value.replace(CHOSEN, "default").replace(UNLIMITED, "unlimited")
 }

@@ -17,8 +17,9 @@
 //! | `offload.rs` | compactions on other machines: the worker, and who uses workers |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
-//! | `prompt/` | commands on one database, line by line |
+//! | `prompt/` | the query shell: commands on one database, line by line |
 //! | `shell.rs` | short and long help, completions, man pages |
+//! | `ldb.rs` | calls in the style of RocksDB's `ldb` |
 //! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | what people and programs see |
 
 mod args;
@@ -35,6 +36,7 @@ mod ingest;
 mod input;
 mod interrupt;
 mod kv;
+mod ldb;
 mod load;
 mod offload;
 mod options;
@@ -88,7 +90,9 @@ fn main() -> ExitCode {
         // Its flags are db_bench's, in db_bench's syntax: not clap's business.
         return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
     }
-    let parsed = shell::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = shell::command();
+    let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
+    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => return usage_error(&e),
@@ -159,7 +163,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
     dispatch(cli, out)
 }
 
-/// Does a command.
+/// Runs a command. The shell calls this for each line, so signals are prepared for in [`run`] instead.
 fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
     let cf = cli.column_family.as_deref();
     match &cli.command {

@@ -193,7 +193,7 @@ pub fn plural(n: u64, thing: &str) -> String {
     }
 }
 
-/// This call of the command, as a shell takes it.
+/// The command line of this process, quoted so that a shell would take it.
 pub fn command_line() -> String {
     let quoted = |word: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
@@ -204,11 +204,6 @@ pub fn command_line() -> String {
     };
     let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
     std::iter::once("rockmill".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-/// The day, as year-month-day in UTC.
-pub fn today() -> String {
-    rockmill_bench::Machine::here(std::path::Path::new(".")).date()
 }
 
 /// Seconds for people: `3.21 s`, `4 min 5 s`.

@@ -69,9 +69,24 @@ pub struct ManPagesArgs {
     pub dir: PathBuf,
 }
 
-/// The command line with a short help for `-h` and a long one for `--help`.
+/// The command line with a short help for `-h` and a long one for `--help`, and with the spelling of RocksDB's tools.
 pub fn command() -> Command {
-    shorten(Cli::command())
+    with_underscores(shorten(Cli::command()))
+}
+
+/// Accepts names with underscores, as `ldb` and `db_bench` spell them: `--write_buffer_size` for `--write-buffer-size`,
+/// `multi_get` for `multi-get`.
+fn with_underscores(command: Command) -> Command {
+    let other = |name: &str| name.contains('-').then(|| name.replace('-', "_"));
+    let command = command.mut_args(|a| match a.get_long().and_then(other) {
+        Some(alias) => a.alias(alias),
+        None => a,
+    });
+    let command = match other(command.get_name()) {
+        Some(alias) => command.alias(alias),
+        None => command,
+    };
+    command.mut_subcommands(with_underscores)
 }
 
 /// Leaves out of `-h` what is long: examples, and options that most calls do not need.

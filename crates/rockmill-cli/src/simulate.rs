@@ -224,14 +224,14 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub delayed_write_rate: u64,
     /// Kind of tables; of TPH tables, what compactions leave where it is and what functions take are modelled
-    #[arg(long, value_enum, alias = "table_format", default_value_t = TableFormatArg::Block)]
+    #[arg(long, value_enum, default_value_t = TableFormatArg::Block)]
     pub table_format: TableFormatArg,
     /// Files that a TPH table consists of at most [default: 16]
-    #[arg(long, value_name = "N", alias = "piece_limit", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub piece_limit: Option<u32>,
     /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [default:
     /// 20]
-    #[arg(long, value_name = "N", alias = "garbage_percent", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub garbage_percent: Option<u32>,
     /// An option of the column family, as in OPTIONS files; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
@@ -405,7 +405,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
 
 /// What a page says of how it came about.
 fn about() -> About {
-    About { command: output::command_line(), date: output::today() }
+    About { command: output::command_line(), date: rockmill_bench::today() }
 }
 
 fn write_page(args: &SimulateArgs, page: impl FnOnce() -> String) -> Result<()> {

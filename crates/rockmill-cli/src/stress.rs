@@ -29,8 +29,10 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 /// Run random operations on a new database, kill them at random moments, and check that nothing is lost
 ///
 /// A child process works on the database with many threads; this one kills it (SIGKILL), starts it again, and so on.
-/// DB.stress/expected has what was acknowledged; after every start the whole database is compared with it, and reads
-/// are while it runs. Now and then RocksDB's `ldb`, if it is installed, and `rockmill verify` check what a death left. Memory, file handles, threads and disk are sampled; if they grow after a warm-up, the run fails.
+/// DB.stress/expected records every acknowledged write. After each start the whole database is compared with it, and
+/// every read is compared while the run goes on. From time to time `rockmill verify` and RocksDB's `ldb`, if it is
+/// installed, check what a kill left. Memory, file handles, threads and disk space are sampled; the run fails if they
+/// keep growing after a warm-up.
 ///
 /// Exit code 1 if something was lost, wrong or growing: the message names it, and DB and DB.stress are kept.
 #[derive(Debug, Args)]

@@ -1,10 +1,11 @@
 //! `rockmill stats --report`: the tree as a picture, on a page.
 //!
-//! Each sorted run is a row, newest first, and each of its tables a stretch of the row. Keys are placed by how much data
-//! there is between the bounds of tables, in all runs together: a stretch is about as wide as its part of the data.
+//! Each sorted run is a row, newest at the top, and each of its tables is a stretch of that row. A row is as wide as
+//! all keys, and keys have room in proportion to the data between them, all runs together.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rockmill::{ColumnFamilyMetaData, LiveFile};
 use rockmill_format::comparator::Comparator;
@@ -15,9 +16,9 @@ use rockmill_page::{document, escape, facts, table, verdict};
 use crate::error::{CliError, Result};
 use crate::output;
 
-/// Rows of a picture; further tables of L0 are only counted.
+/// Rows of a picture. If there are more runs, the oldest tables of L0 are counted but not drawn.
 const ROWS_MAX: usize = 64;
-/// Stretches of a row that can be told apart; where there are more tables, neighbours become one.
+/// Stretches that can be told apart in a row. If a run has more tables, neighbours are drawn as one.
 const STRETCHES_MAX: usize = 600;
 /// Bytes of a key that are shown.
 const KEY_SHOWN: usize = 24;
@@ -38,11 +39,11 @@ pub struct Tree {
     pub runs: u64,
     /// Space amplification.
     pub space: f64,
-    /// The table of levels: heads,
+    /// The heads of the table of levels.
     pub heads: [&'static str; 8],
-    /// and rows.
+    /// Its rows.
     pub rows: Vec<Vec<String>>,
-    /// What else there is to say.
+    /// Lines of text below the tables.
     pub words: Vec<String>,
 }
 
@@ -54,6 +55,7 @@ struct Placed<'a> {
 }
 
 impl Placed<'_> {
+    /// The table's file, and its live part of files that it shares with others.
     fn bytes(&self) -> u64 {
         let of_pieces: u64 = self.file.pieces.iter().map(|piece| piece.live).sum();
         self.file.size as u64 + of_pieces
@@ -74,18 +76,32 @@ pub fn check(path: &Path) -> Result<()> {
 
 /// Writes the page.
 pub fn write(path: &Path, db: &Path, trees: &[Tree]) -> Result<()> {
-    rockmill_io::report::write(path, &page(db, trees, &output::today(), &output::command_line()))
+    let made = Made {
+        command: output::command_line(),
+        date: rockmill_bench::today(),
+        now: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs()),
+    };
+    rockmill_io::report::write(path, &page(db, trees, &made))
         .map_err(|e| CliError::io(format_args!("cannot write {}", path.display()), &e))
 }
 
-fn page(db: &Path, trees: &[Tree], date: &str, command: &str) -> String {
+/// How the page came about.
+struct Made {
+    command: String,
+    date: String,
+    /// Seconds since 1970, from which the ages of tables are counted.
+    now: u64,
+}
+
+fn page(db: &Path, trees: &[Tree], made: &Made) -> String {
     let mut body: String = trees.iter().map(|tree| verdict(&sentence(tree))).collect();
-    body += &facts(&format!("{date}; {}", db.display()), command);
+    body += &facts(&format!("{}; {}", made.date, db.display()), &made.command);
     for tree in trees {
         body += &format!("<section>\n<h2>Column family {}</h2>\n", escape(&tree.name));
-        let runs = runs(tree);
+        let bounds = bounds(&tree.tables, &*tree.order);
+        let runs = runs(tree, &bounds);
         if !runs.is_empty() {
-            body += &format!("<div class=\"full\">{}</div>\n", picture(tree, &runs));
+            body += &format!("<div class=\"full\">{}</div>\n", picture(tree, &bounds, &runs, made.now));
         }
         body += &table(&tree.heads, &[0], &tree.rows);
         let overlaps = overlaps(&runs);
@@ -101,7 +117,7 @@ fn page(db: &Path, trees: &[Tree], date: &str, command: &str) -> String {
     document(&format!("rockmill stats: {}", db.display()), &body)
 }
 
-/// What there is, and what is due.
+/// The verdict: how large the tree is, and which levels are due for a compaction.
 fn sentence(tree: &Tree) -> String {
     let due: Vec<String> = tree.due.iter().map(|(level, score)| format!("L{level} (score {score:.2})")).collect();
     let due = match due.is_empty() {
@@ -109,7 +125,7 @@ fn sentence(tree: &Tree) -> String {
         false => format!("due: {}", due.join(", ")),
     };
     format!(
-        "{}: {} of {} in {}, space amplification {:.2}; {due}.",
+        "{}: {} ({}) in {}, space amplification {:.2}; {due}.",
         tree.name,
         output::plural(tree.tables.file_count as u64, "table"),
         output::size(tree.tables.size),
@@ -118,7 +134,7 @@ fn sentence(tree: &Tree) -> String {
     )
 }
 
-/// The first and the last keys of all tables, in order, each once.
+/// The first and the last key of every table, in order and without duplicates.
 pub fn bounds<'a>(tables: &'a ColumnFamilyMetaData, order: &dyn Comparator) -> Vec<&'a [u8]> {
     let files = tables.levels.iter().flat_map(|level| &level.files);
     let keys = files.flat_map(|f| [f.start_key.as_deref(), f.end_key.as_deref()]);
@@ -128,12 +144,11 @@ pub fn bounds<'a>(tables: &'a ColumnFamilyMetaData, order: &dyn Comparator) -> V
     bounds
 }
 
-/// The runs of a tree, newest first, with the places of their tables.
-fn runs(tree: &Tree) -> Vec<Run<'_>> {
-    let bounds = bounds(&tree.tables, &*tree.order);
+/// The runs of a tree, newest first, with the places of their tables among its [`bounds`].
+fn runs<'a>(tree: &'a Tree, bounds: &[&[u8]]) -> Vec<Run<'a>> {
     let before = |b: &[u8], key: Option<&[u8]>| key.is_some_and(|key| tree.order.compare(b, key).is_lt());
     let place = |key: Option<&[u8]>| bounds.partition_point(|b| before(b, key));
-    let mut all: Vec<Run<'_>> = Vec::new();
+    let mut all: Vec<Run<'a>> = Vec::new();
     for level in &tree.tables.levels {
         let mut run = None;
         for file in &level.files {
@@ -156,11 +171,11 @@ fn runs(tree: &Tree) -> Vec<Run<'_>> {
     all
 }
 
-/// Where each bound is drawn, from 0 to 1. `sizes` are the bytes between neighbours; without them all are as far apart.
+/// Where each bound is drawn, from 0 to 1. `sizes` has the bytes between neighbours; if it is empty, steps are even.
 fn places(bounds: usize, sizes: &[u64]) -> Vec<f64> {
     let steps = bounds.saturating_sub(1);
     let all: f64 = sizes.iter().map(|size| *size as f64).sum();
-    // Neighbours are told apart even where nothing is between them.
+    // Two bounds stay apart in the picture even where nothing is between them.
     let least = (all / steps.max(1) as f64 / 20.0).max(1.0);
     let mut out = vec![0.0];
     let mut sum = 0.0;
@@ -171,13 +186,12 @@ fn places(bounds: usize, sizes: &[u64]) -> Vec<f64> {
     out.iter().map(|at| if sum > 0.0 { at / sum } else { 0.0 }).collect()
 }
 
-fn picture(tree: &Tree, runs: &[Run<'_>]) -> String {
-    let bounds = runs.iter().flat_map(|run| &run.tables).map(|t| t.to + 1).max().unwrap_or(0);
-    let places = places(bounds, &tree.sizes);
+fn picture(tree: &Tree, bounds: &[&[u8]], runs: &[Run<'_>], now: u64) -> String {
+    let places = places(bounds.len(), &tree.sizes);
     let place = |bound: usize| places.get(bound).copied().unwrap_or(1.0);
     let mut times: Vec<u64> = runs.iter().flat_map(|run| &run.tables).filter_map(|t| t.file.creation_time).collect();
     times.sort_unstable_by(|a, b| b.cmp(a));
-    // Steps of as many tables each, the newest first.
+    // Each colour stands for the same number of tables, from the newest to the oldest.
     let step = |time: u64| times.partition_point(|t| *t > time) * RUN_STEPS / times.len().max(1);
     let row = |run: &Run<'_>| {
         let together = run.tables.len().div_ceil(STRETCHES_MAX).max(1);
@@ -185,7 +199,7 @@ fn picture(tree: &Tree, runs: &[Run<'_>]) -> String {
             let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return None };
             let newest = tables.iter().filter_map(|t| t.file.creation_time).max();
             let (from, to) = (place(first.from), place(last.to));
-            Some(Stretch { from, to, step: newest.map(&step), title: title(tables) })
+            Some(Stretch { from, to, step: newest.map(&step), title: title(tables, now) })
         };
         let bytes: u64 = run.tables.iter().map(Placed::bytes).sum();
         let tables = output::plural(run.tables.len() as u64, "table");
@@ -193,7 +207,7 @@ fn picture(tree: &Tree, runs: &[Run<'_>]) -> String {
         RunRow { name: run.name.clone(), text, stretches: run.tables.chunks(together).filter_map(stretch).collect() }
     };
     let left_out = runs.len().saturating_sub(ROWS_MAX);
-    // The oldest of L0 are left out: the rows below are the tree.
+    // The deeper levels are the shape of the tree, so what has no room is left out of L0: its oldest tables.
     let l0 = runs.iter().filter(|run| run.level == 0).count();
     let kept = |i: usize| i < l0.saturating_sub(left_out) || i >= l0;
     let rows: Vec<RunRow> =
@@ -202,24 +216,32 @@ fn picture(tree: &Tree, runs: &[Run<'_>]) -> String {
         0 => String::new(),
         n => format!("; {} not drawn", output::plural(n as u64, "run")),
     };
-    let (first, last) = (bound(&tree.tables, true), bound(&tree.tables, false));
+    let bound = |at: Option<&&[u8]>| at.map_or_else(String::new, |bound| key(bound));
+    let (first, last) = (bound(bounds.first()), bound(bounds.last()));
     let note = format!("newer runs above older ones, from {first} to {last}{more}");
-    svg::runs("The tree", &note, &rows, ("newest", "oldest"))
+    let with_age = |word: &str, time: Option<&u64>| match time {
+        Some(time) => format!("{word} table: {}", age(now, *time)),
+        None => word.to_owned(),
+    };
+    svg::runs("The tree", &note, &rows, (&with_age("newest", times.first()), &with_age("oldest", times.last())))
 }
 
-/// The first or the last bound of a tree, as far as its deepest level says it.
-fn bound(tables: &ColumnFamilyMetaData, first: bool) -> String {
-    let Some(level) = tables.levels.iter().rev().find(|level| !level.files.is_empty()) else { return String::new() };
-    let file = if first { level.files.first() } else { level.files.last() };
-    file.and_then(|f| if first { f.start_key.as_deref() } else { f.end_key.as_deref() }).map_or_else(String::new, key)
+/// How long ago something was written, in one unit. A time ahead of the clock counts as now.
+fn age(now: u64, time: u64) -> String {
+    match now.saturating_sub(time) {
+        s if s < 120 => format!("{s} s"),
+        s if s < 120 * 60 => format!("{} min", s / 60),
+        s if s < 48 * 3600 => format!("{} h", s / 3600),
+        s => format!("{} days", output::count(s / 86_400)),
+    }
 }
 
 fn key(key: &[u8]) -> String {
     printable::bytes(key, KEY_SHOWN)
 }
 
-/// What a stretch is: one table, or some.
-fn title(tables: &[Placed<'_>]) -> String {
+/// What the browser shows when the pointer is over a stretch of one table or more.
+fn title(tables: &[Placed<'_>], now: u64) -> String {
     let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return String::new() };
     let bytes: u64 = tables.iter().map(Placed::bytes).sum();
     let keys = |f: &LiveFile, l: &LiveFile| {
@@ -231,16 +253,18 @@ fn title(tables: &[Placed<'_>]) -> String {
         many => output::plural(many.len() as u64, "table"),
     };
     let entries: u64 = tables.iter().map(|t| t.file.num_entries).sum();
+    let newest = tables.iter().filter_map(|t| t.file.creation_time).max();
     format!(
-        "{what}: {}, {}, {}{}",
+        "{what}: {}, {}, {}{}{}",
         output::size(bytes),
         output::plural(entries, "entry"),
         keys(first.file, last.file),
+        newest.map_or_else(String::new, |time| format!(", {} old", age(now, time))),
         if tables.iter().any(|t| t.file.being_compacted) { ", being compacted" } else { "" }
     )
 }
 
-/// How much of the next level with tables a table overlaps: a row for each level.
+/// For each level, how much of the next level that has tables one of its tables overlaps.
 fn overlaps(runs: &[Run<'_>]) -> Vec<Vec<String>> {
     let mut levels: Vec<i32> = runs.iter().map(|run| run.level).collect();
     levels.dedup();
@@ -309,23 +333,35 @@ mod tests {
         }
     }
 
+    fn made() -> Made {
+        // In the year 2100: every table is old.
+        Made { command: "rockmill stats my.db".to_owned(), date: "2100-01-01".to_owned(), now: 4_102_444_800 }
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let ages = [0, 119, 120, 7_199, 7_200, 172_799, 172_800, 200_000_000].map(|seconds| age(seconds, 0));
+        assert_eq!(ages, ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 days", "2,314 days"]);
+        assert_eq!(age(5, 9), "0 s", "written by a clock that is ahead");
+    }
+
     #[test]
     fn a_page_has_each_run_and_what_overlaps() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = tree(&dir.path().join("db"));
-        let runs = runs(&tree);
+        let bounds = bounds(&tree.tables, &*tree.order);
+        let runs = runs(&tree, &bounds);
         assert_eq!(runs.len(), 4, "three of L0, one below");
         // The base run reaches over all, the newest table of L0 has the last key.
         let base = &runs[3].tables[0];
-        let bounds = bounds(&tree.tables, &*tree.order).len();
-        assert_eq!((base.from, base.to + 1), (0, bounds));
+        assert_eq!((base.from, base.to + 1), (0, bounds.len()));
         assert!(runs[0].tables[0].from > runs[1].tables[0].to, "the newest is first");
         let overlaps = overlaps(&runs);
         assert_eq!(overlaps.len(), 1);
         assert_eq!(overlaps[0][2..4], ["1.0".to_owned(), "1".to_owned()], "each overlaps the one table below");
-        let page = page(Path::new("my.db"), &[tree], "2026-11-27", "rockmill stats my.db --report x.html");
+        let page = page(Path::new("my.db"), &[tree], &made());
         let keys = "key&lt;00000&gt; to key&lt;02999&gt;";
-        for part in ["due: L0 (score 1.25)", "de&lt;fault", keys, "2026-11-27; my.db", "about 3,000"] {
+        for part in ["due: L0 (score 1.25)", "de&lt;fault", keys, "2100-01-01; my.db", "about 3,000", " days old<"] {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert_eq!(page.matches("<svg").count(), 1);
@@ -346,8 +382,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let mut tree = tree(&dir.path().join("db"));
         tree.tables = ColumnFamilyMetaData::default();
-        assert!(runs(&tree).is_empty() && overlaps(&[]).is_empty());
-        let page = page(Path::new("my.db"), &[tree], "2026-11-27", "rockmill stats my.db");
+        assert!(runs(&tree, &[]).is_empty() && overlaps(&[]).is_empty());
+        let page = page(Path::new("my.db"), &[tree], &made());
         assert!(!page.contains("<svg") && page.contains("0 tables"), "{page}");
     }
 }

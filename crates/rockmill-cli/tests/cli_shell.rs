@@ -129,7 +129,7 @@ fn a_shell_does_its_lines() {
     assert!(out.contains("s1\tada") && !out.contains("1815"), "{out}");
     let (code, out, err) = shell("gett ada\n");
     assert_eq!((code, out.as_str()), (Some(2), ""));
-    assert!(err.contains("\"gett\" is no command of the shell") && err.contains("did you mean get?"), "{err}");
+    assert!(err.contains("\"gett\" is not a command of the shell") && err.contains("did you mean get?"), "{err}");
     let (code, out, _) = shell("help\nscan -h\nexit\nget nothing\n");
     assert!(code == Some(0) && out.contains("multi-get") && out.contains("--limit"), "{out}");
     assert_eq!(shell("use nowhere\n").0, Some(2));

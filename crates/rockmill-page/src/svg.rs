@@ -5,13 +5,13 @@ use std::fmt::Write;
 
 use crate::{escape, short};
 
-/// Colours that people with any colour vision tell apart (after Okabe and Ito), strongest contrast first.
+/// Colours that can be told apart with any colour vision (after Okabe and Ito), strongest contrast first.
 pub const COLOURS: [&str; 6] = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)"];
-/// What nobody wins.
+/// The colour of a tie.
 pub const TIE: &str = "var(--tie)";
 /// Lines differ in more than colour.
 const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 2"];
-/// Steps of one hue, for levels: order is seen without a legend.
+/// Shades of one hue, for levels: their order needs no legend.
 const STEPS: [&str; 7] = ["var(--l0)", "var(--l1)", "var(--l2)", "var(--l3)", "var(--l4)", "var(--l5)", "var(--l6)"];
 
 const WIDTH: f64 = 480.0;
@@ -277,7 +277,8 @@ impl Chart {
             let y = self.py(v);
             let _ = writeln!(
                 out,
-                "<path d=\"M{LEFT} {y:.1}H{}\" class=\"g\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
+                "<path d=\"M{LEFT} {y:.1}H{}\" class=\"g\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 WIDTH - RIGHT,
                 LEFT - 6.0,
                 y + 4.0
@@ -287,7 +288,8 @@ impl Chart {
             let x = self.px(v);
             let _ = writeln!(
                 out,
-                "<path d=\"M{x:.1} {}v4\" class=\"a\"/><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
+                "<path d=\"M{x:.1} {}v4\" class=\"a\"/>\
+                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
                 h - BOTTOM,
                 h - BOTTOM + 17.0
             );
@@ -299,8 +301,8 @@ impl Chart {
             h - 6.0,
             escape(self.x.label)
         );
-        // About eight units a letter at the size that phones get. Where that is too much for a row there are two, and
-        // the axis' label makes room.
+        // About eight units for a letter at the text size of phones. A legend too long for one row gets two, and then
+        // the label of the axis moves up to the title.
         let wide = |(name, swatch): &(String, String)| {
             let room = if swatch.contains("<rect") { 16.0 } else { 24.0 };
             (room, room + name.chars().count() as f64 * 8.0 + 14.0)
@@ -339,7 +341,7 @@ pub struct Bar {
     pub text: String,
 }
 
-/// How long a bar is: what is not nothing can be seen, however little it is; nothing has no bar.
+/// How long a bar is: the smallest value still has a bar that can be seen; zero has none.
 fn length(value: f64, most: f64, room: f64) -> f64 {
     if value > 0.0 { (value / most.max(1e-12) * room).max(1.5) } else { 0.0 }
 }
@@ -427,7 +429,7 @@ pub struct Stretch {
     pub from: f64,
     /// Where it ends.
     pub to: f64,
-    /// Its step of the colours of [`level_colour`]; none where that is not known.
+    /// Its colour, as an index for [`level_colour`]; `None` where its age is not known.
     pub step: Option<usize>,
     /// What it is.
     pub title: String,
@@ -440,15 +442,15 @@ pub struct RunRow {
     pub name: String,
     /// What is written at its end.
     pub text: String,
-    /// Its stretches, from the first key on, without overlap.
+    /// Its stretches, in the order of their keys; they do not overlap.
     pub stretches: Vec<Stretch>,
 }
 
-/// Steps of colour that [`runs`] has.
+/// How many colours [`runs`] has for ages.
 pub const RUN_STEPS: usize = STEPS.len();
 
-/// Sorted runs one below the other, newest first: what part of the keys each table of a run takes. `first` and `last`
-/// say what the first and the last step of the colours stand for.
+/// Sorted runs as rows, newest at the top: which part of the keys each table of a run covers. `first` and `last` say
+/// what the first and the last colour stand for.
 pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str)) -> String {
     const ROW: f64 = 18.0;
     const NAME: f64 = 92.0;
@@ -465,7 +467,8 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
     let legend = width - TEXT - STEPS.len() as f64 * 14.0;
     let _ = writeln!(
         out,
-        "<text x=\"{:.1}\" y=\"31\" class=\"l\" text-anchor=\"end\">{}</text><text x=\"{:.1}\" y=\"31\" class=\"l\">{}</text>",
+        "<text x=\"{:.1}\" y=\"13\" class=\"l\" text-anchor=\"end\">{}</text>\
+         <text x=\"{:.1}\" y=\"13\" class=\"l\">{}</text>",
         legend - 6.0,
         escape(first),
         width - TEXT + 6.0,
@@ -473,7 +476,7 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
     );
     for (i, step) in STEPS.iter().enumerate() {
         let x = legend + i as f64 * 14.0;
-        let _ = writeln!(out, "<rect x=\"{x:.1}\" y=\"21\" width=\"13\" height=\"11\" style=\"fill:{step}\"/>");
+        let _ = writeln!(out, "<rect x=\"{x:.1}\" y=\"3\" width=\"13\" height=\"11\" style=\"fill:{step}\"/>");
     }
     for (i, row) in rows.iter().enumerate() {
         let y = 46.0 + i as f64 * ROW;
@@ -489,7 +492,7 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
             escape(&row.text)
         );
         for stretch in &row.stretches {
-            // A table that is too small to be seen is seen all the same, and neighbours have a gap where there is room.
+            // Even the smallest table can be seen, and neighbours have a gap between them where there is room.
             let (from, to) = (px(stretch.from), px(stretch.to));
             let wide = if to - from > 3.0 { to - from - 0.6 } else { (to - from).max(0.8) };
             let fill = stretch.step.map_or(TIE, level_colour);
@@ -509,7 +512,7 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
 pub struct RatioRow {
     /// What is compared.
     pub name: String,
-    /// The side that is better, whose colour the row has; none where it is a tie.
+    /// The better side, whose colour the row gets; `None` for a tie.
     pub winner: Option<usize>,
     /// The ratio of each pair.
     pub all: Vec<f64>,
@@ -545,8 +548,8 @@ pub fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
         let text = if e < 0 { format!("1/{}", 1 << -e) } else { format!("{}", 1 << e) };
         let _ = writeln!(
             out,
-            "<path d=\"M{x:.1} 40V{bottom}\" class=\"{class}\"/><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}\
-             </text>",
+            "<path d=\"M{x:.1} 40V{bottom}\" class=\"{class}\"/>\
+             <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
             bottom + 15.0
         );
     }
@@ -618,7 +621,7 @@ mod tests {
         assert!(svg.contains("width=\"1.5\"") && svg.contains(">nothing</text>"), "{svg}");
         let series = [("a".to_owned(), vec![1.0, 0.0]), ("b".to_owned(), vec![0.001, 2.0])];
         let svg = groups("t", "threads", &["L0".to_owned(), "L1".to_owned()], &series);
-        // Three bars and two names.
+        // Three bars and two swatches of the legend.
         assert_eq!(svg.matches("<rect").count(), 3 + 2, "{svg}");
         assert!(svg.contains("height=\"1.5\"") && svg.contains(">L1</text>") && !svg.contains("height=\"0"), "{svg}");
     }

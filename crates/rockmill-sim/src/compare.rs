@@ -79,10 +79,10 @@ impl Comparison {
         let Some((_, plain, df)) = self.runs.first() else { return String::new() };
         let (a, b) = (&plain.settings.strategy, &df.settings.strategy);
         let part = |(split, plain, df): &(Split, Report, Report)| {
-            format!("{:.2} times {}", df.throughput() / plain.throughput().max(1e-9), where_rule(*split))
+            format!("{:.2} times as much {}", df.throughput() / plain.throughput().max(1e-9), where_rule(*split))
         };
         let parts: Vec<String> = self.runs.iter().map(part).collect();
-        format!("What {b} takes in, by {a}: {}.", parts.join(", "))
+        format!("Compared with {a}, {b} takes in {}.", parts.join(", and "))
     }
 
     /// For people.
@@ -112,7 +112,7 @@ impl Comparison {
     }
 }
 
-/// What the two rules are, in a sentence.
+/// The rule as the end of a sentence.
 fn where_rule(split: Split) -> &'static str {
     if split == Split::Never { "where no job is split" } else { "where jobs are split over idle threads" }
 }
@@ -173,10 +173,10 @@ impl AllStrategies {
             let by = |a: &&Report, b: &&Report| a.throughput().total_cmp(&b.throughput());
             let (most, least) = (reports.iter().max_by(by)?, reports.iter().min_by(by)?);
             let of = |r: &Report| format!("{} ({}/s)", r.settings.strategy, size(r.throughput()));
-            Some(format!("{}, {} takes in most and {} least", where_rule(*split), of(most), of(least)))
+            Some(format!("{} takes in the most and {} the least {}", of(most), of(least), where_rule(*split)))
         };
         let parts: Vec<String> = self.runs.iter().filter_map(part).collect();
-        format!("Of six strategies, {}.", parts.join("; "))
+        format!("{}.", parts.join("; "))
     }
 
     /// For people.

@@ -1,4 +1,4 @@
-//! A report as one page with charts, in the make of all pages of Rockmill.
+//! A report as one page with charts, in the style that all pages of Rockmill share.
 
 use rockmill_page::svg::{self, Axis, Chart, Scale};
 use rockmill_page::{document, escape, facts, verdict};
@@ -7,7 +7,7 @@ use crate::balance;
 use crate::report::{Report, Sample, size};
 use crate::settings::Settings;
 
-/// How a report came about, as its page says it.
+/// How a report was made, as its page says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     /// The command.
@@ -110,14 +110,14 @@ pub fn compared(result: &str, text: &str, groups: &[(String, Vec<&Report>)], abo
 
 /// The day, and the machine that is modelled.
 fn modelled(s: &Settings, about: &About) -> String {
-    let date = if about.date.is_empty() { String::new() } else { format!("{}; ", about.date) };
     let fast = s.fast.as_ref().map_or_else(String::new, |fast| {
         let (read, write, capacity) = (size(fast.read), size(fast.write), size(fast.capacity as f64));
         format!("; {capacity} of a fast device in front of it, which reads {read}/s and writes {write}/s")
     });
     format!(
-        "{date}modelled, in virtual time: {} cores; a device that reads {}/s and writes {}/s, {}/s together, {:.0} us a \
-         read, {:.0} us a sync{fast}",
+        "{}; modelled, in virtual time: {} cores; a device that reads {}/s and writes {}/s, {}/s together, {:.0} us for \
+         each read, {:.0} us for each sync{fast}",
+        about.date,
         s.cores,
         size(s.device_read),
         size(s.device_write),
@@ -216,7 +216,7 @@ mod tests {
         settings.options.write_buffer_size = 16 << 20;
         let all = crate::AllStrategies::run(&settings, |_, _| {}).unwrap();
         let page = all.to_html(&About::default());
-        assert!(page.contains("class=\"verdict\">") && page.contains("takes in most"), "{page}");
+        assert!(page.contains("class=\"verdict\">") && page.contains("takes in the most"), "{page}");
         // By either rule: parts of the time, means by level, and six strategies over time.
         assert_eq!(page.matches("<svg").count(), 2 * 8);
         assert!(!page.contains("<script") && !page.contains("NaN"), "{page}");

@@ -201,10 +201,11 @@ impl Report {
     pub fn verdict(&self) -> String {
         let limits = self.limits.largest();
         let limit = limits.first().map_or_else(String::new, |(limit, part)| {
-            format!(" The limit: {} ({:.0} % of the time).", limit.words(), part * 100.0)
+            format!(" What limits it: {} ({:.0} % of the time).", limit.words(), part * 100.0)
         });
         format!(
-            "{} with {} threads takes in {}/s, and writes each byte {:.1} times; {:.0} sorted runs on average.{limit}",
+            "{} with {} threads takes in {}/s and writes each byte {:.1} times; there are {:.0} sorted runs on \
+             average.{limit}",
             self.settings.strategy,
             self.settings.threads,
             size(self.throughput()),

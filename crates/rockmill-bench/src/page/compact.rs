@@ -32,14 +32,14 @@ pub(crate) fn page(report: &CompactReport) -> String {
     document(&format!("rockmill bench compact: {}", names.join(", ")), &out)
 }
 
-/// What came out, in a sentence for each two sides.
+/// The verdict: a sentence for each pair of sides.
 fn verdict(report: &CompactReport) -> String {
     let all: Vec<(&CaseReport, JobPair)> =
         report.cases.iter().flat_map(|c| c.pairs(report.sides.len()).into_iter().map(move |p| (c, p))).collect();
-    let mut of: Vec<(usize, usize)> = Vec::new();
+    let mut sides: Vec<(usize, usize)> = Vec::new();
     for (_, p) in &all {
-        if !of.contains(&(p.first, p.other)) {
-            of.push((p.first, p.other));
+        if !sides.contains(&(p.first, p.other)) {
+            sides.push((p.first, p.other));
         }
     }
     let sentence = |(first, other): (usize, usize)| {
@@ -48,7 +48,7 @@ fn verdict(report: &CompactReport) -> String {
         let names = (report.sides[first].label.as_str(), report.sides[other].label.as_str());
         sections::sentence(names, "cases", &ratios)
     };
-    of.into_iter().filter_map(sentence).map(|s| rockmill_page::verdict(&s)).collect()
+    sides.into_iter().filter_map(sentence).map(|s| rockmill_page::verdict(&s)).collect()
 }
 
 /// Ratios of all cases.

@@ -26,10 +26,10 @@ const QUANTILES: [f64; 19] = [
 pub(super) fn facts(report: &Report) -> String {
     let command = format!("rockmill bench{}", flags_html(&changed_flags(&report.flags)));
     let lines = match report.flags.repeat % 2 {
-        0 => "; bold lines are of the lower of the two repetitions in the middle by rate, tables have their mean",
-        _ => "; bold lines are of the repetition with the median rate",
+        0 => "; bold lines are the slower of the two repetitions in the middle, where tables have the mean of both",
+        _ => "; bold lines are the repetition with the median rate",
     };
-    let lines = format!("{lines}, and of latencies the medians");
+    let lines = format!("{lines}; bold lines of latencies are medians, as in the tables");
     let mut out = facts_of(&report.machine, &report.sides, &command, report.flags.repeat, &lines);
     if let Some(caches) = &report.caches {
         let _ = writeln!(out, "<p class=\"note\">Page cache: {}.</p>", escape(&caches.to_text()));
@@ -78,7 +78,7 @@ pub(super) fn facts_of(
     out
 }
 
-/// What came out, in a sentence for each other side; of one side alone its rates.
+/// The verdict: a sentence for each side that the first is compared with, or the rates of a single side.
 pub(super) fn verdict(report: &Report) -> String {
     let all = pairs::comparisons(report);
     let rates = || all.iter().filter(|c| c.measure == "ops/s");
@@ -103,7 +103,7 @@ pub(super) fn verdict(report: &Report) -> String {
     out
 }
 
-/// Who is faster, in a sentence, from each name's ratios of speed, first over other; nothing if there are none.
+/// Which side is faster, as a sentence; `None` without figures. Each name has its ratios of speed, first over other.
 pub(super) fn sentence((first, other): (&str, &str), what: &str, all: &[(String, &[f64])]) -> Option<String> {
     let (mut faster, mut ties, mut slower) = (Vec::new(), Vec::new(), Vec::new());
     for (name, ratios) in all {
@@ -122,15 +122,15 @@ pub(super) fn sentence((first, other): (&str, &str), what: &str, all: &[(String,
     let names = |all: &[(&str, f64)]| all.iter().map(|x| x.0).collect::<Vec<_>>().join(", ");
     let mut parts = Vec::new();
     if !faster.is_empty() {
-        parts.push(format!("faster in {} of {} {what} ({})", faster.len(), all.len(), range(&faster)));
+        parts.push(format!("faster in {} of {} {what} ({} the speed)", faster.len(), all.len(), range(&faster)));
     }
     if !slower.is_empty() {
-        parts.push(format!("slower in {} of {} ({}: {})", slower.len(), all.len(), names(&slower), range(&slower)));
+        parts.push(format!("slower in {} of {} ({}: {} the speed)", slower.len(), all.len(), names(&slower), range(&slower)));
     }
     if !ties.is_empty() {
         parts.push(format!("a tie in {} of {} ({})", ties.len(), all.len(), names(&ties)));
     }
-    (!parts.is_empty()).then(|| format!("{first} next to {other}: {}.", parts.join("; ")))
+    (!parts.is_empty()).then(|| format!("{first} compared with {other}: {}.", parts.join("; ")))
 }
 
 /// Flags as the page shows them.
@@ -251,7 +251,7 @@ pub(super) fn middle(report: &Report, position: usize, side: usize) -> Option<&O
     all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
-/// The median of a figure over the repetitions, as the table has it.
+/// The median of a figure over the repetitions, like in the table.
 fn median_of(report: &Report, position: usize, side: usize, of: &dyn Fn(&Outcome) -> f64) -> Option<f64> {
     let all: Vec<f64> =
         pairs::values(report, position, side, &|o: &Outcome| Some(of(o))).into_iter().flatten().collect();
@@ -363,7 +363,7 @@ fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
         for line in its.iter().filter(|_| its.len() > 1) {
             chart.line(side, line, true);
         }
-        // As the table: of each percentile the median of all repetitions that have it.
+        // Like the table: for each percentile the median over the repetitions, as far as all of them have it.
         let known = its.iter().map(|line| line.len()).min().unwrap_or(0);
         let middle = |i: usize| {
             let of: Vec<(f64, f64)> = its.iter().filter_map(|line| line.get(i).copied()).collect();

@@ -1,29 +1,29 @@
-//! A line that is being written at a terminal: bytes in, a text with a cursor out.
+//! Editing a line at a terminal: bytes in, a text with a cursor out.
 //!
-//! A pure state machine, so that it is tested without a terminal. Characters count as one column each.
+//! This is a pure state machine, so tests need no terminal. Every character counts as one column.
 
 use rockmill_format::printable;
 
 /// What a key led to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// More keys are wanted.
+    /// The line is not complete.
     More,
     /// The line is complete.
     Line(String),
-    /// The end, with nothing written.
+    /// The end of the input: Ctrl-D on an empty line.
     End,
 }
 
-/// What has come of a key of several bytes.
+/// The bytes read so far of a key that has several.
 #[derive(Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
     /// ESC.
     Escape,
-    /// ESC [ or ESC O, and digits.
+    /// ESC [ or ESC O, and the last digit after it.
     Sequence(u8),
-    /// The first bytes of a character, and how many there will be.
+    /// The first bytes of a character, and how many it has in all.
     Character(Vec<u8>, usize),
 }
 
@@ -33,9 +33,9 @@ pub struct Line<'a> {
     text: Vec<char>,
     at: usize,
     history: &'a [String],
-    /// Which line of the history is shown; its length: none.
+    /// Index of the line of the history that is shown; the history's length if none is.
     shown: usize,
-    /// What was written before the history was looked into.
+    /// What was typed before the user went into the history.
     kept: Vec<char>,
     pending: Pending,
 }
@@ -47,14 +47,14 @@ impl<'a> Line<'a> {
         Self { text: Vec::new(), at: 0, history, shown, kept: Vec::new(), pending: Pending::Nothing }
     }
 
-    /// Takes the next byte of the terminal. `commands` are what tab completes.
+    /// Takes the next byte from the terminal. Tab completes to one of `commands`.
     pub fn byte(&mut self, byte: u8, commands: &[&str]) -> Step {
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Nothing => return self.key(byte, commands),
             Pending::Escape if byte == b'[' || byte == b'O' => self.pending = Pending::Sequence(0),
             Pending::Escape => {}
             Pending::Sequence(_) if byte.is_ascii_digit() => self.pending = Pending::Sequence(byte),
-            // Further parameters are passed over.
+            // Further parameters are ignored.
             Pending::Sequence(digit) if (0x20..0x40).contains(&byte) => self.pending = Pending::Sequence(digit),
             Pending::Sequence(digit) => self.sequence(digit, byte),
             Pending::Character(mut bytes, all) => {
@@ -147,7 +147,7 @@ impl<'a> Line<'a> {
         self.text = text;
     }
 
-    /// Goes through the history; what was written comes back at its end.
+    /// Moves through the history. After its newest line comes what was typed before.
     fn look(&mut self, by: isize) {
         let to = self.shown.saturating_add_signed(by).min(self.history.len());
         if to == self.shown {
@@ -164,7 +164,7 @@ impl<'a> Line<'a> {
         self.set(text);
     }
 
-    /// Completes the first word, as far as all commands agree that begin with it.
+    /// Completes the first word as far as all commands that begin with it agree.
     fn complete(&mut self, commands: &[&str]) {
         let word: String = self.text[..self.at].iter().collect();
         if word.contains(' ') || self.at < self.text.len() {
@@ -184,8 +184,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The part of the line that `columns` have room for, and where the cursor is in it. What would give the terminal
-    /// orders is a question mark each.
+    /// The part of the line that fits into `columns`, and the cursor's place in it. A character that the terminal would
+    /// act upon is shown as a question mark.
     pub fn shown(&self, columns: usize) -> (String, usize) {
         let from = (self.at + 1).saturating_sub(columns);
         let safe = |c: &char| match printable::line(c.encode_utf8(&mut [0; 4])) {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(typed(&mut line, b"get a\r"), Step::Line("get a".to_owned()));
         assert_eq!(typed(&mut Line::new(&[]), b"\x04"), Step::End);
         assert_eq!(after(&[], b"ab\x01\x04"), ("b".to_owned(), 0), "in a line, Ctrl-D deletes");
-        // Bytes that are no text, and sequences that nobody knows, do nothing.
+        // Bytes that are no text, and unknown sequences, do nothing.
         assert_eq!(after(&[], b"a\xff\xc3(\x1b[99;3Zb\x1bOPc"), ("abc".to_owned(), 3));
     }
 

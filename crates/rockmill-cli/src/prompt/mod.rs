@@ -2,11 +2,11 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `line.rs` | the line that is being written: keys, cursor, history |
-//! | `words.rs` | a line taken apart as a shell does |
+//! | `line.rs` | editing a line: keys, cursor, history |
+//! | `words.rs` | splitting a line into words, as a Unix shell does |
 //!
-//! Each line is a call of `rockmill` without its name and without the database, and does what that does: it opens the
-//! database, works, and closes it. So nothing is held between two lines, and other processes may work meanwhile.
+//! A line is a call of `rockmill` without the program's name and the database. It opens the database, does its work and
+//! closes it again. Nothing stays open between two lines, so other processes can use the database in the meantime.
 
 mod line;
 mod words;
@@ -53,18 +53,19 @@ const COMMANDS: [&str; 20] = [
 /// What the shell does itself.
 const OWN: [&str; 3] = ["help", "use", "exit"];
 
-/// Give commands on one database, line by line
+/// Type commands on one database, line by line
 ///
-/// A line is a command of rockmill without its name and the database: `get KEY`, `scan --limit 5`, `stats`. Words are
-/// quoted as in a shell. `use NAME` works on another column family from then on, `use` alone on the default one. Up and
-/// down go through the history, tab completes a command, Ctrl-D or `exit` ends.
+/// A line is a command of rockmill without the program's name and the database: `get KEY`, `scan --limit 5`, `stats`.
+/// Words are quoted as in a Unix shell. `use NAME` switches to another column family, and `use` alone back to the
+/// default one. The up and down keys go through the history, tab completes a command, and `exit` or Ctrl-D ends the
+/// shell. Ctrl-C clears the line; while a command runs, it ends the shell too.
 ///
-/// Without a terminal, lines are read from standard input, and the first one that fails ends the shell with its exit
-/// code.
+/// If standard input or output is no terminal, lines are read from standard input. The first line that fails ends the
+/// shell with the exit code of its command.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The history is in ~/.local/state/rockmill/history (or below XDG_STATE_HOME), for its owner only. It has the keys and
-values of the lines. A line that begins with a blank is not kept.
+The history is in ~/.local/state/rockmill/history (or below XDG_STATE_HOME), and only its owner can read it. It contains
+the lines as typed, with their keys and values. A line that begins with a space is not kept.
 
 Examples:
   rockmill shell my.db
@@ -73,22 +74,22 @@ Examples:
 pub struct ShellArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Neither read nor write the file with the history
+    /// Neither read nor write the history file
     #[arg(long)]
     pub no_history: bool,
 }
 
-/// What holds from one line to the next.
+/// What one line leaves for the next.
 struct Shell<'a> {
     db: &'a Path,
     family: Option<String>,
 }
 
-/// What a line came to.
+/// What follows a line.
 enum Done {
-    /// The next line, please.
+    /// Another line.
     Next,
-    /// The shell ends.
+    /// The end of the shell.
     End,
 }
 
@@ -100,7 +101,7 @@ pub fn run(args: &ShellArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         let mut line = String::new();
         loop {
             line.clear();
-            // Line by line: a command may read from standard input, too.
+            // Line by line, because a command may read standard input as well.
             let read = io::stdin().read_line(&mut line).map_err(|e| CliError::io("cannot read standard input", &e))?;
             if read == 0 || matches!(shell.line(&line, out)?, Done::End) {
                 return Ok(());
@@ -115,11 +116,12 @@ pub fn run(args: &ShellArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         let Some(line) = shell.ask(&history)? else { return Ok(()) };
         if !line.trim().is_empty() && !line.starts_with(' ') && history.last() != Some(&line) {
             history.push(line.clone());
+            // Before the line runs, so that one that ends the shell is kept too.
+            if let Some(file) = &file {
+                write_history(file, &history);
+            }
         }
-        let (json, quiet) = (out.json, out.quiet);
-        let done = shell.line(&line, out);
-        (out.json, out.quiet) = (json, quiet);
-        match done {
+        match shell.line(&line, out) {
             Ok(Done::Next) => {}
             Ok(Done::End) => break,
             Err(e) => {
@@ -130,16 +132,12 @@ pub fn run(args: &ShellArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
                 }
             }
         }
-        // After each line, so that a shell that is killed loses nothing.
-        if let Some(file) = &file {
-            write_history(file, &history);
-        }
     }
     Ok(())
 }
 
 impl Shell<'_> {
-    /// Does a line.
+    /// Runs a line.
     fn line(&mut self, line: &str, out: &mut Out) -> Result<Done> {
         let words = words::split(line).map_err(CliError::usage)?;
         let Some((first, rest)) = words.split_first() else { return Ok(Done::Next) };
@@ -147,18 +145,21 @@ impl Shell<'_> {
             (word, _) if word.starts_with('#') => return Ok(Done::Next),
             ("exit" | "quit", []) => return Ok(Done::End),
             ("help", []) => {
-                out.line(format!("commands: {}", COMMANDS.join(", ")))?;
-                out.line("use NAME: another column family; COMMAND -h: what a command takes; exit")?;
+                for names in COMMANDS.chunks(COMMANDS.len().div_ceil(3)) {
+                    out.line(format!("  {}", names.join(", ")))?;
+                }
+                out.line("COMMAND -h lists what a command takes")?;
+                out.line("use NAME switches to another column family, use alone to the default one")?;
+                out.line("exit or Ctrl-D ends the shell")?;
                 return Ok(Done::Next);
             }
             ("use", names @ ([] | [_])) => {
                 let family = names.first().cloned();
-                if let Some(name) = &family
-                    && !store::families(self.db)?.iter().any(|f| f.name == *name)
-                {
-                    return Err(
-                        CliError::usage(format!("there is no column family {name:?}")).hint("list-cf lists them")
-                    );
+                if let Some(name) = &family {
+                    let known = store::families(self.db)?;
+                    if !known.iter().any(|f| f.name == *name) {
+                        return Err(store::unknown_family(name, &known));
+                    }
                 }
                 self.family = family;
                 return Ok(Done::Next);
@@ -169,12 +170,12 @@ impl Shell<'_> {
             let near = rockmill_bench::nearest(first, COMMANDS.iter().chain(&OWN).copied());
             let hint =
                 near.map_or_else(|| "help lists the commands".to_owned(), |near| format!("did you mean {near}?"));
-            return Err(CliError::usage(format!("{first:?} is no command of the shell")).hint(hint));
+            return Err(CliError::usage(format!("{first:?} is not a command of the shell")).hint(hint));
         }
         let mut call: Vec<OsString> = vec!["rockmill".into(), first.into()];
         call.push(self.db.as_os_str().to_owned());
         if let Some(name) = &self.family
-            && !rest.iter().any(|word| word.starts_with("--column-family"))
+            && !rest.iter().any(|word| word.replace('_', "-").starts_with("--column-family"))
         {
             call.extend(["--column-family".into(), name.into()]);
         }
@@ -201,7 +202,7 @@ impl Shell<'_> {
         done.map(|()| Done::Next)
     }
 
-    /// Asks for a line at the terminal; nothing at its end.
+    /// Asks for a line at the terminal; `None` when the input ends.
     fn ask(&self, history: &[String]) -> Result<Option<String>> {
         let name = self.db.file_name().unwrap_or(self.db.as_os_str()).to_string_lossy().into_owned();
         let prompt = match &self.family {
@@ -233,8 +234,12 @@ fn read_line(prompt: &str, history: &[String]) -> io::Result<Option<String>> {
         stdout.flush()?;
         drop(stdout);
         let mut byte = [0];
-        if stdin.read(&mut byte)? == 0 {
-            return Ok(None);
+        match stdin.read(&mut byte) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            // A signal, such as a new size of the window.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
         }
         match line.byte(byte[0], &COMMANDS) {
             Step::More => {}
@@ -244,27 +249,27 @@ fn read_line(prompt: &str, history: &[String]) -> io::Result<Option<String>> {
     }
 }
 
-/// Where the history is: nowhere without a home.
+/// The history file, if there is a home directory to keep it in.
 fn history_file() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local").join("state")))?;
     Some(state.join("rockmill").join("history"))
 }
 
-/// What cannot be read is no history.
+/// The lines of the history file; none if it cannot be read.
 fn read_history(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Keeps the newest lines. What cannot be written is not kept: the shell goes on without.
+/// Writes the newest lines. The shell works without a history where that is impossible.
 fn write_history(file: &Path, history: &[String]) {
     use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
     let Some(folder) = file.parent() else { return };
     let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let newest = &history[history.len().saturating_sub(HISTORY_MAX)..];
     let text: String = newest.iter().map(|line| format!("{line}\n")).collect();
-    // Under another name first: a shell that ends meanwhile leaves the old history or the new one.
+    // Written under another name and then renamed, so that an interruption leaves the old file or the new one.
     let new = file.with_extension("new");
     let _ = std::fs::remove_file(&new);
     let opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);

@@ -1,4 +1,4 @@
-//! A line taken apart into words, as a shell does it: blanks part words, quotes and backslashes keep them together.
+//! Splits a line into words as a Unix shell does: at blanks, except within quotes or after a backslash.
 
 /// The words of a line.
 ///
