@@ -88,14 +88,14 @@ declare_options! {
     /// Which table of a level leveled compaction takes first. As in RocksDB, each open may choose another; here it can
     /// also change while the database is open.
     compaction_pri: CompactionPri = CompactionPri::MinOverlappingRatio, mutable, set_compaction_pri;
-    /// DF-compaction: a level that is full again does not wait for the job that runs into the next level. It starts
-    /// another job, whose output is an extra run there. The strategy is then df-leveled with `kCompactionStyleLevel`
-    /// and df-tiered with `kCompactionStyleUniversal`. RocksDB refuses the directory while a level has extra runs.
+    /// DF-compaction: a level that is full again does not wait for a job into the next one, but begins another whose
+    /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
+    /// `kCompactionStyleUniversal` df-tiered. While a level has extra runs, RocksDB refuses the directory.
     compaction_downforce: bool = false, own, set_compaction_downforce;
-    /// The strategies of textbooks, for comparisons: only one job at a time leaves a level, and a full level takes
-    /// nothing. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone. With
-    /// `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
-    /// become one run of the next level. These are extra runs: RocksDB refuses the directory while there are any.
+    /// The strategies of textbooks, to compare others with: one job leaves a level at a time, and a level that is full
+    /// takes nothing. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone;
+    /// with `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
+    /// become one of the next level. These are extra runs, and while there are any, RocksDB refuses the directory.
     compaction_classic: bool = false, own, set_compaction_classic;
     /// The options of FIFO compaction.
     compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
