@@ -1,7 +1,7 @@
 //! Calls in the style of RocksDB's `ldb`: `rockmill --db=my.db get KEY`.
 //!
-//! Commands and options have `ldb`'s names as aliases (`args.rs`). Here the directory that `--db` names becomes the first
-//! argument of the command.
+//! Commands and options have `ldb`'s names as aliases (`args.rs`). Here the directory that `--db` names becomes the
+//! first argument of the command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,8 +11,8 @@ use clap::Command;
 /// Options of all commands whose value is the next argument, and so no name of a command.
 const WITH_VALUE: [&str; 2] = ["--column-family", "--column_family"];
 
-/// Moves the directory of `--db=DIR` or `--db DIR` to the place after the command's name. Other calls stay as they are, and
-/// the parser judges them.
+/// Moves the directory of `--db=DIR` or `--db DIR` to the place after the command's name. Other calls stay as they are,
+/// and the parser judges them.
 pub fn directory_in_place(mut args: Vec<OsString>, command: &Command) -> Vec<OsString> {
     // Everything after -- is a key or a value.
     let end = args.iter().position(|a| a == "--").unwrap_or(args.len());

@@ -531,8 +531,8 @@ impl WriteQueue {
     }
 
     /// Lets writers in calls of listeners lead. This is for a leader that waits for background work, which may in turn
-    /// wait for those calls, and that has not begun with its group. True if there were any such writers: what the leader
-    /// knew may have changed.
+    /// wait for those calls, and that has not begun with its group. True if there were any such writers: what the
+    /// leader knew may have changed.
     pub fn lend(&self, in_flight: &InFlight) -> bool {
         let mut lent = false;
         loop {
