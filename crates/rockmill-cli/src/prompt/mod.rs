@@ -14,12 +14,13 @@ mod words;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::{Args, FromArgMatches as _};
 use crossterm::terminal;
 use rockmill_format::printable;
 
-use crate::args::Cli;
+use crate::args::{self, Cli};
 use crate::error::{CliError, EXIT_OK, Result};
 use crate::output::{self, Out};
 use crate::store;
@@ -180,7 +181,7 @@ impl Shell<'_> {
             call.extend(["--column-family".into(), name.into()]);
         }
         call.extend(rest.iter().map(OsString::from));
-        let parsed = crate::shell::command().try_get_matches_from(call).and_then(|m| Cli::from_arg_matches(&m));
+        let parsed = crate::shell::command().try_get_matches_from(&call).and_then(|m| Cli::from_arg_matches(&m));
         let cli = match parsed {
             Ok(cli) => cli,
             // Help is no error.
@@ -195,6 +196,16 @@ impl Shell<'_> {
                 return Err(CliError::usage(message).hint(format!("{first} -h shows what it takes")));
             }
         };
+        // A live view has a thread that reads keys. It would take those of the next line, if it did not end with a
+        // process of its own.
+        if is_live(&cli.command) && io::stdin().is_terminal() && out.is_terminal() {
+            out.flush()?;
+            let cannot = |e: &io::Error| CliError::io("cannot start rockmill", e);
+            let program = std::env::current_exe().map_err(|e| cannot(&e))?;
+            let mut view = Command::new(program);
+            view.args(&call[1..]).status().map_err(|e| cannot(&e))?;
+            return Ok(Done::Next);
+        }
         let (json, quiet) = (out.json, out.quiet);
         (out.json, out.quiet) = (json || cli.json, quiet || cli.quiet);
         let done = crate::dispatch(&cli, out);
@@ -216,6 +227,15 @@ impl Shell<'_> {
         let _ = terminal::disable_raw_mode();
         let _ = writeln!(io::stdout());
         read.map_err(|e| no_terminal(&e))
+    }
+}
+
+/// True for a view that takes the whole screen.
+fn is_live(command: &args::Command) -> bool {
+    match command {
+        args::Command::Top(top) => !top.once,
+        args::Command::Stats(stats) => stats.watch.is_some(),
+        _ => false,
     }
 }
 
