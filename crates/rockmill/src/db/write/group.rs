@@ -4,8 +4,8 @@
 //! 1. A writer that finds no leader becomes one. Other writers put their batches into slots, queue up and wait.
 //! 2. The leader makes room (`switch.rs`), then takes the waiting writers into its group, up to a size limit.
 //! 3. One WAL record holds the whole group; one sync, if any member asked for it. Then the next writer may lead.
-//! 4. Members that are awake insert their batches; the leader inserts its own and the rest. Other groups are inserted at
-//!    the same time (with `allow_concurrent_memtable_write`).
+//! 4. Members that are awake insert their batches; the leader inserts its own and the rest. Other groups are inserted
+//!    at the same time (with `allow_concurrent_memtable_write`).
 //! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are
 //!    released.
 //!
