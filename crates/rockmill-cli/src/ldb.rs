@@ -16,13 +16,13 @@ const WITH_VALUE: [&str; 2] = ["--column-family", "--column_family"];
 pub fn directory_in_place(mut args: Vec<OsString>, command: &Command) -> Vec<OsString> {
     // Everything after -- is a key or a value.
     let end = args.iter().position(|a| a == "--").unwrap_or(args.len());
-    let Some((option, dir, taken)) = args[..end].iter().enumerate().skip(1).find_map(|(i, a)| {
-        match a.as_bytes().strip_prefix(b"--db=") {
+    let Some((option, dir, taken)) =
+        args[..end].iter().enumerate().skip(1).find_map(|(i, a)| match a.as_bytes().strip_prefix(b"--db=") {
             Some(dir) => Some((i, OsStr::from_bytes(dir).to_owned(), 1)),
             None if a == "--db" && i + 1 < end => Some((i, args[i + 1].clone(), 2)),
             None => None,
-        }
-    }) else {
+        })
+    else {
         return args;
     };
     let names_command = |i: usize| {

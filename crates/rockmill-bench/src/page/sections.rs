@@ -125,7 +125,13 @@ pub(super) fn sentence((first, other): (&str, &str), what: &str, all: &[(String,
         parts.push(format!("faster in {} of {} {what} ({} the speed)", faster.len(), all.len(), range(&faster)));
     }
     if !slower.is_empty() {
-        parts.push(format!("slower in {} of {} ({}: {} the speed)", slower.len(), all.len(), names(&slower), range(&slower)));
+        parts.push(format!(
+            "slower in {} of {} ({}: {} the speed)",
+            slower.len(),
+            all.len(),
+            names(&slower),
+            range(&slower)
+        ));
     }
     if !ties.is_empty() {
         parts.push(format!("a tie in {} of {} ({})", ties.len(), all.len(), names(&ties)));

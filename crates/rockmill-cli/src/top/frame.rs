@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn long_lines_continue_below_their_text() {
         let line = titled("writes", "12.3k/s, 45.6k keys/s, 7.8 MiB/s   log 9.1 MiB/s, 10 syncs/s");
-        assert_eq!(folded(line.clone(), 80), [line.clone()], "it fits");
+        assert_eq!(folded(line.clone(), 80), std::slice::from_ref(&line), "it fits");
         let shown = text(&folded(line.clone(), 48), 48, false);
         assert_eq!(shown, ["writes     12.3k/s, 45.6k keys/s, 7.8 MiB/s", "           log 9.1 MiB/s, 10 syncs/s"]);
         // Nothing is lost as long as each piece has room.
