@@ -3,6 +3,8 @@
 //!
 //! Colours are CSS variables (`style.css` has their values for both schemes), so that charts need not know the scheme.
 
+#![forbid(unsafe_code)]
+
 pub mod svg;
 
 use std::fmt::Write as _;
