@@ -52,7 +52,7 @@ pub use device::{DeviceLimits, MixedLimit, mixed, probe};
 pub use error::{Error, Result};
 pub use flags::{Auto, Command, Flags, List, nearest};
 pub use generate::{KeyGenerator, ValueGenerator};
-pub use machine::Machine;
+pub use machine::{Machine, today};
 pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};
 pub use offload::run as run_offload;
 pub use offload::{OffloadCommand, OffloadFlags, OffloadReport, OffloadRun, SizeReport};

@@ -62,7 +62,7 @@ pub struct WorkerArgs {
 #[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct OffloadArgs {
     /// Workers (`rockmill worker`) that do large compactions; what fails there is done here
-    #[arg(long, alias = "compaction_workers", value_name = "ADDR,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     pub compaction_workers: Vec<String>,
     /// File with the store's secret and those of workers; nobody else may read it
     #[arg(long, value_name = "FILE", requires = "compaction_workers")]
