@@ -275,7 +275,7 @@ pub(crate) fn first_is_better(ratios: &[f64], more_is_better: bool) -> Option<bo
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let middle = median(ratios);
-    let tie = (least <= 1.0 && most >= 1.0) || (middle - 1.0).abs() < TIE_WITHIN;
+    let tie = ratios.is_empty() || (least <= 1.0 && most >= 1.0) || (middle - 1.0).abs() < TIE_WITHIN;
     (!tie).then_some((middle > 1.0) == more_is_better)
 }
 

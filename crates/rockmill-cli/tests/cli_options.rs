@@ -176,7 +176,7 @@ fn a_fast_device_is_simulated_and_compared() {
         assert!(text.contains(words), "{text}");
     }
     let page = std::fs::read_to_string(s.path("fast.html")).expect("the page");
-    assert!(page.contains("On the fast device, GiB") && page.contains("Slow device by task"));
+    assert!(page.contains("On the fast device") && page.contains("GiB") && page.contains("Slow device by task"));
     let both = s.ok(&[&device[..7], &["--compare", "--compare-cores", "2,4"]].concat());
     assert!(both.contains("| 2 |") && both.contains("| 4 |") && both.contains("index, rocksdb"), "{both}");
     let help = s.ok(&["simulate", "--help"]);

@@ -13,8 +13,8 @@
 //! 5. `without` *manifest* [*directory*] ([`GivenUp`]): an opening gives up what is in the other directory.
 //!
 //! The last line of both files is `sum` and the CRC32C of all before it, in eight hexadecimal digits. An opening writes
-//! again what it read: without the sum, a token that was read wrongly once would be another one for ever. Files of older
-//! versions have no such line.
+//! again what it read: without the sum, a token that was read wrongly once would be another one for ever. Files of
+//! older versions have no such line.
 //!
 //! # When the fourth line counts
 //!
@@ -187,8 +187,8 @@ impl Stand {
     }
 }
 
-/// The lines of a file without their sum; `Err` where that is another one. Any one byte that is wrong is found, or is of
-/// the last line alone, which then counts for nothing.
+/// The lines of a file without their sum; `Err` where that is another one. Any one byte that is wrong is found, or is
+/// of the last line alone, which then counts for nothing.
 fn without_sum(bytes: &[u8]) -> std::result::Result<&[u8], ()> {
     let Some((lines, last)) = bytes.trim_ascii_end().split_last_chunk::<{ SUM.len() + SUM_DIGITS }>() else {
         return Ok(bytes);
