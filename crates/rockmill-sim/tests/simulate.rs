@@ -379,6 +379,52 @@ fn df_leveled_keeps_more_threads_busy_and_writes_less() {
     assert!(ratio > 1.1, "from 8 to 16 threads: {ratio}");
 }
 
+/// Where jobs keep up with the writers, what is merged for readers costs no more than leveled compaction: until the
+/// last write, and until nothing is left to do.
+#[test]
+fn df_leveled_writes_less_at_a_sustained_rate() {
+    for (rate, workload, dynamic) in [
+        (10, Workload::Overwrite, true),
+        (10, Workload::Fill, true),
+        (60, Workload::Overwrite, true),
+        (60, Workload::Overwrite, false),
+        (60, Workload::Fill, false),
+    ] {
+        let with = |strategy: &str| {
+            let mut s =
+                Settings { strategy: strategy.to_owned(), data_bytes: 3 << 30, threads: 4, ..Settings::default() };
+            (s.workload, s.ingest_rate, s.settle) = (workload, rate << 20, true);
+            s.options.level_compaction_dynamic_level_bytes = dynamic;
+            s.write_bytes = if workload == Workload::Overwrite { 6 << 30 } else { 0 };
+            of(&s)
+        };
+        let (leveled, df) = (with("leveled"), with("df-leveled"));
+        let until_rest = |r: &Report| r.settled.as_ref().expect("it comes to rest").write_amplification;
+        let (a, b) = (df.write_amplification(), leveled.write_amplification());
+        let (c, d) = (until_rest(&df), until_rest(&leveled));
+        println!("{rate} MiB/s, {workload:?}, dynamic {dynamic}: {a:.2} by {b:.2}, until rest {c:.2} by {d:.2}");
+        assert!(a < b && c < d, "{rate} MiB/s, {workload:?}, dynamic {dynamic}: {a} {b}, until rest {c} {d}");
+    }
+}
+
+/// Small memtables and a trigger of 2 make more runs than there are levels for: those of the last one are merged by
+/// size, not into all that there is.
+#[test]
+fn df_tiered_does_not_collapse_where_levels_are_few() {
+    let with = |strategy: &str, data: u64| {
+        let mut s = of_paper(strategy, 16);
+        (s.data_bytes, s.options.write_buffer_size, s.options.level0_file_num_compaction_trigger) =
+            (data << 30, 8 << 20, 2);
+        of(&s)
+    };
+    let (small, large) = (with("df-tiered", 5), with("df-tiered", 10));
+    println!("{}{}", small.to_text(), large.to_text());
+    assert!(large.throughput() > 0.5 * small.throughput(), "{} {}", large.throughput(), small.throughput());
+    let tiered = with("tiered", 10);
+    assert!(large.throughput() > 0.65 * tiered.throughput(), "{} {}", large.throughput(), tiered.throughput());
+    assert!(large.write_amplification() < 1.1 * tiered.write_amplification(), "{}", large.write_amplification());
+}
+
 #[test]
 fn df_tiered_is_faster_than_tiered_and_writes_less() {
     let (tiered, df) = (paper("tiered", 16), paper("df-tiered", 16));

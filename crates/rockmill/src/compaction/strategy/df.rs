@@ -24,7 +24,7 @@ use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::tree_index::{KeyRange, OverlapBelow};
 use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
-use crate::options::CfOptions;
+use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Level, touched};
 
@@ -86,8 +86,15 @@ impl Picker<'_> {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         let (s, l) = (s.user_key(), l.user_key());
         let has_some = |files: &[Arc<FileMeta>]| !touched(self.cmp(), files, Some(s), Some(l)).is_empty();
+        // Of the last level nothing goes deeper: there they leave for the base run.
+        let tiered = self.options.compaction_style == CompactionStyle::Universal;
+        let last = tiered && level + 1 == self.num_levels();
         let leaves = |files: &[Arc<FileMeta>]| {
-            self.in_run(files, s, l).iter().all(|f| self.running.leaves_for_below(f, level, 0))
+            let gone = |f: &Arc<FileMeta>| match last {
+                true => self.running.leaves_extra_runs(f, level),
+                false => self.running.leaves_for_below(f, level, 0),
+            };
+            self.in_run(files, s, l).iter().all(gone)
         };
         let live = self.version.levels[level].extras.iter().filter(|run| has_some(&run.files) && !leaves(&run.files));
         let mut runs: Vec<u64> = live.map(|run| run.id).collect();
