@@ -207,6 +207,9 @@ flags! {
     "Bytes of a key." key_size: usize = 16;
     "Bytes of a value." value_size: usize = 100;
     "Values compress to about this part of their size." compression_ratio: f64 = 0.5;
+    "fillrandom, overwrite: percent of the writes that go to hot_keys; 0: all keys are written alike (not in db_bench)."
+        hot_writes: f64 = 0.0;
+    "Percent of the keys that hot_writes go to, the first ones in order (not in db_bench)." hot_keys: f64 = 5.0;
     "Entries of a write batch." batch_size: usize = 1;
     "Steps after each seek of seekrandom." seek_nexts: u64 = 0;
     "Bytes per second that readwhilewriting's writer may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
@@ -405,6 +408,9 @@ impl Flags {
         }
         if !(0.0..=1.0).contains(&self.compression_ratio) {
             return bad("--compression_ratio must be 0 to 1");
+        }
+        if !(0.0..=100.0).contains(&self.hot_writes) || !(0.0..=100.0).contains(&self.hot_keys) {
+            return bad("--hot_writes and --hot_keys must be 0 to 100");
         }
         if self.repeat < 1 {
             return bad("--repeat must be at least 1");

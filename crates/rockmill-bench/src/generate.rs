@@ -25,11 +25,27 @@ pub enum KeyGenerator {
     Sequential(u64),
     /// Uniform over the keys, with repeats.
     Random,
+    /// The same, but some keys that stand together, the first in order, are drawn more often than the others.
+    Clustered {
+        /// Part of the keys, 0 to 1.
+        keys: f64,
+        /// Part of the draws, 0 to 1.
+        draws: f64,
+    },
     /// Every key once, shuffled.
     UniqueRandom(std::vec::IntoIter<u64>),
 }
 
 impl KeyGenerator {
+    /// Random keys: `draws` percent of the draws are of the first `keys` percent of the keys. All alike where one of
+    /// them is 0.
+    pub fn drawn(keys: f64, draws: f64) -> Self {
+        match keys > 0.0 && draws > 0.0 {
+            true => Self::Clustered { keys: keys / 100.0, draws: draws / 100.0 },
+            false => Self::Random,
+        }
+    }
+
     /// Every key below `num` once, in an order that the seed decides.
     pub fn unique_random(num: u64, seed: u64) -> Self {
         let mut all: Vec<u64> = (0..num).collect();
@@ -49,6 +65,13 @@ impl KeyGenerator {
                 Some(*next - 1)
             }
             Self::Random => Some(random.next_u64() % num),
+            Self::Clustered { keys, draws } => {
+                let first = ((num as f64 * *keys) as u64).clamp(1, num);
+                let rest = num - first;
+                let drawn = random.next_u64() as f64 / u64::MAX as f64;
+                let n = random.next_u64();
+                Some(if drawn < *draws || rest == 0 { n % first } else { first + n % rest })
+            }
             Self::UniqueRandom(all) => all.next(),
         }
     }
@@ -114,6 +137,23 @@ mod tests {
         }
         // Standard deviation about 31.
         assert!(counts.iter().all(|c| (850..1150).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn clustered_keys_are_the_first_ones() {
+        let mut random = Mersenne64::new(7);
+        let mut keys = KeyGenerator::Clustered { keys: 0.05, draws: 0.95 };
+        let (mut first, mut last) = (0, 0);
+        for _ in 0..20_000 {
+            let n = keys.next_key(&mut random, 1000).expect("never ends");
+            first += u32::from(n < 50);
+            last = last.max(n);
+        }
+        // Standard deviation about 31.
+        assert!((18_850..19_150).contains(&first), "{first}");
+        assert!(last > 900 && last < 1000, "{last}");
+        let mut all = KeyGenerator::Clustered { keys: 1.0, draws: 0.5 };
+        assert!((0..100).all(|_| all.next_key(&mut random, 3).expect("never ends") < 3));
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Workload {
         Ok(match self {
             Self::FillSeq => Box::new(Fill::new(KeyGenerator::Sequential(0))),
             Self::FillUniqueRandom => Box::new(Fill::new(KeyGenerator::unique_random(num, t.seed))),
-            Self::FillRandom | Self::Overwrite => Box::new(Fill::new(KeyGenerator::Random)),
+            Self::FillRandom | Self::Overwrite => Box::new(Fill::new(KeyGenerator::drawn(f.hot_keys, f.hot_writes))),
             Self::ReadRandom => Box::new(db_bench::ReadRandom),
             Self::ReadMissing => Box::new(db_bench::ReadMissing),
             Self::ReadSeq => Box::new(db_bench::ReadInOrder { reverse: false }),

@@ -9,6 +9,7 @@ use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
+use crate::offload::{OffloadArgs, WorkerArgs};
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
 use crate::shell::{CompletionsArgs, ManPagesArgs};
@@ -80,6 +81,7 @@ pub enum Command {
     Repair(RepairArgs),
     Stress(Box<StressArgs>),
     Simulate(Box<SimulateArgs>),
+    Worker(WorkerArgs),
     Completions(CompletionsArgs),
     ManPages(ManPagesArgs),
     #[command(hide = true)]
@@ -315,6 +317,9 @@ pub struct WriteArgs {
     /// Block cache [default: 32M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub cache_size: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub offload: OffloadArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub stored: StoredArgs,

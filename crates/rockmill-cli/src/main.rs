@@ -13,6 +13,7 @@
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
+//! | `offload.rs` | compactions on other machines: the worker, and who uses workers |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
 //! | `shell.rs` | short and long help, completions, man pages |
@@ -33,6 +34,7 @@ mod input;
 mod interrupt;
 mod kv;
 mod load;
+mod offload;
 mod options;
 mod output;
 mod progress;
@@ -178,6 +180,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
+        Command::Worker(args) => offload::worker(args, out),
         Command::Completions(args) => shell::completions(args, out),
         Command::ManPages(args) => shell::man_pages(args, out),
         Command::StressChild(args) => stress::child(args),

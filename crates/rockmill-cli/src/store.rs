@@ -20,7 +20,7 @@ use crate::args::{
     TableArgs, TableFormatArg, WriteArgs,
 };
 use crate::error::{CliError, EXIT_FAILED, REPAIR_HINT, Result};
-use crate::output;
+use crate::{offload, output};
 
 /// Background jobs of a database that the command creates.
 const NEW_THREADS: i32 = 2;
@@ -567,6 +567,7 @@ impl OpenToWrite<'_> {
         let mut options = options_of(DEFAULT_COLUMN_FAMILY_NAME)?;
         options.db = own.db.clone();
         set_db_options(&mut options, self.args, new);
+        offload::set_workers(&mut options, &self.args.offload)?;
         // The flags that have names of their own come first, RocksDB's names decide.
         options.db = with_named(&options, &self.args.stored)?.db;
         check_paths(&options, self.path, &self.args.stored, !manner.read_only)?;

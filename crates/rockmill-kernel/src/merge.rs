@@ -35,7 +35,7 @@ const LINEAR_MAX_OWN_ORDER: u32 = 4;
 /// Smallest share of the memory of a run: below, calls are many and blocks may not fit.
 const SHARE_MIN: usize = 48 << 10;
 /// Bytes of all runs' blocks that are there at once, as long as blocks are small: what was put there should still be in
-/// the processor's cache when the program and the builder of tables come to it (measured, see docs/kernel-engine.md).
+/// the processor's cache when the program and the builder of tables come to it (docs/notebook/kernel-engine.md).
 const BLOCKS_BYTES_USUAL: usize = 2 << 20;
 /// Of one run.
 const RUN_BYTES_USUAL: std::ops::RangeInclusive<usize> = 128 << 10..=1 << 20;

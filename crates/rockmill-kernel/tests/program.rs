@@ -358,8 +358,8 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
     });
 }
 
-/// What an entry takes by the number of runs, going over the marks of all and in a heap (docs/kernel-engine.md has the
-/// command). Without `ROCKMILL_MEASURE` it merges little, once, and both orders must give the same.
+/// What an entry takes by the number of runs, going over the marks of all and in a heap (docs/notebook/compaction.md
+/// has the command). Without `ROCKMILL_MEASURE` it merges little, once, and both orders must give the same.
 #[test]
 fn linear_and_heap_by_runs() {
     let measures = std::env::var_os("ROCKMILL_MEASURE").is_some();

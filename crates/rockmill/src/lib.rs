@@ -71,6 +71,7 @@
 pub mod backup;
 mod compaction;
 mod compaction_filter;
+mod compaction_workers;
 mod db;
 mod env;
 mod error;

@@ -73,7 +73,7 @@ pub const TPH_INDEX_MEMORY: &str = "rockmill.tph-index-memory";
 pub const TPH_KEYS: &str = "rockmill.tph-keys";
 
 /// Number, Rockmill's own: so many full index tables of a tier in a row become one now (`index_merge_trigger_num`, as
-/// the queues have moved it); 0: none are merged. This one and the next five are 0 without a `fast_capacity`.
+/// the queues have moved it); 0: none are merged. This one and the next eight are 0 without a `fast_capacity`.
 pub const INDEX_MERGE_TRIGGER: &str = "rockmill.index-merge-trigger";
 
 /// Number, Rockmill's own: memory of full index tables at which they are flushed now (`data_flush_trigger_size`, as the
@@ -91,6 +91,15 @@ pub const DATA_FLUSH_QUEUE_SIZE: &str = "rockmill.data-flush-queue-size";
 
 /// Number, Rockmill's own: how often the triggers of index tables changed. `rocksdb.stats` has the reasons.
 pub const INDEX_SCHEDULE_CHANGES: &str = "rockmill.index-schedule-changes";
+
+/// Number, Rockmill's own: how often of these a core was short.
+pub const INDEX_SCHEDULE_CHANGES_CORE: &str = "rockmill.index-schedule-changes-core";
+
+/// Number, Rockmill's own: how often of these the device was short.
+pub const INDEX_SCHEDULE_CHANGES_DEVICE: &str = "rockmill.index-schedule-changes-device";
+
+/// Number, Rockmill's own: how often of these nothing was short for a minute.
+pub const INDEX_SCHEDULE_CHANGES_IDLE: &str = "rockmill.index-schedule-changes-idle";
 
 /// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
 /// microseconds.

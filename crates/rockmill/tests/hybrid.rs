@@ -761,6 +761,12 @@ fn changes_of_the_schedule_are_told_with_their_reason() {
     clock.advance(std::time::Duration::from_secs(61));
     wait_until("nothing is short", || number(&db, properties::INDEX_SCHEDULE_CHANGES) > 0);
     assert_eq!(all(&db), ([2, 50 << 10], [1, 1]), "half of it is flushed together");
+    let reasons = [
+        properties::INDEX_SCHEDULE_CHANGES_CORE,
+        properties::INDEX_SCHEDULE_CHANGES_DEVICE,
+        properties::INDEX_SCHEDULE_CHANGES_IDLE,
+    ];
+    assert_eq!(reasons.map(|name| number(&db, name)), [0, 0, 1]);
     let idle = "changed 1 times (core 0, device 0, idle 1), last since both index merges and flushes keep up";
     assert!(line().ends_with(idle), "{}", line());
     assert_eq!(db.counters().index_schedule_changes, 1);

@@ -1,12 +1,23 @@
-//! What the logs of a fast path cost and what is kept of them: calls of an append, and the archive.
+//! The logs of a fast path: what an append costs and how it fails, how much they hold, what is kept of them, and who
+//! reads them: every strategy, engine and kind of table, and whoever copies the database.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rockmill::{Db, Options, WalFileType, WriteOptions};
-use rockmill_io::{CountingFileSystem, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem};
+use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::statistics::Ticker;
+use rockmill::{
+    Checkpoint, ColumnFamilyDescriptor, CompactionStyle, Db, Env, IteratorMode, MergeEngine, Options, TphTableOptions,
+    WalFileType, WriteBatch, WriteOptions,
+};
+use rockmill_io::{
+    CountingFileSystem, CrashMode, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, SystemClock,
+};
+use rockmill_skip::{Needs, skip};
 
 fn options(fs: &MemFileSystem, capacity: u64) -> Options {
     let mut o = Options::default();
@@ -161,6 +172,299 @@ fn a_group_is_appended_by_one_call() {
             assert!(writes.contains(&calls.writes) && calls.ring_writes == 0, "{what}");
             assert_eq!(calls.syncs, if sync { groups } else { 0 }, "{what}");
             assert!(if threads == 1 { groups == 3200 } else { groups <= 3200 }, "{what}");
+        }
+    }
+}
+
+/// How a call on a log goes wrong.
+struct Failing {
+    what: &'static str,
+    kind: OpKind,
+    /// Bytes of it that are written all the same.
+    written: Option<usize>,
+}
+
+/// An append or a sync that fails, also one that wrote a part or all of its bytes: each writer of the group gets the
+/// error with its reason and its log, that log gets no more, and later writers are told the same reason. What was
+/// acknowledged is there, and nothing else is, at once, after a `resume` and after a crash.
+#[test]
+fn a_failed_or_short_append_is_told_once_and_no_more_is_written() {
+    const WRITERS: usize = 4;
+    for Failing { what, kind, written } in [
+        Failing { what: "an append", kind: OpKind::Write, written: None },
+        Failing { what: "an append that is cut short", kind: OpKind::Write, written: Some(700) },
+        Failing { what: "an append that fails when all is written", kind: OpKind::Write, written: Some(usize::MAX) },
+        Failing { what: "a sync", kind: OpKind::Sync, written: None },
+    ] {
+        let fs = MemFileSystem::new();
+        let mut o = options(&fs, 100 << 20);
+        o.set_max_index_size(8 << 20);
+        let db = Db::open(&o, "/db").expect("open");
+        let calls = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&calls);
+        fs.set_hook(Box::new(move |op| {
+            let on_log = op.kind == kind && op.path.extension().is_some_and(|e| e == "log");
+            if !on_log || seen.fetch_add(1, Ordering::SeqCst) != 20 {
+                return Fault::None;
+            }
+            let e = io::Error::from_raw_os_error(5);
+            match written {
+                None => Fault::Error(e),
+                Some(bytes) => Fault::Partial(bytes, e),
+            }
+        }));
+        let mut how = WriteOptions::default();
+        how.set_sync(kind == OpKind::Sync);
+        let key = |writer: usize, i: usize| format!("{writer} {i:04}");
+        // Of each writer: how many writes were acknowledged, before the one that was not.
+        let acknowledged: Vec<usize> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let (db, how) = (&db, &how);
+                    scope.spawn(move || {
+                        let put = |i| db.put_opt(key(writer, i), vec![b'v'; 1000], how);
+                        let (done, e) = (0..1000).find_map(|i| Some((i, put(i).err()?))).expect("a call fails");
+                        let again = put(done).expect_err("no more is written").to_string();
+                        (done, e.to_string(), again)
+                    })
+                })
+                .collect();
+            let all: Vec<_> = writers.into_iter().map(|w| w.join().expect("a writer")).collect();
+            assert!(all.iter().any(|(_, e, _)| e.contains("/fast/") && e.contains(".log")), "{what}: {all:?}");
+            let reason = db.background_error().unwrap_or_else(|| panic!("{what}: the store goes on")).to_string();
+            for (_, e, again) in &all {
+                assert!(again.contains("resume") && again.contains("/fast/"), "{what}: {again}");
+                assert!(e.contains("/fast/") && reason.contains("/fast/"), "{what}: {e}; {reason}");
+            }
+            all.into_iter().map(|(done, ..)| done).collect()
+        });
+        assert_eq!(calls.load(Ordering::SeqCst), 21, "{what}: that log got more");
+        assert!(acknowledged.iter().sum::<usize>() >= 20, "{what}: {acknowledged:?}");
+        let check = |db: &Db, when: &str| {
+            let all = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry").0);
+            let want = (0..WRITERS).flat_map(|w| (0..acknowledged[w]).map(move |i| key(w, i)));
+            assert!(all.eq(want.map(|key| key.into_bytes().into_boxed_slice())), "{what}, {when}: another content");
+            for (writer, &done) in acknowledged.iter().enumerate() {
+                assert_eq!(db.get(key(writer, done)).expect("a get"), None, "{what}, {when}: it was refused");
+            }
+        };
+        check(&db, "read-only");
+        db.resume().expect("the device is well again");
+        check(&db, "resumed");
+        for mode in [CrashMode::KeepAll, CrashMode::SyncedOnly] {
+            let mut o = o.clone();
+            o.set_file_system(Arc::new(fs.crash_image(mode)));
+            check(&Db::open(&o, "/db").expect("open"), "after a crash");
+        }
+        db.put_opt("more", "1", &how).expect("writes go on");
+    }
+}
+
+/// Keys that are overwritten again and again: each flush writes the last value of each, and the dead ones go with their
+/// logs, long before these are full.
+#[test]
+fn dead_values_go_with_their_logs_and_are_not_written_again() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 20);
+    o.set_max_index_size(64 << 10);
+    o.set_data_flush_trigger_size(32 << 20);
+    o.set_compression_type(rockmill::CompressionType::None);
+    o.enable_statistics();
+    let db = Db::open(&o, "/db").expect("open");
+    let mut most = 0;
+    let count = 20_000_u32;
+    for i in 0..count {
+        db.put(format!("key{:02}", i % 20), vec![i as u8; 1000]).expect("a put");
+        if i % 64 == 0 {
+            most = most.max(logs(&fs, "/fast").1);
+        }
+    }
+    let (written, flushed) = (u64::from(count) * 1000, o.get_ticker_count(Ticker::FlushWriteBytes));
+    assert!(flushed > 0 && flushed < written * 8 / 100, "{flushed} of {written} bytes went to the slow device");
+    assert!(most < 2 << 20, "{most} bytes of logs");
+    for n in 0..20_u32 {
+        let last = count - 20 + n;
+        assert_eq!(db.get(format!("key{n:02}")).expect("a get"), Some(vec![last as u8; 1000]));
+    }
+}
+
+/// Whoever copies, follows, reads or repairs a database has what only its logs have.
+#[test]
+fn copies_readers_and_repairs_have_what_the_logs_have() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 100 << 20);
+    o.set_max_open_files(-1);
+    o.set_data_flush_trigger_size(1 << 30);
+    let mut plain = Options::default();
+    plain.set_file_system(Arc::new(fs.clone()));
+    let db = Db::open(&o, "/db").expect("open");
+    let fill = |from: u32| {
+        (from..from + 300).for_each(|i| db.put(format!("key{i:04}"), vec![i as u8; 500]).expect("a put"));
+    };
+    let check = |db: &Db, count: u32, what: &str| {
+        let all: Vec<_> = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect();
+        assert_eq!(all.len(), count as usize, "{what}");
+        for (i, (key, value)) in all.iter().enumerate() {
+            assert_eq!((&key[..], &value[..]), (format!("key{i:04}").as_bytes(), &[i as u8; 500][..]), "{what}");
+        }
+        assert_eq!(db.get("key0123").expect("a get"), Some(vec![123; 500]), "{what}");
+    };
+    fill(0);
+    let secondary = Db::open_as_secondary(&o, "/db", "/second").expect("a secondary");
+    check(&secondary, 300, "a secondary");
+    fill(300);
+    secondary.try_catch_up_with_primary().expect("caught up");
+    check(&secondary, 600, "a secondary later");
+    drop(secondary);
+    check(&Db::open_for_read_only(&o, "/db", false).expect("open"), 600, "for reading");
+    assert_eq!(updates(&db, 0), (600, 1));
+    let checkpoint = Checkpoint::new(&db).expect("a checkpoint");
+    checkpoint.create_checkpoint_with_log_size("/with logs", u64::MAX).expect("a checkpoint");
+    let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
+    let engine = BackupEngineOptions::new("/backup").and_then(|o| BackupEngine::open(&o, &env));
+    let engine = engine.expect("a backup engine");
+    engine.create_new_backup(&db).expect("a backup");
+    assert!(db.live_files().expect("a list").is_empty(), "nothing was flushed for any of them");
+    checkpoint.create_checkpoint("/with tables").expect("a checkpoint");
+    fill(600);
+    engine.restore_from_latest_backup("/restored", "/restored", &RestoreOptions::default()).expect("restored");
+    for copy in ["/with logs", "/with tables", "/restored"] {
+        check(&Db::open(&plain, copy).expect("open"), 600, copy);
+    }
+    drop(db);
+    // Nothing but tables and logs is left.
+    for name in fs.list_dir(Path::new("/db")).expect("a list") {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove(&Path::new("/db").join(name)).expect("a removal");
+        }
+    }
+    let report = Db::repair(&o, "/db").expect("repaired");
+    assert!(report.wal_entries > 0 && report.wals_not_read.is_none(), "{report:?}");
+    check(&Db::open(&o, "/db").expect("open"), 900, "repaired");
+}
+
+/// A view keeps the logs open that it may read: they lose their names with the flush, and their space when it ends.
+#[test]
+fn logs_take_no_space_once_nobody_reads_them() {
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let home = home.path().canonicalize().expect("its name");
+    let nameless = || {
+        let open = std::fs::read_dir("/proc/self/fd").ok()?;
+        let names = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        Some(names.filter(|n| n.starts_with(&home) && n.to_string_lossy().ends_with(".log (deleted)")).count())
+    };
+    if nameless().is_none() {
+        let test = "logs_take_no_space_once_nobody_reads_them";
+        return skip(test, &Needs::Proc.because("/proc/self/fd cannot be read"));
+    }
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_fast_path(home.join("fast"), 10 << 20);
+    o.set_max_index_size(16 << 10);
+    let db = Db::open(&o, home.join("db")).expect("open");
+    for i in 0..2000 {
+        db.put(format!("key{i:04}"), vec![b'v'; 500]).expect("a put");
+    }
+    let mut iter = db.raw_iterator();
+    iter.seek_to_first();
+    db.flush().expect("a flush");
+    wait_until("logs are deleted", || nameless() > Some(2));
+    let mut read = 0;
+    while iter.valid() {
+        assert_eq!(iter.value(), Some(&[b'v'; 500][..]));
+        read += 1;
+        iter.next();
+    }
+    iter.status().expect("a sound iterator");
+    assert_eq!(read, 2000);
+    drop(iter);
+    wait_until("nobody has them open", || nameless() == Some(0));
+}
+
+/// Values in logs under each strategy, engine and kind of table, with two column families that are flushed by
+/// themselves or together: nothing else knows where a value is.
+#[test]
+fn every_strategy_engine_and_kind_of_table_takes_values_from_logs() {
+    type Strategy = (&'static str, fn(&mut Options));
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+    let strategies: [Strategy; 8] = [
+        ("leveled", |o| o.set_level_compaction_dynamic_level_bytes(false)),
+        ("dynamic levels", |o| o.set_level_compaction_dynamic_level_bytes(true)),
+        ("tiered", |o| o.set_compaction_style(CompactionStyle::Universal)),
+        ("df-leveled", |o| o.set_compaction_downforce(true)),
+        ("df-tiered", |o| {
+            o.set_compaction_style(CompactionStyle::Universal);
+            o.set_compaction_downforce(true);
+        }),
+        ("classic leveled", |o| o.set_compaction_classic(true)),
+        ("classic tiered", |o| {
+            o.set_compaction_style(CompactionStyle::Universal);
+            o.set_compaction_classic(true);
+        }),
+        ("FIFO", |o| o.set_compaction_style(CompactionStyle::Fifo)),
+    ];
+    let engines = [MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Kernel, MergeEngine::Auto];
+    let families = ["default", "other"];
+    for (n, (strategy, set)) in strategies.into_iter().enumerate() {
+        for tph in [false, true] {
+            // Each strategy has both ways to flush, each kind of table has all engines.
+            let (engine, atomic) = (engines[n % engines.len()], tph ^ (n / engines.len() == 1));
+            let what = format!("{strategy}, {engine}, tph: {tph}, atomic: {atomic}");
+            let fs = MemFileSystem::new();
+            let mut o = options(&fs, 200 << 10);
+            o.create_missing_column_families(true);
+            o.set_merge_engine(engine);
+            o.set_atomic_flush(atomic);
+            o.set_level_zero_file_num_compaction_trigger(2);
+            o.set_target_file_size_base(20 << 10);
+            o.set_max_bytes_for_level_base(80 << 10);
+            if tph {
+                o.set_tph_table_factory(&TphTableOptions::default());
+            }
+            set(&mut o);
+            let open = || {
+                let cfs = families.map(|name| ColumnFamilyDescriptor::new(name, o.clone()));
+                Db::open_cf_descriptors(&o, "/db", cfs).unwrap_or_else(|e| panic!("{what}: {e}"))
+            };
+            let mut models = [Model::new(), Model::new()];
+            let mut rng = fastrand::Rng::with_seed(n as u64);
+            for round in 0..2 {
+                let db = open();
+                for _ in 0..800 {
+                    // Both column families in one batch.
+                    let mut batch = WriteBatch::new();
+                    for (name, model) in families.iter().zip(&mut models) {
+                        let cf = db.cf_handle(name).expect("a column family");
+                        let key = format!("key{:03}", rng.u32(0..300)).into_bytes();
+                        if rng.u8(0..6) == 0 {
+                            batch.delete_cf(&cf, &key);
+                            model.remove(&key);
+                        } else {
+                            let value = vec![rng.u8(..); rng.usize(0..900)];
+                            batch.put_cf(&cf, &key, &value);
+                            model.insert(key, value);
+                        }
+                    }
+                    db.write(&batch).unwrap_or_else(|e| panic!("{what}: {e}"));
+                }
+                let check = |db: &Db, when: &str| {
+                    for (name, model) in families.iter().zip(&models) {
+                        let cf = db.cf_handle(name).expect("a column family");
+                        let all = db.iterator_cf(&cf, IteratorMode::Start).map(|e| e.expect("an entry"));
+                        let all: Model = all.map(|(key, value)| (key.into_vec(), value.into_vec())).collect();
+                        assert!(all == *model, "{what}, {name}, round {round}, {when}");
+                        for (key, value) in model.iter().step_by(9) {
+                            assert_eq!(db.get_cf(&cf, key).expect("a get").as_ref(), Some(value), "{what}, {when}");
+                        }
+                    }
+                };
+                check(&db, "written");
+                db.wait_for_background_work().expect("no error");
+                check(&db, "at rest");
+                assert!(!db.live_files().expect("a list").is_empty(), "{what}: nothing was flushed");
+                drop(db);
+                check(&open(), "opened again");
+            }
         }
     }
 }

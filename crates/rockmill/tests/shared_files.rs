@@ -366,3 +366,54 @@ fn memory_of_a_key_after_overwrites() {
         assert!(worst < most, "values of {value_len} bytes: {worst}");
     }
 }
+
+/// Whatever the limit of files: with 1 every compaction writes whole tables (the paper's single-tier mode), with 2 a
+/// table and what has changed, and with 1,024 tables come to have far more than by default. What they hold is the same,
+/// each key is read once, and scans in both directions go through all files.
+#[test]
+fn tables_have_as_many_files_as_the_limit_lets_them() {
+    const ROUNDS: u32 = 60;
+    const OF_A_ROUND: u32 = 84;
+    for (piece_limit, rounds, least, most) in [(1, 12, 1, 1), (2, 12, 2, 2), (16, 24, 13, 16), (1024, 55, 45, 100)] {
+        let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_file_system(Arc::new(fs.clone()));
+        o.set_compression_type(CompressionType::None);
+        o.set_disable_auto_compactions(true);
+        let mut blocks = BlockBasedOptions::default();
+        blocks.set_block_size(512);
+        blocks.disable_cache();
+        let mut table = TphTableOptions::default();
+        table.set_block_based_options(&blocks);
+        table.set_piece_limit(piece_limit);
+        table.set_garbage_percent(1000);
+        o.set_tph_table_factory(&table);
+        let db = Db::open(&o, path()).unwrap();
+        let mut want = Map::new();
+        let mut files = 0;
+        for round in 0..=rounds {
+            // All keys, then each time other ones, from everywhere.
+            let of_round = |n: &u32| round == 0 || n % ROUNDS == round - 1;
+            for n in (0..ROUNDS * OF_A_ROUND).filter(of_round) {
+                let value = format!("{round}.{n:0100}").into_bytes();
+                db.put(even(n), &value).unwrap();
+                want.insert(even(n).into_bytes(), value);
+            }
+            db.flush().unwrap();
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            let tables = db.live_files().unwrap();
+            assert_eq!(tables.len(), 1, "limit {piece_limit}, round {round}");
+            files = files.max(1 + tables[0].pieces.len());
+        }
+        assert!((least..=most).contains(&files), "{files} files with a limit of {piece_limit}");
+        assert!(entries(&db).into_iter().eq(want.clone()), "limit {piece_limit}");
+        let get = || want.iter().for_each(|(k, v)| assert_eq!(db.get(k).unwrap().as_ref(), Some(v)));
+        get();
+        let before = fs.counts().reads;
+        get();
+        assert_eq!(fs.counts().reads - before, want.len() as u64, "limit {piece_limit}");
+        drop(db);
+        verify(&fs, path(), &InternalKeyComparator::default(), &format!("limit {piece_limit}"));
+    }
+}

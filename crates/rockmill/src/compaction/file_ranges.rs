@@ -46,7 +46,6 @@ impl FileRanges {
     }
 
     /// Empty, with room for so many tables.
-    #[cfg(feature = "internals")]
     pub(super) fn with_capacity(tables: usize) -> Self {
         Self { keys: Vec::new(), files: Vec::with_capacity(tables) }
     }

@@ -6,6 +6,7 @@
 
 pub mod commit;
 pub mod describe;
+pub mod elsewhere;
 pub mod engine;
 pub mod events;
 pub mod file_ranges;
@@ -23,8 +24,6 @@ mod page_cache;
 pub mod pieces;
 pub mod plan;
 pub mod resolve;
-// The encoding of jobs is for runners in other processes: the store runs its own jobs without it.
-#[cfg(feature = "internals")]
 pub mod result;
 pub(crate) mod rewrite;
 pub mod spec;
@@ -35,8 +34,10 @@ pub mod table_format;
 mod thread_cpu;
 pub(crate) mod tombstones;
 mod unique_id;
-#[cfg(feature = "internals")]
+// The encoding of jobs is for runners in other processes: the store does its own jobs without it.
 mod wire;
+#[cfg(feature = "internals")]
+pub mod worker;
 
 pub(crate) use unique_id::internal_unique_id;
 

@@ -27,7 +27,6 @@ use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::table::ReplacedTables;
 
-#[cfg(feature = "internals")]
 mod encoding;
 
 /// A job. See the module.

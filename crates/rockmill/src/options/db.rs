@@ -8,6 +8,7 @@ use rockmill_io::{Clock, FileSystem, PosixFileSystem, SystemClock};
 use super::declare::declare_options;
 use super::file::Carried;
 use super::{DBPath, OptionWarning, Options, RecoveryMode, paths};
+use crate::compaction_workers::CompactionWorkers;
 use crate::env::Env;
 use crate::event_listener::Listeners;
 use crate::info_log::{InfoLogger, LogLevel};
@@ -176,6 +177,8 @@ declare_options! {
     rate_limiter: Option<Arc<RateLimiter>> = None, hidden;
     /// The same work on copies of one database gives the same bytes. See [`Options::set_reproducible`].
     reproducible: bool = false, hidden;
+    /// Has compactions done on other machines. See [`Options::set_compaction_workers`].
+    compaction_workers: Option<Arc<dyn CompactionWorkers>> = None, hidden;
     /// Where files are.
     fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default()), hidden;
     /// Source of time.
@@ -288,6 +291,12 @@ impl Options {
     pub fn set_kernel_merge_program_object(&mut self, name: impl AsRef<Path>, object: &[u8]) {
         self.set_kernel_merge_program(&name);
         self.db.kernel_program_bytes = Some((name.as_ref().to_owned(), object.into()));
+    }
+
+    /// Has compactions done on other machines where that is possible (docs/offload.md). `workers` is made by the crate
+    /// `rockmill-offload`. A compaction that fails there is done here.
+    pub fn set_compaction_workers(&mut self, workers: Arc<dyn CompactionWorkers>) {
+        self.db.compaction_workers = Some(workers);
     }
 
     /// Takes the file system and the clock of `env`.

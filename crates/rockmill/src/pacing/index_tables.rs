@@ -193,6 +193,20 @@ impl IndexSchedule {
         Self { given, now: given, changed: never, calm: None, long: [never; 2], history }
     }
 
+    /// Of a tree whose levels an earlier opening let hold `factor` times what the options say: as if the device had
+    /// been short until now. Else each opening would compact at once what nobody waits for. After a while of calm they
+    /// hold less, step by step, as they would have without a new opening.
+    #[must_use]
+    pub fn resumed(self, factor: u64) -> Self {
+        let flush_bytes = self.given.flush_bytes.saturating_mul(factor.clamp(1, FLUSH_BYTES_MORE));
+        Self { now: Triggers { flush_bytes, ..self.now }, ..self }
+    }
+
+    /// The factors that levels may have, the smallest first.
+    pub fn level_factors() -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(1), |factor| Some(factor * 2)).take_while(|factor| *factor <= FLUSH_BYTES_MORE)
+    }
+
     /// When something is done now.
     pub fn now(&self) -> Triggers {
         self.now

@@ -544,6 +544,14 @@ impl BlockCache {
         self.look_up(meta_key(id), priority)
     }
 
+    /// Forgets index and filter of table `id`, unless somebody has them: the file is open once more.
+    pub(super) fn remove_meta(&self, id: u64, priority: Priority) {
+        let part = self.part(priority);
+        if let Some((_, gone)) = part.remove_if(&meta_key(id), |entry| Arc::strong_count(entry) == 1) {
+            self.pinning_of(part).inspect(|p| p.leaves(&gone));
+        }
+    }
+
     #[inline]
     fn look_up(&self, key: Key, priority: Priority) -> Option<Arc<CachedBlock>> {
         let found = self.part(priority).get(&key);

@@ -192,21 +192,27 @@ impl Table {
             Self::Tph(table) => table.whole_files(),
         };
         let reads = reads.shared_by(files.len());
-        self.scan_from(|i| BlockStream::of_file(&reads, &files[i]), place)
+        self.scan_from(files, |_, file| BlockStream::of_file(&reads, file), place)
     }
 
-    /// The same out of a source for each of the table's files, the own one being the first.
+    /// The same of `files`, which are what [`Self::scan_files`] gives, out of a source for each of them.
     pub(crate) fn scan_from<S: StreamSource + 'static>(
-        self: &Arc<Self>,
-        mut source: impl FnMut(usize) -> S,
+        &self,
+        files: Vec<ScanFile>,
+        mut source: impl FnMut(usize, &ScanFile) -> S,
         place: &dyn Fn(usize) -> Option<u32>,
     ) -> Box<dyn TableScan> {
-        match &**self {
-            Self::BlockBased(_) if place(0).is_none() => {
-                Box::new(TableIter::streaming(BlockAccess::of(self), source(0)))
-            }
-            Self::BlockBased(_) => tph::scan_one(self, source(0), place(0)),
-            Self::Tph(table) => table.scan_from(source, place),
+        let mut files = files.into_iter().enumerate().map(|(i, file)| {
+            let source = source(i, &file);
+            TableIter::streaming(file, source)
+        });
+        match self {
+            Self::Tph(table) => table.scan_of(files, place),
+            Self::BlockBased(_) => match (files.next(), place(0)) {
+                (Some(file), None) => Box::new(file),
+                (Some(file), place) => tph::scan_one(self, file, place),
+                (None, _) => unreachable!("a table has a file of its own"),
+            },
         }
     }
 

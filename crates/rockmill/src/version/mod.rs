@@ -39,9 +39,7 @@ use purge::HeldFiles;
 pub use purge::{PurgeQueue, TableFile, each_file, each_file_in};
 pub use table_dirs::TableDirs;
 pub(crate) use table_files::open_file;
-#[cfg(feature = "internals")]
-pub use table_files::table_of_files;
-pub use table_files::{open_table, table_path};
+pub use table_files::{open_table, table_of_files, table_path};
 pub use table_source::TableSource;
 
 /// What estimates need of a table's properties.

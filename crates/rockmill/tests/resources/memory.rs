@@ -410,6 +410,47 @@ fn the_index_of_tph_tables_needs_room_in_a_strict_cache() {
     assert_eq!(cache.get_usage(), 0);
 }
 
+/// Only scans need the indexes of TPH tables: what is written, opened and looked up leaves the cache to others. A
+/// compaction reads the index of each file once, and keeps none.
+#[test]
+fn indexes_of_tph_tables_are_in_the_cache_once_a_scan_needs_them() {
+    use rockmill::statistics::Ticker;
+    for engine in [MergeEngine::Uring, MergeEngine::Pread] {
+        let cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+        let mut blocks = BlockBasedOptions::default();
+        blocks.set_block_cache(&cache);
+        let mut o = options(&memory());
+        set_tph(&mut o, &blocks);
+        o.set_merge_engine(engine);
+        o.enable_statistics();
+        let db = Db::open(&o, "/db").unwrap();
+        let count = |ticker| o.get_ticker_count(ticker);
+        fill(&db, 0..20_000, 20);
+        db.flush().unwrap();
+        for round in 0..3u64 {
+            (round..20_000).step_by(20).for_each(|n| db.put(key(n), noise(n, 20)).unwrap());
+            db.flush().unwrap();
+            let files: usize = db.live_files().unwrap().iter().map(|f| 1 + f.pieces.len()).sum();
+            let misses = count(Ticker::BlockCacheIndexMiss);
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+            let read = count(Ticker::BlockCacheIndexMiss) - misses;
+            assert_eq!(read, files as u64, "{engine:?}, round {round}: indexes read");
+        }
+        let files = 1 + db.live_files().unwrap()[0].pieces.len() as u64;
+        assert!(files > 1, "a table of several files");
+        assert_eq!((cache.get_usage(), count(Ticker::BlockCacheIndexAdd)), (0, 0), "{engine:?}");
+        assert!((0..20_000).step_by(7).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 20))));
+        assert_eq!(count(Ticker::BlockCacheIndexAdd), 0, "{engine:?}: lookups need none");
+        for _ in 0..2 {
+            assert_eq!(db.iterator(IteratorMode::Start).map(Result::unwrap).count(), 20_000);
+            assert_eq!(count(Ticker::BlockCacheIndexAdd), files, "{engine:?}");
+        }
+        // What is counted of places that tables share is there once.
+        let index = number(&db, TPH_INDEX_MEMORY);
+        assert!((20_000 * 2..20_000 * 4).contains(&index), "{index} bytes for 20,000 keys");
+    }
+}
+
 /// Block-based tables keep their places in memory where a column family has TPH tables now, and give them up where they
 /// become pieces of those.
 #[test]
@@ -512,6 +553,22 @@ fn index_and_filter_may_live_in_the_cache() {
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     cache.set_capacity(4 << 20);
     check();
+}
+
+/// Index and filter of a table leave the cache with it: those of tables that were compacted away are for nobody.
+#[test]
+fn indexes_of_tables_that_are_gone_leave_the_cache() {
+    let cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
+    let (_, db) = with_meta_in(&cache, false);
+    let four = cache.get_usage();
+    assert!(four > 4 * 30_000, "{four}");
+    db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+    // The one that is left has as many keys, and no block was read through the cache.
+    until(|| cache.get_usage() < four * 3 / 2);
+    assert!(cache.get_usage() > four / 2);
+    assert!((0..8000).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100))));
+    drop(db);
+    assert_eq!(cache.get_pinned_usage(), 0);
 }
 
 #[test]

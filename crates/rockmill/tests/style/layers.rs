@@ -13,7 +13,7 @@ use super::{is_test_file, report, rust};
 const LAYERS: &[&[&str]] = &[
     &["sync", "error"],
     &["panics", "perf_context", "options::parse", "options::setters", "range_del"],
-    &["merge_operator", "compaction_filter", "statistics", "env", "helpers", "properties"],
+    &["merge_operator", "compaction_filter", "compaction_workers", "statistics", "env", "helpers", "properties"],
     &["rate_limiter", "info_log", "event_listener"],
     &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file"],
     &["iter"],
@@ -58,6 +58,8 @@ const LAYERS: &[&[&str]] = &[
     &["compaction::engine"],
     &["compaction::flush", "compaction::rewrite"],
     &["compaction::job"],
+    // Jobs that another machine does, from both sides.
+    &["compaction::elsewhere", "compaction::worker"],
     // What others know of it is re-exported from here.
     &["compaction"],
     // The rooms of `db/`; why in this order is in its text.

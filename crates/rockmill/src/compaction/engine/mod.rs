@@ -222,6 +222,16 @@ impl Destination<'_> {
     }
 }
 
+/// Files of a table whose reads have as much memory together as those of one run. Together they give the merge what a
+/// run gives, and one read in flight for each is as many as the four of a run.
+const LANES_OF_A_RUN: usize = 4;
+
+/// The runs that a ring has memory for where tables are of several files. From the page cache a file takes little.
+fn runs_of(plan: &JobPlan, part: &Part) -> usize {
+    let lanes = lanes(plan, part);
+    if plan.cached { lanes } else { lanes.div_ceil(LANES_OF_A_RUN).max(lanes.min(plan.runs.len())) }
+}
+
 /// Does a part of a job whose inputs are not all block-based tables, or whose outputs go on using some of them: entry
 /// by entry. Where there is a ring, inputs and outputs go through it.
 pub(super) fn run_scans(
@@ -232,7 +242,7 @@ pub(super) fn run_scans(
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
     // What was read goes before the ring does.
-    let ring = ring(host, RingUse { runs: lanes(plan, part), cached: plan.cached, bytes: 0 });
+    let ring = ring(host, RingUse { runs: runs_of(plan, part), cached: plan.cached, bytes: 0 });
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
     let runs = plan.runs.iter().map(run).collect::<Result<Vec<_>>>()?;

@@ -210,6 +210,7 @@ impl Tree {
         let output = run(&spec, &ctx)?;
         if self.elsewhere {
             elsewhere::compare(&spec, &ctx, &output);
+            device::compare(&spec, &ctx);
         }
         Ok(output)
     }
@@ -767,6 +768,7 @@ fn records_that_go_missing_are_noticed() {
     assert_eq!(e.kind(), ErrorKind::Corruption);
 }
 
+mod device;
 mod elsewhere;
 mod helped;
 #[cfg(feature = "kernel")]

@@ -6,7 +6,7 @@
 
 use rockmill_format::InternalKeyComparator;
 
-/// Runs up to which going over all prefixes is faster than a tree; measured, see `docs/compaction.md`.
+/// Runs up to which going over all prefixes is faster than a tree; measured, see `docs/notebook/compaction.md`.
 const LINEAR_RUNS_MAX: usize = 8;
 
 /// Of them, so many are gone over more quickly.
@@ -389,8 +389,9 @@ mod tests {
         runs
     }
 
-    /// What a choice takes by the number of runs, going over all prefixes and with the tree (docs/compaction.md has the
-    /// command). Without `ROCKMILL_MEASURE` it merges little, once, and both must give the same.
+    /// What a choice takes by the number of runs, going over all prefixes and with the tree
+    /// (docs/notebook/compaction.md has the command). Without `ROCKMILL_MEASURE` it merges little, once, and both must
+    /// give the same.
     #[test]
     fn linear_and_tree_by_runs() {
         let measures = std::env::var_os("ROCKMILL_MEASURE").is_some();

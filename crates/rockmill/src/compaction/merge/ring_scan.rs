@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::sync::Arc;
 
 use rockmill_format::block::BlockLayout;
@@ -23,13 +24,23 @@ use crate::compaction::spec::Part;
 use crate::compaction::{JobHost, page_cache};
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
-use crate::table::{BlockBasedTable, Source, StreamSource, TableIndex};
+use crate::table::{BlockBasedTable, ScanFile, Source, StreamSource, TableIndex};
 
 /// The reads of a part.
 pub(in crate::compaction) struct RingReads {
     stream: Arc<Mutex<ReadStream>>,
-    /// Of each table by its number: the first lane, and what its files are in the read plan.
-    tables: HashMap<u64, (usize, Vec<u32>)>,
+    /// By number, until their scans begin.
+    tables: Mutex<HashMap<u64, ScanLanes>>,
+}
+
+/// What is read of a table.
+pub(super) struct ScanLanes {
+    /// The lane of its own file.
+    pub first: usize,
+    /// What its files are in the read plan.
+    pub numbers: Vec<u32>,
+    /// Its files, with the indexes that said which of their blocks to read.
+    pub files: Vec<ScanFile>,
 }
 
 /// How many lanes a part's reads take.
@@ -49,9 +60,9 @@ impl RingReads {
             for file in in_part(run, plan, part) {
                 let table = host.open_input(file)?;
                 let files = table.scan_files(part.begin.as_deref(), part.end.as_deref())?;
-                let mut of_table = Vec::with_capacity(files.len());
-                lanes.resize_with(lanes.len().max(files.len()), Vec::new);
-                for ((scanned, known), lane) in files.into_iter().zip(file.entry.files()).zip(&mut lanes) {
+                let mut of_table = ScanLanes { first, numbers: Vec::with_capacity(files.len()), files };
+                lanes.resize_with(lanes.len().max(of_table.files.len()), Vec::new);
+                for ((scanned, known), lane) in of_table.files.iter().zip(file.entry.files()).zip(&mut lanes) {
                     let (table, path) = (&scanned.table, scanned.table.path());
                     // Several tables may have it.
                     let number = match numbers.entry(known.number) {
@@ -61,27 +72,31 @@ impl RingReads {
                             *new.insert(reads.add_file(host.input_bytes(file, path, direct)?, path))
                         }
                     };
-                    lane.extend(spans_of(number, &table.handles_of(scanned.blocks)?, span_bytes, path)?);
-                    of_table.push(number);
+                    lane.extend(spans_of(number, &table.handles_of(scanned.blocks.clone())?, span_bytes, path)?);
+                    of_table.numbers.push(number);
                 }
-                tables.insert(file.number(), (first, of_table));
+                tables.insert(file.number(), of_table);
             }
             first += lanes.len();
             for lane in lanes {
                 reads.add_run(lane);
             }
         }
-        Ok(Self { stream: Arc::new(Mutex::new(begin(reads, io, host)?)), tables })
+        Ok(Self { stream: Arc::new(Mutex::new(begin(reads, io, host)?)), tables: Mutex::new(tables) })
     }
 
-    /// The blocks of a table's file, up to the one of number `end`.
-    pub(super) fn blocks(&self, table: u64, file: usize, end: usize) -> RingBlocks {
-        let of_table = self.tables.get(&table);
-        let number = of_table.and_then(|(_, numbers)| numbers.get(file)).copied();
+    /// What is read of a table, whose scan begins. A part scans each table once.
+    pub(super) fn take(&self, table: u64, path: &Path) -> Result<ScanLanes> {
+        let taken = self.tables.lock().remove(&table);
+        taken.ok_or_else(|| Error::corruption("no reads were begun for the table").context(path.display()))
+    }
+
+    /// The blocks that a lane has of file `number` of the read plan, up to the one of number `end`.
+    pub(super) fn blocks(&self, lane: usize, number: u32, end: usize) -> RingBlocks {
         RingBlocks {
             stream: Arc::clone(&self.stream),
-            lane: of_table.map_or(0, |(first, _)| *first) + file,
-            number: number.unwrap_or(u32::MAX),
+            lane,
+            number,
             end,
             window: None,
             place: None,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rockmill_format::key::InternalKey;
 
 use super::Run;
-use super::ring_scan::RingReads;
+use super::ring_scan::{RingReads, ScanLanes};
 use crate::compaction::JobHost;
 use crate::compaction::plan::JobPlan;
 use crate::compaction::spec::{Part, SpecFile, SpecRun};
 use crate::error::Result;
 use crate::sync::atomic::Ordering;
-use crate::table::{BlockStream, Leaves, Origin, TableScan};
+use crate::table::{BlockStream, Leaves, Origin, ScanFile, TableScan};
 
 /// The files of a run that a part reads, one behind the other.
 pub(in crate::compaction) struct ScanRun<'a> {
@@ -74,15 +74,20 @@ impl<'a> ScanRun<'a> {
             let table = self.host.open_input(file)?;
             let numbers: Vec<u64> = file.entry.files().map(|f| f.number).collect();
             let place = |i: usize| numbers.get(i).and_then(|&number| self.plan.place_of(file.number(), number));
-            let files = table.scan_files(self.part.begin.as_deref(), self.part.end.as_deref())?;
             let mut scan = match self.ring {
-                Some(ring) => table.scan_from(|i| ring.blocks(file.number(), i, files[i].blocks.end), &place),
+                Some(ring) => {
+                    let ScanLanes { first, numbers, files } = ring.take(file.number(), table.path())?;
+                    let number = |i: usize| numbers.get(i).copied().unwrap_or(u32::MAX);
+                    let blocks = |i: usize, file: &ScanFile| ring.blocks(first + i, number(i), file.blocks.end);
+                    table.scan_from(files, blocks, &place)
+                }
                 None => {
+                    let files = table.scan_files(self.part.begin.as_deref(), self.part.end.as_deref())?;
                     // Together, runs and their files have no more in memory than a few of other jobs.
                     let readahead = (db.compaction_readahead_size / self.plan.runs.len().max(1)).max(READAHEAD_MIN);
                     let readahead = readahead.min(db.compaction_readahead_size);
                     let reads = self.host.means().reads(readahead).shared_by(files.len());
-                    table.scan_from(|i| BlockStream::of_file(&reads, &files[i]), &place)
+                    table.scan_from(files, |_, file| BlockStream::of_file(&reads, file), &place)
                 }
             };
             match self.part.begin.as_deref().map(InternalKey::min_possible) {

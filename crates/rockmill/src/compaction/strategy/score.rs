@@ -115,7 +115,7 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
 }
 
 /// Levels may hold more only as long as writers would not be slowed for it when they may not any more: after a while
-/// without load, and in the next opening, RocksDB's too. And where levels have paths of their own, these were sized by
+/// without load, and when RocksDB opens the directory. And where levels have paths of their own, these were sized by
 /// the options.
 fn times_allowed(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base, times: u64) -> u64 {
     let limits = [options.soft_pending_compaction_bytes_limit, options.hard_pending_compaction_bytes_limit];

@@ -262,7 +262,11 @@ impl DbInner {
         let awaited = Arc::new(AtomicBool::new(compaction.reason == CompactionReason::ManualCompaction));
         host.means.device_share = self.device_share(&awaited);
         let _running = self.reporting.running().compaction(cf, job, compaction, &host.events.progress);
-        let output = job::run(&JobSpec::of_compaction(compaction, &family, job, &host.means)?, &host)?;
+        let spec = JobSpec::of_compaction(compaction, &family, job, &host.means)?;
+        let output = match self.compact_elsewhere(cf, compaction, &spec, &host) {
+            Some(output) => output,
+            None => job::run(&spec, &host)?,
+        };
         self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
         Ok((edit, output))

@@ -6,6 +6,7 @@
 //! | `flush.rs` | which memtables become tables together, the tables, their commit |
 //! | `index_merge.rs` | index tables that become one before they are flushed |
 //! | `compact.rs` | which compaction is next, its run, and its work |
+//! | `elsewhere.rs` | compactions that another machine does |
 //! | `host.rs` | what a job runs with, and the removal of what does not commit |
 //! | `ordered_commit.rs` | when what a compaction wrote becomes live |
 //! | `manual.rs`, `refit.rs` | what users ask for: `flush`, `compact_range`, levels that move |
@@ -14,6 +15,7 @@
 //! | `timer.rs` | what is done now and then |
 
 pub(crate) mod compact;
+pub(crate) mod elsewhere;
 pub(crate) mod error_recovery;
 #[cfg(feature = "internals")]
 pub(crate) mod extra_runs;
@@ -39,6 +41,7 @@ use crate::compaction::strategy::score::{LevelScores, level_scores};
 use crate::db::{CfState, State};
 use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
+use crate::pacing::index_tables::IndexSchedule;
 use crate::pacing::lull::Lull;
 use crate::sync::atomic::AtomicBool;
 use crate::version::Version;
@@ -218,6 +221,19 @@ impl CfState {
         jobs.running.set_level_factor(level_factor);
         jobs.scores = jobs.running.level_scores(version, &options);
         self.look_at_ages(oldest_snapshot);
+    }
+
+    /// A database is opened. Where levels may hold more than the options say, they go on holding it: by the smallest
+    /// factor with which least is to be compacted.
+    pub fn resume_levels(&mut self) {
+        let Some(schedule) = self.front().schedule_at_open() else { return };
+        let options = self.options();
+        let (jobs, version) = self.jobs_and_version();
+        let factor = IndexSchedule::level_factors().min_by_key(|factor| {
+            jobs.running.set_level_factor(*factor);
+            jobs.running.level_scores(version, &options).pending_bytes
+        });
+        self.front().set_schedule(schedule.resumed(factor.unwrap_or(1)));
     }
 
     /// Computes anew which tables are due for another reason than the tree's shape.

@@ -461,6 +461,7 @@ fn finish_open(
         let mut state = db.state.lock();
         for c in state.families_mut() {
             c.front_mut().recovered(wal_number);
+            c.resume_levels();
             c.rescore(0);
             c.publish();
         }

@@ -211,7 +211,10 @@ impl DbInner {
             | names::LEVEL_CAPACITY_FACTOR
             | names::INDEX_MERGE_QUEUE
             | names::DATA_FLUSH_QUEUE_SIZE
-            | names::INDEX_SCHEDULE_CHANGES => {
+            | names::INDEX_SCHEDULE_CHANGES
+            | names::INDEX_SCHEDULE_CHANGES_CORE
+            | names::INDEX_SCHEDULE_CHANGES_DEVICE
+            | names::INDEX_SCHEDULE_CHANGES_IDLE => {
                 c.front().schedule(self.logs_now(state)).map_or(0, |s| of_schedule(s, name))
             }
             names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),
@@ -251,6 +254,9 @@ fn of_schedule((schedule, queues): (IndexSchedule, IndexQueues), name: &str) -> 
         names::LEVEL_CAPACITY_FACTOR => schedule.level_factor(),
         names::INDEX_MERGE_QUEUE => queues.merge as u64,
         names::DATA_FLUSH_QUEUE_SIZE => queues.flush_bytes,
+        names::INDEX_SCHEDULE_CHANGES_CORE => schedule.history().core,
+        names::INDEX_SCHEDULE_CHANGES_DEVICE => schedule.history().device,
+        names::INDEX_SCHEDULE_CHANGES_IDLE => schedule.history().nothing,
         _ => schedule.history().changes(),
     }
 }

@@ -92,6 +92,12 @@ counters! {
     compactions_failed,
     /// Compactions whose output was removed, or that were stopped, as another one failed that had to commit before.
     compactions_dropped,
+    /// Compactions that another machine did.
+    compactions_elsewhere,
+    /// Bytes of tables that they read.
+    elsewhere_read_bytes,
+    /// Compactions that were sent to another machine, and were done here in the end.
+    compactions_returned,
     /// Flushes that failed.
     flushes_failed,
     /// Bytes of tables that compactions read.

@@ -47,6 +47,15 @@ impl DbInner {
                 c.compactions_failed, c.compactions_dropped, c.flushes_failed
             );
         }
+        if c.compactions_elsewhere + c.compactions_returned > 0 {
+            let _ = writeln!(
+                s,
+                "Compactions on other machines: {} done, {:.2} MB read there, {} done here in the end",
+                c.compactions_elsewhere,
+                c.elsewhere_read_bytes as f64 / MB,
+                c.compactions_returned
+            );
+        }
         if self.front.memory().index().is_some() {
             let _ = writeln!(
                 s,

@@ -487,6 +487,11 @@ impl FamilyFront {
         self.schedule.set(schedule);
     }
 
+    /// When index tables are merged and flushed, before anything waits; `None` of memtables with values.
+    pub fn schedule_at_open(&self) -> Option<IndexSchedule> {
+        self.index.as_ref().map(|_| self.schedule.get())
+    }
+
     /// When index tables are merged and flushed, and what waits; `None` of memtables with values. `logs`: what all
     /// logs hold.
     pub fn schedule(&self, logs: LogsNow) -> Option<(IndexSchedule, IndexQueues)> {

@@ -43,10 +43,9 @@ impl BlockAccess {
         let (index, cmp) = (&meta.index, &self.cmp);
         let first = first.map_or(0, |key| index.seek(key.as_bytes(), cmp));
         let end = last.map_or(index.len(), |key| index.len().min(index.seek(key.as_bytes(), cmp) + 1));
-        if first >= end {
-            return Ok(ScanFile { table: self.clone(), blocks: 0..0, bytes_end: 0 });
-        }
-        Ok(ScanFile { table: self.clone(), blocks: first..end, bytes_end: index.handle(end - 1).end() })
+        let bytes_end = if first < end { index.handle(end - 1).end() } else { 0 };
+        let blocks = if first < end { first..end } else { 0..0 };
+        Ok(ScanFile { table: self.clone(), blocks, bytes_end, meta: meta.into() })
     }
 
     /// True where both are the same open table.
@@ -93,6 +92,9 @@ impl BlockBasedTable {
 
     /// Where the blocks of these numbers are.
     pub(crate) fn handles_of(&self, blocks: Range<usize>) -> Result<Vec<BlockHandle>> {
+        if let Some(places) = &self.places {
+            return Ok((blocks.start..blocks.end.min(places.len())).map(|i| places.get(i)).collect());
+        }
         let meta = self.meta(false, false)?;
         Ok((blocks.start..blocks.end.min(meta.index.len())).map(|i| meta.index.handle(i)).collect())
     }

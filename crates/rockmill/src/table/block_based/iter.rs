@@ -18,6 +18,7 @@ use super::block_file::Stored;
 use super::index::TableIndex;
 use super::meta::MetaHold;
 use super::reader::BlockBasedTable;
+use super::stream::ScanFile;
 use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::iter::seek_reads::{SeekReads, WantedBlock};
@@ -91,8 +92,10 @@ impl TableIter<Cached> {
 }
 
 impl<S: StreamSource> TableIter<S> {
-    pub(in crate::table) fn streaming(table: BlockAccess, source: S) -> Self {
-        Self::new(table, source)
+    pub(in crate::table) fn streaming(file: ScanFile, source: S) -> Self {
+        let mut new = Self::new(file.table, source);
+        new.meta = file.meta;
+        new
     }
 }
 

@@ -8,13 +8,14 @@
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
+use super::block_places::BlockPlaces;
 use super::filter::Filter;
 use super::index::TableIndex;
 use super::open;
 use super::reader::BlockBasedTable;
 use crate::error::Result;
 use crate::statistics::{MaybeStatistics, Ticker};
-use crate::table::cache::{CachedBlock, Priority};
+use crate::table::cache::{BlockCache, CachedBlock, Priority};
 use crate::table::options::{MetaCaching, OnDemand};
 
 /// A table's index and filter.
@@ -40,6 +41,21 @@ pub(super) enum MetaPlace {
     },
 }
 
+/// Index and filter of an open table in the cache, if they are there. They go with it: those of tables that were
+/// compacted away were used as often as any, and would outlive the blocks that are read once.
+#[derive(Debug)]
+pub(super) struct CachedMeta {
+    cache: Arc<BlockCache>,
+    id: u64,
+    priority: Priority,
+}
+
+impl Drop for CachedMeta {
+    fn drop(&mut self) {
+        self.cache.remove_meta(self.id, self.priority);
+    }
+}
+
 /// Index and filter for one operation.
 pub(super) enum MetaRef<'a> {
     Here(&'a TableMeta),
@@ -62,13 +78,25 @@ impl Deref for MetaRef<'_> {
 }
 
 /// Index and filter for as long as an iterator lives.
+#[derive(Debug, Default)]
 pub(super) enum MetaHold {
     /// Not asked for yet.
+    #[default]
     Nothing,
     /// The table has them.
     Table,
     Cached(Arc<CachedBlock>),
     Loaded(Box<TableMeta>),
+}
+
+impl From<MetaRef<'_>> for MetaHold {
+    fn from(meta: MetaRef<'_>) -> Self {
+        match meta {
+            MetaRef::Here(_) => Self::Table,
+            MetaRef::Cached(block) => Self::Cached(block),
+            MetaRef::Loaded(meta) => Self::Loaded(meta),
+        }
+    }
 }
 
 /// What an iterator without an index stands in.
@@ -79,11 +107,7 @@ impl MetaHold {
     #[inline]
     pub fn take(&mut self, table: &BlockBasedTable, cache_only: bool, fill: bool) -> Result<()> {
         if matches!(self, Self::Nothing) {
-            *self = match table.meta(cache_only, fill)? {
-                MetaRef::Here(_) => Self::Table,
-                MetaRef::Cached(block) => Self::Cached(block),
-                MetaRef::Loaded(meta) => Self::Loaded(meta),
-            };
+            *self = table.meta(cache_only, fill)?.into();
         }
         Ok(())
     }
@@ -164,6 +188,8 @@ impl BlockBasedTable {
     }
 
     /// Moves index and filter, which opening has read, to the cache, where the table has one and its options want it.
+    /// What only scans need is not put there before one does: jobs open every table that they write, and blocks that
+    /// are read, or the memory, would go for indexes that nobody asks for.
     pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
         let on_demand = match how.on_demand {
             OnDemand::None => false,
@@ -175,13 +201,18 @@ impl BlockBasedTable {
         }
         let priority = if how.high_priority { Priority::High } else { Priority::Low };
         let place = MetaPlace::InCache { priority, pinned: None };
-        if let MetaPlace::Here(meta) = std::mem::replace(&mut self.meta, place) {
-            let block = self.insert_meta(meta, priority);
-            if how.pin && !on_demand {
-                self.meta = MetaPlace::InCache { priority, pinned: Some(block?) };
-            }
-            // Otherwise a cache that is full is the next read's problem: compactions can do without it.
+        let cached = |(cache, id): &(Arc<BlockCache>, u64)| CachedMeta { cache: Arc::clone(cache), id: *id, priority };
+        self.cached_meta = self.cache.as_ref().map(cached);
+        let MetaPlace::Here(meta) = std::mem::replace(&mut self.meta, place) else { return Ok(()) };
+        if on_demand {
+            self.places = Some(BlockPlaces::new((0..meta.index.len()).map(|i| meta.index.handle(i))));
+            return Ok(());
         }
+        let block = self.insert_meta(meta, priority);
+        if how.pin {
+            self.meta = MetaPlace::InCache { priority, pinned: Some(block?) };
+        }
+        // Otherwise a cache that is full is the next read's problem: compactions can do without it.
         Ok(())
     }
 }

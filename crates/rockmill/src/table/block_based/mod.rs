@@ -3,6 +3,7 @@
 mod access;
 mod async_reads;
 mod block_file;
+mod block_places;
 mod builder;
 mod compress_ahead;
 mod dump;
@@ -24,6 +25,7 @@ mod tests;
 mod verify;
 
 pub use access::BlockAccess;
+pub(super) use block_places::BlockPlaces;
 pub use builder::BlockBasedBuilder;
 pub use builder::pass::{Census, StoredBlock, WholeBlock};
 #[cfg(feature = "internals")]

@@ -34,6 +34,7 @@ use super::seek_span::SeekSpan;
 use crate::error::{Error, Result};
 use crate::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use crate::statistics::{Histogram, MaybeStatistics, Ticker};
+use crate::sync::Mutex;
 use crate::table::options::{AutoReadahead, TableOpenOptions};
 
 /// Bounds of the first read, in bytes. Index and filter are usually below a fortieth of the file.
@@ -141,6 +142,8 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         Some(handle) => read_range_tombstones(&tail, &blocks, handle, global_seqno, &cmp)?,
         None => (None, 0),
     };
+    // Damage is for the table that needs it: the file may be one among several.
+    let tph_block = find(&metaindex, names::TPH).and_then(|handle| tail.block(&blocks, handle).ok());
     let shape = IndexShape::new(&properties, index_type);
     let index = read_index(&mut tail, &blocks, index_handle, shape, &cmp)?;
     check_apart(&blocks, &index, index_handle, &metaindex)?;
@@ -161,11 +164,14 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         cache,
         data_end: index.len().checked_sub(1).map_or(0, |last| index.handle(last).end()),
         data_blocks: index.len(),
+        places: None,
         meta: MetaPlace::Here(TableMeta { index, filter }),
+        cached_meta: None,
         filter_keys,
         range_tombstones,
         range_tombstones_stored,
         properties,
+        tph_block: Mutex::new(tph_block),
         index_type,
         index_handle,
         metaindex,

@@ -17,9 +17,10 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 use rockmill_io::RandomAccessFile;
 
 use super::block_file::BlockFile;
+use super::block_places::BlockPlaces;
 use super::filter::FilterKeys;
 use super::index::TableIndex;
-use super::meta::MetaPlace;
+use super::meta::{CachedMeta, MetaPlace};
 use super::open;
 use super::seek_span::SeekSpan;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,7 @@ use crate::iter::get::{GetContext, GetState, Resume, ValueSource, WantedBlock};
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{Histogram, MaybeStatistics, Statistics, Ticker};
+use crate::sync::Mutex;
 use crate::table::cache::{BlockCache, CachedBlock, Reservation};
 use crate::table::options::{AutoReadahead, MetaCaching, TableOpenOptions, TableReadOptions};
 
@@ -36,14 +38,20 @@ pub struct BlockBasedTable {
     pub(super) cmp: InternalKeyComparator,
     pub(super) cache: Option<(Arc<BlockCache>, u64)>,
     pub(super) meta: MetaPlace,
+    /// Where they are in the cache. Behind `meta`, which may hold them: dropped after it.
+    pub(super) cached_meta: Option<CachedMeta>,
     /// Where the data blocks end.
     pub(super) data_end: u64,
     pub(super) data_blocks: usize,
+    /// Where they are, for a file that keeps no index in memory.
+    pub(super) places: Option<BlockPlaces>,
     pub(super) filter_keys: FilterKeys,
     pub(super) range_tombstones: Option<Arc<FragmentedRangeTombstones>>,
     /// How many there are in the table.
     pub(super) range_tombstones_stored: u64,
     pub(super) properties: TableProperties,
+    /// The block of that name, which was read with the file's end, until the table is made that it is for.
+    pub(super) tph_block: Mutex<Option<Vec<u8>>>,
     pub(super) index_type: IndexType,
     pub(super) index_handle: BlockHandle,
     pub(super) metaindex: Vec<(String, BlockHandle)>,
@@ -290,7 +298,15 @@ impl BlockBasedTable {
 
     /// The data blocks, in order.
     pub(in crate::table) fn data_handles(&self) -> Result<Vec<BlockHandle>> {
-        self.blocks_between(None, None)
+        self.handles_of(0..usize::MAX)
+    }
+
+    /// Where the data blocks are, in little memory.
+    pub(in crate::table) fn places(&self) -> Result<BlockPlaces> {
+        match &self.places {
+            Some(places) => Ok(places.clone()),
+            None => Ok(BlockPlaces::new(self.data_handles()?.into_iter())),
+        }
     }
 
     /// True where no user key has entries in two data blocks.
@@ -302,6 +318,17 @@ impl BlockBasedTable {
     pub(in crate::table) fn meta_block(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let handle = self.metaindex.iter().find(|(n, _)| n == name).map(|(_, handle)| *handle);
         handle.map(|handle| self.read_meta_block(handle)).transpose()
+    }
+
+    /// What makes the file the own one of a TPH table, if it is one: as opening has read it, the first time.
+    pub(in crate::table) fn take_tph_block(&self) -> Result<Option<Vec<u8>>> {
+        let known = self.tph_block.lock().take();
+        known.map_or_else(|| self.meta_block(super::TPH_BLOCK), |block| Ok(Some(block)))
+    }
+
+    /// The file is one among several of a table, and that block is not needed.
+    pub(in crate::table) fn leave_tph_block(&self) {
+        *self.tph_block.lock() = None;
     }
 
     /// True for the own file of a TPH table.

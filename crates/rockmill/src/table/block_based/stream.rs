@@ -10,6 +10,7 @@ use super::access::BlockAccess;
 use super::block_file::Stored;
 use super::index::TableIndex;
 use super::iter::{Current, Source, StreamSource, Window};
+use super::meta::MetaHold;
 use super::reader::BlockBasedTable;
 use crate::error::Result;
 use crate::pacing::read_protection::DeviceShare;
@@ -152,20 +153,22 @@ impl BlockStream {
 }
 
 /// One file of a table, as a scan goes through it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ScanFile {
     pub table: BlockAccess,
     /// Numbers of the data blocks that may have what is scanned.
     pub blocks: Range<usize>,
     /// Where the last of them ends, trailer included.
     pub bytes_end: u64,
+    /// The index, where it was needed to know that: the scan needs it as well.
+    pub(super) meta: MetaHold,
 }
 
 impl ScanFile {
     /// All of a file.
     pub(in crate::table) fn whole(table: BlockAccess) -> Self {
         let bytes_end = table.data_end();
-        Self { table, blocks: 0..usize::MAX, bytes_end }
+        Self { table, blocks: 0..usize::MAX, bytes_end, meta: MetaHold::Nothing }
     }
 }
 

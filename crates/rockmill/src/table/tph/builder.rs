@@ -10,6 +10,7 @@ use rockmill_io::WritableFile;
 use rockmill_phash::BuildError;
 
 use super::PIECES_MAX;
+use super::columns::{BLOCK_BITS, Column, GONE, Places, SHARED};
 use super::layout::{self, Head, LOCATOR_BITS_MAX, PieceUse, Totals};
 use crate::error::{Error, ErrorKind, Result};
 use crate::helpers::{ExtraThreads, Help};
@@ -46,12 +47,16 @@ pub struct Origin {
     pub alone: bool,
 }
 
-/// Bits of a packed place for the block; the piece stands above them, 0 for the own file.
-const BLOCK_BITS: u32 = LOCATOR_BITS_MAX;
-/// A key that is gone.
-const GONE: u64 = u64::MAX;
-/// Different keys that have one hash.
-const SHARED: u64 = u64::MAX - 1;
+/// A piece in the table that is being written.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    /// Bytes of keys and values that stay there.
+    bytes: u64,
+    /// The table needs it.
+    needed: bool,
+    /// Its number in packed places, from 1; 0 where no key has one.
+    number: usize,
+}
 
 /// Builds a table. See `docs/tph.md` for why each guarantee holds.
 pub struct TphBuilder {
@@ -61,13 +66,13 @@ pub struct TphBuilder {
     help: Option<Help>,
     /// Hash and place of each user key.
     hashes: Column,
-    places: Column,
+    places: Places,
     seed: u64,
     /// No function can be made: user keys span blocks, or equal ones may have different bytes.
     without_function: bool,
     totals: Totals,
-    /// Bytes of keys and values that stay in each piece, and whether the table needs it.
-    kept: Vec<(u64, bool)>,
+    /// Of each piece.
+    kept: Vec<Kept>,
     kept_bytes: u64,
     /// How many of them it needs.
     used: usize,
@@ -94,11 +99,11 @@ impl TphBuilder {
             blocks,
             help: None,
             hashes: Column::default(),
-            places: Column::default(),
+            places: Places::default(),
             seed: rockmill_phash::hash_key(p.db_id.as_bytes(), p.orig_file_number),
             without_function: !options.cmp.finds_by_bytes(),
             totals: Totals::default(),
-            kept: vec![(0, false); options.pieces.len()],
+            kept: vec![Kept::default(); options.pieces.len()],
             kept_bytes: 0,
             used: 0,
             placeholders: false,
@@ -149,14 +154,13 @@ impl TphBuilder {
         if !self.may_use(place) {
             return Ok(false);
         }
-        let known = self.kept.get_mut(place).zip(self.options.pieces.get(place));
-        let Some((kept, piece)) = known.filter(|(_, piece)| origin.block < piece.blocks) else {
+        let known = self.options.pieces.get(place).filter(|piece| origin.block < piece.blocks);
+        let Some(stored_per_byte) = known.map(|piece| piece.stored_per_byte) else {
             return Err(self.bad(ikey, "stays in a file that the table does not have"));
         };
         let bytes = (ikey.len() + value_len) as u64;
-        kept.0 += bytes;
-        self.used += usize::from(!std::mem::replace(&mut kept.1, true));
-        self.kept_bytes += (bytes as f64 * piece.stored_per_byte) as u64;
+        let number = self.use_piece(place, bytes);
+        self.kept_bytes += (bytes as f64 * stored_per_byte) as u64;
         // The order of what is added is the blocks' to check.
         if !self.last_key.is_empty() {
             match self.options.cmp.compare_user(key::user_key(&self.last_key), key::user_key(ikey)) {
@@ -165,7 +169,7 @@ impl TphBuilder {
                 Ordering::Greater => return Err(self.bad(ikey, "is not after the one before")),
             }
         }
-        self.note_key(ikey, (u64::from(origin.piece) + 1) << BLOCK_BITS | origin.block);
+        self.note_key(ikey, (number as u64) << BLOCK_BITS | origin.block);
         self.note(ikey, value_len);
         Ok(true)
     }
@@ -175,7 +179,7 @@ impl TphBuilder {
         let pieces = &self.options.pieces;
         // One that does not exist is refused by whoever uses it.
         let Some(number) = pieces.get(place).map(|p| p.number) else { return true };
-        if self.kept[place].1 {
+        if self.kept[place].needed {
             return true;
         }
         let limit = self.options.tph.map_or(PIECES_MAX, |tph| PIECES_MAX.min(tph.piece_limit as usize));
@@ -186,7 +190,18 @@ impl TphBuilder {
         let same = |&i: &usize| pieces.get(i).is_some_and(|p| p.number == number);
         let behind = (place + 1..).take_while(same);
         let before = (0..place).rev().take_while(same);
-        before.chain(behind).all(|i| !self.kept[i].1)
+        before.chain(behind).all(|i| !self.kept[i].needed)
+    }
+
+    /// Goes on using a piece, for so many bytes. Gives its number in packed places.
+    fn use_piece(&mut self, place: usize, bytes: u64) -> usize {
+        let Some(kept) = self.kept.get_mut(place) else { return 0 };
+        kept.bytes += bytes;
+        if !std::mem::replace(&mut kept.needed, true) {
+            self.used += 1;
+            kept.number = self.used;
+        }
+        kept.number
     }
 
     /// Says that a user key has no entry any more although files that the table goes on using may have some. Where no
@@ -202,8 +217,8 @@ impl TphBuilder {
     fn write_gone(&mut self) -> Result<()> {
         for (user_key, held_by) in std::mem::take(&mut self.gone) {
             let held_by = held_by.filter(|&place| self.may_use(place as usize));
-            match held_by.and_then(|piece| self.kept.get_mut(piece as usize)) {
-                Some(kept) => self.used += usize::from(!std::mem::replace(&mut kept.1, true)),
+            match held_by.filter(|&piece| (piece as usize) < self.kept.len()) {
+                Some(piece) => _ = self.use_piece(piece as usize, 0),
                 None => {
                     let placeholder = InternalKey::new(&user_key, 0, ValueType::Placeholder);
                     self.blocks.add(placeholder.as_bytes(), &[])?;
@@ -283,13 +298,13 @@ impl TphBuilder {
     /// Writes the rest and begins to sync the file.
     pub fn finish_without_waiting(mut self, stop: StopBuild<'_>) -> Result<(TableSummary, SyncingTable)> {
         let pieces: Arc<[KeptPiece]> = Arc::clone(&self.options.pieces);
-        if self.placeholders && self.kept.iter().all(|(_, needed)| !needed) {
+        if self.placeholders && self.kept.iter().all(|kept| !kept.needed) {
             // Whoever takes a table of one file for a block-based one must not meet placeholders.
-            self.kept.iter_mut().take(1).for_each(|(_, needed)| *needed = true);
+            self.kept.iter_mut().take(1).for_each(|kept| kept.needed = true);
         }
         let (first, last) = (key::user_key(&self.first_key), key::user_key(&self.last_key));
         let cmp = &self.options.cmp;
-        let uses = |((piece, _), (bytes, _)): ((&KeptPiece, usize), &(u64, bool))| {
+        let uses = |(piece, kept): (&KeptPiece, &Kept)| {
             // What the file has outside of this table's keys, the table was not told of.
             let (mut from, mut to) = (first, last);
             if let Some((first, last)) = &piece.bounds {
@@ -299,12 +314,12 @@ impl TphBuilder {
             PieceUse {
                 number: piece.number,
                 size: piece.size,
-                live: ((*bytes as f64 * piece.stored_per_byte) as u64).min(piece.size),
+                live: ((kept.bytes as f64 * piece.stored_per_byte) as u64).min(piece.size),
                 blocks: piece.blocks,
                 bounds: (from.to_vec(), to.to_vec()),
             }
         };
-        let used = || pieces.iter().zip(0..).zip(&self.kept).filter(|(_, (_, needed))| *needed);
+        let used = || pieces.iter().zip(&self.kept).filter(|(_, kept)| kept.needed);
         let mut head = Head { own_blocks: 0, totals: self.totals, ..Head::default() };
         head.pieces = used().map(uses).collect();
         head.replaced.before.clone_from(&self.options.replaced.before);
@@ -312,11 +327,11 @@ impl TphBuilder {
             head.replaced.by_job.clone_from(&self.options.replaced.by_job);
         }
         let summary_pieces = head.pieces.clone();
-        // The first block of each piece, counted over all files, behind the own ones.
-        let mut firsts = vec![0; pieces.len()];
+        // By the number in packed places, where the blocks of a piece begin, counted over all files but the own one.
+        let mut firsts = vec![0; self.used + 1];
         let mut blocks = 0;
-        used().for_each(|((piece, i), _)| {
-            firsts[i] = blocks;
+        used().for_each(|(piece, kept)| {
+            firsts[kept.number] = blocks;
             blocks += piece.blocks;
         });
         let (hashes, places) = (std::mem::take(&mut self.hashes), std::mem::take(&mut self.places));
@@ -374,7 +389,7 @@ impl FunctionMeans<'_> {
 fn tph_block(
     head: &Head,
     hashes: Column,
-    places: Column,
+    places: Places,
     firsts: &[u64],
     means: Option<FunctionMeans<'_>>,
 ) -> Result<Vec<u8>> {
@@ -388,7 +403,7 @@ fn tph_block(
             _ if packed == SHARED => Some(blocks),
             0 => Some(packed),
             piece => {
-                let first = firsts.get(piece as usize - 1).copied().unwrap_or(0);
+                let first = firsts.get(piece as usize).copied().unwrap_or(0);
                 Some(head.own_blocks + first + (packed & ((1 << BLOCK_BITS) - 1)))
             }
         };
@@ -403,12 +418,12 @@ fn tph_block(
 }
 
 /// A function's bytes, the hashes that it is of, and what stands for each.
-type Function = (Vec<u8>, Vec<u64>, Column);
+type Function = (Vec<u8>, Vec<u64>, Places);
 
 /// The function of the keys' hashes, with these and the keys' places. Different keys whose hashes are equal become one
 /// that several share: by chance that happens once in 37 million tables of a million keys. `None` for keys that
 /// somebody chose who knows the seed.
-fn function_of(hashes: Column, places: Column, means: &FunctionMeans<'_>) -> Result<Option<Function>> {
+fn function_of(hashes: Column, places: Places, means: &FunctionMeans<'_>) -> Result<Option<Function>> {
     let hashes = hashes.into_vec();
     match means.build(&hashes) {
         Err(BuildError::Duplicate { .. }) => {}
@@ -425,7 +440,7 @@ fn function_of(hashes: Column, places: Column, means: &FunctionMeans<'_>) -> Res
         equal
     });
     let hashes: Vec<u64> = keys.iter().map(|key| key.0).collect();
-    let mut places = Column::default();
+    let mut places = Places::default();
     keys.into_iter().for_each(|key| places.push(key.1));
     match means.build(&hashes) {
         Err(BuildError::Stopped) => Err(stopped()),
@@ -435,55 +450,4 @@ fn function_of(hashes: Column, places: Column, means: &FunctionMeans<'_>) -> Res
 
 fn stopped() -> Error {
     Error::new(ErrorKind::ShutdownInProgress, "it was stopped")
-}
-
-/// Numbers of a chunk: 256 KiB.
-const CHUNK_LEN: usize = 1 << 15;
-
-/// Numbers, one for each key. A vector would have up to twice as many places, and three times while it moves.
-#[derive(Default)]
-struct Column {
-    full: Vec<Vec<u64>>,
-    last: Vec<u64>,
-}
-
-impl Column {
-    #[inline]
-    fn push(&mut self, number: u64) {
-        if self.last.len() == CHUNK_LEN {
-            self.full.push(std::mem::replace(&mut self.last, Vec::with_capacity(CHUNK_LEN)));
-        }
-        self.last.push(number);
-    }
-
-    fn iter(&self) -> impl Iterator<Item = u64> {
-        self.full.iter().flatten().chain(&self.last).copied()
-    }
-
-    /// All in one. Each chunk goes as soon as it is copied.
-    fn into_vec(self) -> Vec<u64> {
-        if self.full.is_empty() {
-            return self.last;
-        }
-        let mut all = Vec::with_capacity(self.full.len() * CHUNK_LEN + self.last.len());
-        self.full.into_iter().chain([self.last]).for_each(|chunk| all.extend(chunk));
-        all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_column_has_what_was_put_into_it() {
-        for len in [0, 1, CHUNK_LEN - 1, CHUNK_LEN, CHUNK_LEN + 1, 3 * CHUNK_LEN, 3 * CHUNK_LEN + 7] {
-            let mut column = Column::default();
-            (0..len as u64).for_each(|n| column.push(n * 3));
-            assert!(column.iter().eq((0..len as u64).map(|n| n * 3)));
-            let spare: usize = column.full.iter().map(|chunk| chunk.capacity() - chunk.len()).sum();
-            assert_eq!(spare, 0);
-            assert!(column.into_vec().into_iter().eq((0..len as u64).map(|n| n * 3)));
-        }
-    }
 }

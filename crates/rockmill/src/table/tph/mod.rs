@@ -11,8 +11,8 @@
 //! A block-based table can be a piece of a TPH table, and a TPH table that is one file is a block-based table to
 //! RocksDB.
 
-mod block_places;
 mod builder;
+mod columns;
 mod iter;
 mod layout;
 mod reader;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use rockmill_format::properties::TableProperties;
 use rockmill_io::RandomAccessFile;
 
-use super::block_based::{BlockAccess, BlockBasedTable, StreamSource, TPH_BLOCK, TableIter, properties_with_block};
+use super::block_based::{BlockBasedTable, StreamSource, TPH_BLOCK, TableIter, properties_with_block};
 use super::{ReplacedTables, Table, TableScan};
 use crate::error::{Error, Result};
 use iter::PieceScan;
@@ -110,11 +110,10 @@ pub(super) fn kept(table: &BlockBasedTable, number: u64) -> Vec<KeptPiece> {
         .unwrap_or_default()
 }
 
-/// The entries of a block-based table for a compaction whose outputs may go on using it.
-pub(super) fn scan_one<S>(table: &Arc<Table>, source: S, place: Option<u32>) -> Box<dyn TableScan>
+/// The entries of a block-based table, `file`, for a compaction whose outputs may go on using it.
+pub(super) fn scan_one<S>(table: &Table, file: TableIter<S>, place: Option<u32>) -> Box<dyn TableScan>
 where
     S: StreamSource + 'static,
 {
-    let file = TableIter::streaming(BlockAccess::of(table), source);
     Box::new(PieceScan::new(vec![(file, None)], table.comparator().clone(), vec![place]))
 }

@@ -13,7 +13,6 @@ use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ParsedInternalKey, V
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
 
-use super::block_places::BlockPlaces;
 use super::builder::KeptPiece;
 use super::iter::{PieceScan, TphIter};
 use super::layout::{Finder, Head, PieceUse};
@@ -24,7 +23,9 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::range_del::FragmentedRangeTombstones;
 use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 use crate::sync::{Condvar, Mutex};
-use crate::table::block_based::{BlockAccess, BlockBasedTable, ScanFile, StreamSource, TPH_BLOCK, TableIter};
+use crate::table::block_based::{
+    BlockAccess, BlockBasedTable, BlockPlaces, ScanFile, StreamSource, TPH_BLOCK, TableIter,
+};
 use crate::table::options::TableReadOptions;
 use crate::table::{Reservation, Table, TableScan};
 
@@ -105,7 +106,8 @@ impl TphTable {
     /// A head that is damaged, or is not of these files.
     pub(in crate::table) fn new(own: &Arc<Table>, others: &[Arc<Table>], charged: bool) -> Result<Option<Self>> {
         let Some(own_blocks) = own.as_block_based() else { return Ok(None) };
-        let Some(block) = own_blocks.meta_block(TPH_BLOCK)? else { return Ok(None) };
+        let Some(block) = own_blocks.take_tph_block()? else { return Ok(None) };
+        others.iter().filter_map(|file| file.as_block_based()).for_each(BlockBasedTable::leave_tph_block);
         let bad = |what: String| Error::corruption(format!("{}: block {TPH_BLOCK:?} {what}", own.path().display()));
         let (head, finder) = Head::decode(block).map_err(bad)?;
         if others.len() != head.pieces.len() {
@@ -132,7 +134,8 @@ impl TphTable {
         let (held, loading, loaded) = (OnceLock::new(), Mutex::default(), Condvar::default());
         let mut table = Self { pieces, head, held, loading, loaded, charged: None, properties };
         if charged {
-            let places = table.index_memory().1 as usize;
+            // In full, whoever else has a file: others may be done with it first.
+            let places: usize = table.pieces.iter().map(|p| p.places.memory_usage()).sum();
             table.charged = Some(places + finder.as_ref().map_or(0, Finder::memory_usage));
         }
         if let Ok(charge) = table.reserve() {
@@ -309,15 +312,14 @@ impl TphTable {
         self.pieces.iter().map(|p| ScanFile::whole(p.table.clone())).collect()
     }
 
-    /// See [`Table::scan_from`].
-    pub(in crate::table) fn scan_from<S: StreamSource + 'static>(
+    /// See [`Table::scan_from`]. `files` are the table's.
+    pub(in crate::table) fn scan_of<S: StreamSource + 'static>(
         &self,
-        mut source: impl FnMut(usize) -> S,
+        files: impl Iterator<Item = TableIter<S>>,
         place: &dyn Fn(usize) -> Option<u32>,
     ) -> Box<dyn TableScan> {
         let places = (0..self.pieces.len()).map(place).collect();
-        let mut file = |(i, p): (usize, &Piece)| (TableIter::streaming(p.table.clone(), source(i)), p.bounds.clone());
-        let files = self.pieces.iter().enumerate().map(&mut file).collect();
+        let files = files.zip(&self.pieces).map(|(file, p)| (file, p.bounds.clone())).collect();
         Box::new(PieceScan::new(files, self.comparator().clone(), places))
     }
 
@@ -463,10 +465,10 @@ impl TphTable {
         self.own().describe()
     }
 
-    /// Bytes that the table holds in memory. Its part in what it shares is counted in full.
+    /// Bytes that the table holds in memory. Where blocks of shared files are counts in part, the files in full.
     pub fn memory_usage(&self) -> usize {
-        let places: usize = self.pieces.iter().map(|p| p.places.memory_usage() + p.table.memory_usage()).sum();
-        size_of::<Self>() + places + self.function_memory()
+        let files: usize = self.pieces.iter().map(|p| p.table.memory_usage()).sum();
+        size_of::<Self>() + files + self.index_memory().1 as usize
     }
 
     fn function_memory(&self) -> usize {
@@ -478,9 +480,9 @@ impl TphTable {
         self.pieces[file].first + block
     }
 
-    /// Live user keys, and bytes of memory that find them.
+    /// Live user keys, and bytes of memory that find them. Of what several tables share, each counts its part.
     pub fn index_memory(&self) -> (u64, u64) {
-        let places: usize = self.pieces.iter().map(|p| p.places.memory_usage()).sum();
+        let places: usize = self.pieces.iter().map(|p| p.places.memory_share()).sum();
         (self.head.totals.user_keys, (places + self.function_memory()) as u64)
     }
 }
@@ -502,7 +504,7 @@ impl Piece {
                 )));
             }
         }
-        let places = BlockPlaces::new(blocks.data_handles()?.into_iter());
+        let places = blocks.places()?;
         let (live, bounds) = (listed.map_or(u64::MAX, |p| p.live), listed.map(|p| p.bounds.clone()));
         Ok(Self { table: BlockAccess::of(table), places, first, live, bounds })
     }

@@ -5,6 +5,7 @@ use rockmill_format::key::{self, ValueType};
 
 use super::reader::TphTable;
 use crate::error::{Error, Result};
+use crate::table::block_based::TableIter;
 use crate::table::{BlockStream, StreamReads};
 
 /// Bytes read at once, of all files together.
@@ -23,8 +24,11 @@ impl TphTable {
         // As a compaction that keeps every file: it is told of each placeholder that hides something.
         let files = self.whole_files();
         let reads = StreamReads::unpaced(READ_LEN, true).shared_by(files.len());
-        let source = |file: usize| BlockStream::of_file(&reads, &files[file]);
-        let mut scan = self.scan_from(source, &|file| u32::try_from(file).ok());
+        let files = files.into_iter().map(|file| {
+            let source = BlockStream::of_file(&reads, &file);
+            TableIter::streaming(file, source)
+        });
+        let mut scan = self.scan_of(files, &|file| u32::try_from(file).ok());
         let finder = self.finder(false)?;
         // What the function says of hashes that several keys share: that the files have to be searched.
         let shared = Some(self.head.blocks());

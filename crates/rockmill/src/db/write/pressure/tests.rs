@@ -183,6 +183,44 @@ fn what_levels_may_hold_counts_at_once() {
     assert!(!is_paced(&db, "levels hold more") && !db.inner.pacing.writers().is_behind());
 }
 
+/// An opening does not compact at once what an earlier one let levels hold; after a while of calm they hold less.
+#[test]
+fn an_opening_goes_on_with_what_levels_hold() {
+    for (bytes, want) in [(8 << 10, 1), (24 << 10, 2), (48 << 10, 4)] {
+        let mut o = index_tables(1 << 30, 1 << 30);
+        o.set_level_compaction_dynamic_level_bytes(false);
+        let db = Db::open(&o, "/db").unwrap();
+        // The second level has something, and the first one what comes behind it.
+        put(&db, 0, 1000);
+        db.flush().unwrap();
+        let mut second = crate::CompactOptions::default();
+        second.set_change_level(true);
+        second.set_target_level(2);
+        db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &second).unwrap();
+        (0..bytes / 1000).for_each(|i| put(&db, i, 1000));
+        db.flush().unwrap();
+        drop(db);
+        o.set_disable_auto_compactions(false);
+        o.set_level_zero_file_num_compaction_trigger(1);
+        let db = Db::open(&o, "/db").unwrap();
+        let files = |level: usize| db.inner.state.lock().family(0).unwrap().version().levels[level].len();
+        until("the first level has it", || files(0) == 0 && files(1) > 0);
+        assert!(files(2) > 0);
+        drop(db);
+        o.set_max_bytes_for_level_base(16 << 10);
+        let db = Db::open(&o, "/db").unwrap();
+        let factor = db.inner.state.lock().family(0).unwrap().front().level_factor();
+        assert_eq!(factor, want, "{bytes} bytes in the first level");
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(db.inner.stats.compactions.load(Ordering::Relaxed), 0, "{bytes} bytes: nothing is due");
+        let state = db.inner.state.lock();
+        let front = state.family(0).unwrap().front();
+        let (mut schedule, queues) = front.schedule(LogsNow::UNBOUNDED).unwrap();
+        let calm = (0..1000).filter_map(|second| schedule.decide(queues, f64::from(second)));
+        assert_eq!(calm.last().map_or(want, |change| change.level_factor), 1, "{bytes} bytes: after a while");
+    }
+}
+
 /// A flush is what empties logs of dead values. Of keys that are overwritten again and again it writes the last values,
 /// and what a cold column family holds back goes with a small table of its own. So the slow device takes little, and
 /// logs never have more than they may.

@@ -1,36 +1,39 @@
-//! Where the data blocks of a piece are, in a few bits each.
+//! Where the data blocks of a file are, in a few bits each: what tables of several files find their blocks by, and all
+//! that a file whose index is not in memory has of it.
 //!
 //! Data blocks stand one behind the other, so that a block ends where the next begins, and their offsets rise. They
 //! are kept as Elias and Fano did: the low bits of each offset as they are, and the high bits as the places of ones in
 //! a bit string. With blocks of `s` bytes that is 2 + log2(s) bits for each, and half a bit for samples; an array of
 //! offsets and sizes would take 96.
 
+use std::sync::Arc;
+
 use rockmill_format::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 
 /// Ones between two samples.
 const SAMPLE: usize = 64;
 
-/// The data blocks of one file, by number.
-#[derive(Debug)]
+/// The data blocks of one file, by number. Clones are the same numbers in memory.
+#[derive(Debug, Clone)]
 pub struct BlockPlaces(Kind);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kind {
     /// Without gaps between blocks.
     Dense(Offsets),
     /// As other writers may have it: aligned blocks.
-    Any(Box<[BlockHandle]>),
+    Any(Arc<[BlockHandle]>),
 }
 
 /// Rising numbers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Offsets {
     len: usize,
     low_bits: u32,
-    low: Box<[u64]>,
-    high: Box<[u64]>,
+    low: Arc<[u64]>,
+    high: Arc<[u64]>,
     /// Where in `high` each [`SAMPLE`]th one is.
-    samples: Box<[u32]>,
+    samples: Arc<[u32]>,
 }
 
 impl BlockPlaces {
@@ -72,6 +75,16 @@ impl BlockPlaces {
             Kind::Any(handles) => std::mem::size_of_val(&**handles),
         }
     }
+
+    /// The part of [`Self::memory_usage`] of one table among all that have the file: they and the open file share it.
+    pub fn memory_share(&self) -> usize {
+        let holders = match &self.0 {
+            Kind::Dense(offsets) => Arc::strong_count(&offsets.low),
+            Kind::Any(handles) => Arc::strong_count(handles),
+        };
+        // The file itself is one of them, where it keeps no index.
+        self.memory_usage() / holders.saturating_sub(1).max(1)
+    }
 }
 
 impl Offsets {
@@ -89,8 +102,7 @@ impl Offsets {
                 samples.push(one as u32);
             }
         }
-        let (low, high, samples) = (low.into_boxed_slice(), high.into_boxed_slice(), samples.into_boxed_slice());
-        Self { len: values.len(), low_bits, low, high, samples }
+        Self { len: values.len(), low_bits, low: low.into(), high: high.into(), samples: samples.into() }
     }
 
     /// Number `i` and the one behind it.
@@ -181,5 +193,13 @@ mod tests {
         let handles = (0..20_000).map(|i| BlockHandle { offset: i * 4096, size: 4091 });
         let places = BlockPlaces::new(handles);
         assert!(places.memory_usage() * 8 < 20_000 * 16, "{} bytes", places.memory_usage());
+        // Of a table whose open file keeps none, of one, of two and of three.
+        let all = places.memory_usage();
+        assert_eq!(places.memory_share(), all);
+        let mut tables = Vec::new();
+        for sharing in [1, 2, 3] {
+            tables.push(places.clone());
+            assert_eq!(places.memory_share(), all / sharing);
+        }
     }
 }

@@ -1,0 +1,59 @@
+//! Compactions on other machines, over NVMe/TCP (docs/offload.md).
+//!
+//! ```text
+//!   the store                                                       a worker
+//!
+//!   Workers ──────────────── control channel: spec, progress, result ───────────── Worker
+//!     │ lease                                                                        │
+//!   JobNamespace ─ Target ── NVMe/TCP: blocks of inputs and outputs ─── initiator ─ NvmeDevice
+//!     │                                                                              │
+//!   JobDevice (in `rockmill`)                                            WorkerMachine (in `rockmill`)
+//! ```
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `lease` | when a job of a worker is over, as a pure state machine |
+//! | `message` | what is said on the control channel, and how it becomes bytes |
+//! | `channel` | messages over a socket; both sides prove who they are |
+//! | `secrets` | who knows which secret |
+//! | `namespace`, `device` | a job's device as a namespace, and from the other side |
+//! | `host`, `worker` | both sides |
+//!
+//! The store does not depend on this crate: it asks a trait (`Options::set_compaction_workers`), which [`Workers`]
+//! implements.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use rockmill_io::SystemClock;
+//! use rockmill_offload::{Workers, WorkersConfig};
+//!
+//! let mut config = WorkersConfig::new(vec!["127.0.0.1:4421".parse()?]);
+//! config.input_bytes_min = 64 << 20;
+//! let mut options = rockmill::Options::default();
+//! options.set_compaction_workers(Workers::new(config, Arc::new(SystemClock::default()))?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod channel;
+mod device;
+mod host;
+pub mod lease;
+mod message;
+mod namespace;
+mod secrets;
+mod worker;
+
+pub use host::{Workers, WorkersConfig};
+pub use secrets::Secrets;
+pub use worker::{Worker, WorkerConfig, WorkerCounters};
+
+/// The version of the control channel that this crate speaks. Both sides need the same.
+pub const VERSION: u32 = 1;
+
+/// What is wrong with an address without secrets.
+const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Whole databases with workers that do as they should, or some of the time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+
+#[test]
+fn a_worker_does_the_compactions_of_a_database() {
+    let worker = worker(WorkerConfig::default());
+    let (elsewhere, returned) = run_database(config(&[worker.address()]));
+    assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
+    let counters = worker.counters();
+    assert_eq!((counters.done, counters.failed, counters.refused, counters.running), (elsewhere, 0, 0, 0));
+}
+
+#[test]
+fn secrets_are_proven_on_both_ways() {
+    let (of_host, of_worker) = secrets();
+    let worker = worker(WorkerConfig { secrets: Some(of_worker), ..WorkerConfig::default() });
+    let with = |secrets| WorkersConfig { secrets, ..config(&[worker.address()]) };
+    let (elsewhere, returned) = run_database(with(Some(of_host)));
+    assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
+    for secrets in [None, Some(secrets().0)] {
+        let (elsewhere, returned) = run_database(with(secrets));
+        assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
+    }
+}
+
+#[test]
+fn small_jobs_stay_here_and_full_or_draining_workers_get_none() {
+    let worker = worker(WorkerConfig::default());
+    let large = WorkersConfig { input_bytes_min: 1 << 40, ..config(&[worker.address()]) };
+    assert_eq!(run_database(large), (0, 0));
+    worker.drain();
+    let (elsewhere, returned) = run_database(config(&[worker.address()]));
+    assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
+    // One that failed is left alone for a while.
+    let paused = WorkersConfig { pause: Duration::from_secs(3600), ..config(&[worker.address()]) };
+    assert_eq!(run_database(paused), (0, 1));
+    assert!(worker.counters().refused > 1);
+}
+
+#[test]
+fn a_worker_that_ends_gives_its_jobs_back() {
+    // It ends as soon as it has one.
+    let worker = Arc::new(parking_lot::Mutex::new(Some(worker(WorkerConfig::default()))));
+    let address = worker.lock().as_ref().unwrap().address();
+    let ends = Arc::clone(&worker);
+    let ender = thread::spawn(move || {
+        let waits = |worker: &Worker| worker.counters().running + worker.counters().done == 0;
+        while ends.lock().as_ref().is_some_and(waits) {
+            thread::yield_now();
+        }
+        ends.lock().take();
+    });
+    let (elsewhere, returned) = run_database(config(&[address]));
+    ender.join().unwrap();
+    // It may have been done by then.
+    assert!(elsewhere + returned > 0, "{elsewhere} done elsewhere, {returned} came back");
+}
+
+/// Writes, flushes, compactions by themselves and on demand, snapshots and reopenings, with a worker that works and one
+/// that drops every other connection: what is read is what was written.
+#[test]
+fn what_is_written_is_read_whoever_compacts() {
+    let good = worker(WorkerConfig { jobs_max: 4, threads: 2, ..WorkerConfig::default() });
+    let (behind, turn) = (good.address(), AtomicU64::new(0));
+    let flaky = Rogue::start(move |channel| {
+        // A connection that ends at once, or goes on to the good one for a while.
+        if turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            return;
+        }
+        let mut theirs = channel.stream().try_clone().unwrap();
+        let mut ours = std::net::TcpStream::connect(behind).unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let (mut from, mut to) = (theirs.try_clone().unwrap(), ours.try_clone().unwrap());
+        let there = thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
+        drop(std::io::copy(&mut ours, &mut theirs));
+        let _ = theirs.shutdown(std::net::Shutdown::Both);
+        let _ = ours.shutdown(std::net::Shutdown::Both);
+        there.join().unwrap();
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let workers = WorkersConfig { jobs_max: 2, ..config(&[good.address(), flaky.address]) };
+    let mut options = options(workers);
+    options.set_disable_auto_compactions(false);
+    options.set_level_zero_file_num_compaction_trigger(2);
+    options.set_max_bytes_for_level_base(300 << 10);
+    options.set_write_buffer_size(64 << 10);
+    options.set_target_file_size_base(64 << 10);
+    options.increase_parallelism(4);
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (mut all, mut elsewhere) = (Contents::new(), 0);
+    for round in 0..6 {
+        let db = Db::open(&options, dir.path()).unwrap();
+        assert!(contents(&db) == all, "round {round}");
+        for _ in 0..4 {
+            for _ in 0..1500 {
+                let key = format!("{:05}", rng.u32(0..6000)).into_bytes();
+                if rng.u8(0..5) == 0 {
+                    db.delete(&key).unwrap();
+                    all.remove(&key);
+                } else {
+                    let value = vec![rng.u8(..); rng.usize(0..150)];
+                    db.put(&key, &value).unwrap();
+                    all.insert(key, value);
+                }
+            }
+            let snapshot = db.snapshot();
+            let before = all.clone();
+            db.flush().unwrap();
+            if rng.bool() {
+                compact(&db);
+            }
+            let mut then = rockmill::ReadOptions::default();
+            then.set_snapshot(&snapshot);
+            let seen = db.iterator_opt(IteratorMode::Start, then).map(|e| e.unwrap());
+            assert!(seen.map(|(k, v)| (k.to_vec(), v.to_vec())).collect::<Contents>() == before, "round {round}");
+        }
+        compact(&db);
+        assert!(contents(&db) == all, "round {round}");
+        elsewhere += db.counters().compactions_elsewhere;
+    }
+    println!("{elsewhere} compactions elsewhere, {:?}", good.counters());
+    assert!(elsewhere > 5);
+    let db = Db::open(&options, dir.path()).unwrap();
+    assert!(contents(&db) == all);
+}

@@ -1,0 +1,171 @@
+//! Messages as bytes, and how both sides come to know each other.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::VERSION;
+use crate::message::HEAD_BYTES;
+
+fn samples() -> Vec<Message> {
+    let name = || "nqn.2026-11.rockmill:ärger".to_owned();
+    vec![
+        Message::Hello { version: 7, name: name(), authenticates: true },
+        Message::Welcome { version: 1, name: name(), authenticates: false },
+        Message::Auth(vec![1, 2, 3]),
+        Message::Offer { epoch: u64::MAX, subsystem: name(), port: 65535, silence_ms: 10_000, spec: vec![9; 300] },
+        Message::Accepted { epoch: 1 },
+        Message::Refused { epoch: 2, reason: "no".to_owned() },
+        Message::Progress { epoch: 3, bytes: u64::MAX },
+        Message::Done { epoch: 4, result: vec![8; 70_000] },
+        Message::Cancel { epoch: 5 },
+    ]
+}
+
+#[test]
+fn messages_come_back_as_they_were_and_damaged_ones_are_refused() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for message in samples() {
+        let frame = message.encode().unwrap();
+        let body = &frame[HEAD_BYTES..];
+        assert_eq!(Message::decode(body).unwrap(), message);
+        for cut in 0..body.len().min(200) {
+            Message::decode(&body[..cut]).unwrap_err();
+        }
+        Message::decode(&[body, &[0]].concat()).unwrap_err();
+        for _ in 0..500 {
+            let mut body = body[..body.len().min(400)].to_vec();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..body.len());
+                body[at] = rng.u8(..);
+            }
+            let _ = Message::decode(&body); // no panic, and no memory that the bytes only promise
+        }
+    }
+    let reason = "a\nb\u{1b}[2J".to_owned() + &"ä".repeat(2000);
+    let frame = Message::Refused { epoch: 1, reason }.encode().unwrap();
+    let Message::Refused { reason, .. } = Message::decode(&frame[HEAD_BYTES..]).unwrap() else { panic!() };
+    assert!(reason.starts_with("a b [2J") && reason.len() <= 1024);
+}
+
+/// Both ends of a connection.
+fn pair() -> (Channel, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (Channel::new(listener.accept().unwrap().0, clock()).unwrap(), theirs)
+}
+
+#[test]
+fn a_channel_takes_pieces_and_refuses_what_is_no_message() {
+    let (mut channel, mut theirs) = pair();
+    let frames: Vec<u8> = samples()[..3].iter().flat_map(|message| message.encode().unwrap()).collect();
+    for piece in frames.chunks(5) {
+        theirs.write_all(piece).unwrap();
+    }
+    assert_eq!(samples()[..3].iter().map(|_| next(&mut channel)).collect::<Vec<_>>(), samples()[..3]);
+    assert_eq!(channel.receive(Duration::from_millis(5)).unwrap(), None);
+    // Too long for a peer that is not known yet.
+    theirs.write_all(&samples()[7].encode().unwrap()).unwrap();
+    assert_eq!(channel.receive(Duration::from_secs(10)).unwrap_err().kind(), ErrorKind::InvalidData);
+    let (mut channel, mut theirs) = pair();
+    let mut frame = samples()[0].encode().unwrap();
+    *frame.last_mut().unwrap() ^= 1;
+    theirs.write_all(&frame).unwrap();
+    assert_eq!(channel.receive(Duration::from_secs(10)).unwrap_err().kind(), ErrorKind::InvalidData);
+    let (mut channel, theirs) = pair();
+    drop(theirs);
+    assert_eq!(channel.receive(Duration::from_secs(10)).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+/// What both sides get of a greeting.
+fn greet(host: Option<&Secrets>, worker: Option<&Secrets>) -> [Result<String, ErrorKind>; 2] {
+    let (mut mine, theirs) = pair();
+    let mut theirs = Channel::new(theirs, clock()).unwrap();
+    thread::scope(|scope| {
+        let answered = scope.spawn(move || {
+            let got = theirs.greet_store(WORKER, worker, &|| false).map_err(|e| e.kind());
+            drop(theirs);
+            got
+        });
+        let got = mine.greet_worker(HOST, host, &|| false).map_err(|e| e.kind());
+        drop(mine);
+        [got, answered.join().unwrap()]
+    })
+}
+
+#[test]
+fn both_sides_prove_who_they_are_or_nothing_begins() {
+    assert_eq!(greet(None, None), [Ok(WORKER.to_owned()), Ok(HOST.to_owned())]);
+    let (host, worker) = secrets();
+    assert_eq!(greet(Some(&host), Some(&worker)), [Ok(WORKER.to_owned()), Ok(HOST.to_owned())]);
+    let (other_host, other_worker) = secrets();
+    for [mine, theirs] in [
+        [Some(&host), None],
+        [None, Some(&worker)],
+        [Some(&other_host), Some(&worker)],
+        [Some(&host), Some(&other_worker)],
+    ] {
+        let got = greet(mine, theirs);
+        assert!(got.iter().all(Result::is_err), "{got:?}");
+        assert!(got.contains(&Err(ErrorKind::PermissionDenied)), "{got:?}");
+    }
+    // One secret of the two is right: the worker knows the host's, and not its own.
+    let text = |secret: &Secret| secret.to_text();
+    let [a, b, c] = [0; 3].map(|_| Secret::generate(Some(Hash::Sha384), &SystemRandom).unwrap());
+    let file = |own: &Secret, name: &str, peer: &Secret| {
+        Secrets::parse(&format!("# both\nself {}\n\n{name} {}\n", text(own), text(peer))).unwrap()
+    };
+    let (host, worker, half) = (file(&a, WORKER, &b), file(&b, HOST, &a), file(&c, HOST, &a));
+    assert!(greet(Some(&host), Some(&worker)).iter().all(Result::is_ok));
+    let got = greet(Some(&host), Some(&half));
+    assert_eq!(got[0], Err(ErrorKind::PermissionDenied), "{got:?}");
+}
+
+#[test]
+fn a_file_of_secrets_says_which_line_is_wrong() {
+    let [a, b] = [0; 2].map(|_| Secret::generate(None, &SystemRandom).unwrap().to_text());
+    Secrets::parse(&format!("self {a}\nw {b}")).unwrap();
+    let wrong = [
+        (format!("self {a}"), "no peer"),
+        (format!("w {b}"), "self"),
+        (format!("self {a}\nw {b}\nw {b}"), "line 3"),
+        (format!("self {a}\nself {b}"), "line 2"),
+        (format!("self {a}\nw"), "line 2"),
+        (format!("self {a}\nw DHHC-1:nonsense"), "line 2"),
+        (format!("self {a}\nw {a}"), "one's own"),
+    ];
+    for (text, says) in wrong {
+        let e = Secrets::parse(&text).unwrap_err();
+        assert!(e.contains(says) && !e.contains(&a[10..20]), "{e}");
+    }
+}
+
+#[test]
+fn other_machines_are_used_only_with_secrets_or_where_that_is_allowed() {
+    let far = WorkersConfig::new(vec!["192.0.2.1:4421".parse().unwrap()]);
+    assert_eq!(Workers::new(far.clone(), clock()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    Workers::new(WorkersConfig { secrets: Some(secrets().0), ..far.clone() }, clock()).unwrap();
+    Workers::new(WorkersConfig { allow_unauthenticated: true, ..far }, clock()).unwrap();
+    let everywhere = || TcpListener::bind("0.0.0.0:0").unwrap();
+    let e = Worker::start(everywhere(), WorkerConfig::default(), clock()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidInput);
+    let config = WorkerConfig { secrets: Some(secrets().1), ..WorkerConfig::default() };
+    Worker::start(everywhere(), config, clock()).unwrap();
+}
+
+#[test]
+fn another_version_is_refused_by_both_sides() {
+    for (version, wanted) in [(VERSION + 1, ErrorKind::Unsupported), (0, ErrorKind::Unsupported)] {
+        let (mut channel, theirs) = pair();
+        let mut theirs = Channel::new(theirs, clock()).unwrap();
+        theirs.send(&Message::Hello { version, name: HOST.to_owned(), authenticates: false }).unwrap();
+        assert_eq!(channel.greet_store(WORKER, None, &|| false).unwrap_err().kind(), wanted);
+        // It is told which version there is.
+        let Message::Welcome { version: told, .. } = next(&mut theirs) else { panic!() };
+        assert_eq!(told, VERSION);
+        let (mut channel, theirs) = pair();
+        let mut theirs = Channel::new(theirs, clock()).unwrap();
+        theirs.send(&Message::Welcome { version, name: WORKER.to_owned(), authenticates: false }).unwrap();
+        assert_eq!(channel.greet_worker(HOST, None, &|| false).unwrap_err().kind(), wanted);
+    }
+}

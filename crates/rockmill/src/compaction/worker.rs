@@ -1,0 +1,334 @@
+//! Runs jobs of other machines: the other side of `elsewhere.rs`.
+//!
+//! A worker has a spec that somebody sent, and a device ([`WorkerDevice`]) with the extents that the spec names. It has
+//! no directory, and no file numbers but those that are set aside. Jobs are merged by the engine `pread`: its reads are
+//! the device's.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rockmill_format::filename;
+use rockmill_io::ring::BatchIo;
+use rockmill_io::{Clock, PosixFileSystem, RandomAccessFile, WritableFile, WriteOptions};
+
+use super::host::{JobHost, JobMeans, JobProgress};
+use super::objects::JobRegistry;
+use super::result::JobResult;
+use super::spec::{Extent, JobSpec, SpecFile};
+use super::{JobOutput, MergeEngine, SharedEngines, job};
+use crate::compaction_workers::{DEVICE_BLOCK, whole_blocks};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::DbOptions;
+use crate::panics::guarded;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::table::Table;
+use crate::version::table_of_files;
+
+/// Bytes of one write.
+const WRITE_BYTES: usize = 1 << 20;
+/// Bytes of a block.
+const BLOCK: u64 = DEVICE_BLOCK as u64;
+
+/// The device of a job, from the worker's side: whole blocks, from several threads at once.
+pub trait WorkerDevice: Send + Sync + fmt::Debug {
+    /// Bytes of the device.
+    fn bytes(&self) -> u64;
+
+    /// Fills a buffer of whole blocks.
+    ///
+    /// # Errors
+    /// The device is gone, or whatever kept it from reading.
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes whole blocks; complete when this returns.
+    ///
+    /// # Errors
+    /// The device is gone, or whatever kept it from writing.
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+}
+
+/// What jobs of others are done with.
+#[derive(Clone)]
+pub struct WorkerMachine {
+    /// The code that jobs may name, besides RocksDB's own.
+    pub registry: JobRegistry,
+    /// Threads of one job, at most.
+    pub threads: usize,
+    clock: Arc<dyn Clock>,
+    engines: Arc<SharedEngines>,
+    shutdown: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for WorkerMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registry, threads, .. } = self;
+        f.debug_struct("WorkerMachine").field("registry", registry).field("threads", threads).finish_non_exhaustive()
+    }
+}
+
+/// A job while it runs, for others.
+#[derive(Debug, Default)]
+pub struct WorkerJob {
+    cancelled: AtomicBool,
+    progress: Arc<JobProgress>,
+}
+
+impl WorkerJob {
+    /// Ends the job early.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    /// Bytes of the inputs that are merged.
+    pub fn bytes(&self) -> u64 {
+        self.progress.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl WorkerMachine {
+    /// A machine that knows this code and does each job with so many threads.
+    pub fn new(registry: JobRegistry, threads: usize, clock: Arc<dyn Clock>) -> Self {
+        Self { registry, threads: threads.max(1), clock, engines: Arc::default(), shutdown: Arc::default() }
+    }
+
+    /// Ends all jobs early, and those that begin later.
+    pub fn stop(&self) {
+        self.shutdown.store(true, Ordering::Release);
+    }
+
+    /// Decodes a spec, if it is a job that this machine does.
+    ///
+    /// # Errors
+    /// Why it does not: bytes that are no spec, code that it does not know, or a job of a kind that it does not do.
+    pub fn accept(&self, encoded: &[u8]) -> Result<JobSpec> {
+        let spec = JobSpec::decode(encoded)?;
+        self.registry.objects(&spec)?;
+        let inputs = || spec.runs.iter().flat_map(|run| &run.files);
+        let length = |f: &SpecFile| f.extents.iter().map(|e| e.length).fold(0, u64::saturating_add);
+        let is_whole = |f: &SpecFile| !f.extents.is_empty() && length(f) == f.entry.size && f.entry.pieces.is_empty();
+        let on_device = inputs().all(|f| is_whole(f));
+        let places = spec.numbers.iter().map(|range| range.count).fold(0, u64::saturating_add);
+        let has_room = places == spec.space.len() as u64
+            && spec.space.iter().all(|e| e.offset.is_multiple_of(BLOCK) && e.length.is_multiple_of(BLOCK));
+        let is_known = spec.memtables.is_empty() && spec.keep.is_empty() && spec.output.format.tph.is_none();
+        match on_device && has_room && is_known {
+            true => Ok(spec),
+            false => Err(Error::not_supported("a job that is not all on its device, or not of block-based tables")),
+        }
+    }
+
+    /// Does a job that [`accept`](Self::accept) took.
+    pub fn run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> JobResult {
+        let outcome = guarded("the job", || self.try_run(spec, device, handle));
+        JobResult { job: spec.job, outcome }
+    }
+
+    fn try_run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> Result<JobOutput> {
+        let db = DbOptions { merge_engine: MergeEngine::Pread, ..DbOptions::default() };
+        let objects = self.registry.objects(spec)?;
+        let fs = Arc::new(PosixFileSystem::default()); // no file of it is used
+        let host = DeviceHost {
+            means: JobMeans {
+                engines: Arc::clone(&self.engines),
+                shutdown: Arc::clone(&self.shutdown),
+                parallel_parts_max: self.threads,
+                ..JobMeans::new(objects, db, fs, Arc::clone(&self.clock))
+            },
+            device,
+            places: spec.leased_numbers().into_iter().zip(spec.space.iter().copied()).collect(),
+            open: Mutex::default(),
+            handle: Arc::clone(handle),
+        };
+        job::run(spec, &host)
+    }
+}
+
+/// The host of one job, which has a device and nothing else.
+struct DeviceHost {
+    means: JobMeans,
+    device: Arc<dyn WorkerDevice>,
+    /// Where outputs go, by number.
+    places: HashMap<u64, Extent>,
+    /// Inputs that are open, by number.
+    open: Mutex<HashMap<u64, Arc<Table>>>,
+    handle: Arc<WorkerJob>,
+}
+
+impl JobHost for DeviceHost {
+    fn means(&self) -> &JobMeans {
+        &self.means
+    }
+
+    fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
+        // Each part asks, and what is read to open a table comes from the other machine.
+        if let Some(table) = self.open.lock().get(&file.number()) {
+            return Ok(Arc::clone(table));
+        }
+        let path = self.output_path(file.number());
+        let bytes = self.input_bytes(file, &path, false)?;
+        let table = table_of_files(vec![(path, bytes)], &self.means.objects.cmp, Some(file.entry.largest_seqno))?;
+        self.open.lock().insert(file.number(), Arc::clone(&table));
+        Ok(table)
+    }
+
+    fn input_bytes(&self, file: &SpecFile, _: &Path, _: bool) -> Result<Arc<dyn RandomAccessFile>> {
+        let end = |e: &Extent| e.offset.checked_add(e.length).and_then(whole_blocks);
+        if !file.extents.iter().all(|e| end(e).is_some_and(|end| end <= self.device.bytes())) {
+            return Err(Error::invalid_argument(format!("table {} is not on the device", file.number())));
+        }
+        Ok(Arc::new(DeviceInput { device: Arc::clone(&self.device), extents: file.extents.clone() }))
+    }
+
+    fn next_number(&self) -> Result<u64> {
+        Err(Error::new(ErrorKind::Aborted, "no file number is left"))
+    }
+
+    fn output_path(&self, number: u64) -> PathBuf {
+        PathBuf::from(filename::table(number))
+    }
+
+    fn create_output(&self, number: u64, _: WriteOptions, _: Option<&BatchIo>) -> Result<Box<dyn WritableFile>> {
+        let place = self.places.get(&number);
+        let place = *place.ok_or_else(|| Error::invalid_argument(format!("there is no room for table {number}")))?;
+        Ok(Box::new(DeviceOutput {
+            device: Arc::clone(&self.device),
+            place,
+            written: 0,
+            buffer: Vec::new(),
+            len: 0,
+            is_complete: false,
+        }))
+    }
+
+    fn sync_outputs(&self) -> Result<()> {
+        Ok(()) // the other machine does
+    }
+
+    fn remove_output(&self, _: u64) {
+        // The other machine does: a job that failed has left nothing that counts.
+    }
+
+    fn cancelled(&self) -> &AtomicBool {
+        &self.handle.cancelled
+    }
+
+    fn progress(&self) -> &Arc<JobProgress> {
+        &self.handle.progress
+    }
+}
+
+/// An input in extents of the device.
+#[derive(Debug)]
+struct DeviceInput {
+    device: Arc<dyn WorkerDevice>,
+    extents: Vec<Extent>,
+}
+
+impl DeviceInput {
+    /// Reads any range of the device.
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let (before, len) = (offset % BLOCK, into.len() as u64);
+        if before == 0 && len.is_multiple_of(BLOCK) {
+            return self.device.read(offset, into);
+        }
+        let start = offset - before;
+        let whole = whole_blocks(before + len).and_then(|n| usize::try_from(n).ok());
+        let mut blocks = vec![0; whole.ok_or(io::ErrorKind::InvalidInput)?];
+        self.device.read(start, &mut blocks)?;
+        // invariant: the blocks begin `before` bytes earlier, and end no earlier than the range.
+        into.copy_from_slice(&blocks[before as usize..before as usize + into.len()]);
+        Ok(())
+    }
+}
+
+impl RandomAccessFile for DeviceInput {
+    fn read_at(&self, mut offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        for extent in &self.extents {
+            let len = extent.length.saturating_sub(offset).min((buf.len() - done) as u64) as usize;
+            if len > 0 {
+                self.read(extent.offset + offset, &mut buf[done..done + len])?;
+                done += len;
+            }
+            offset = offset.saturating_sub(extent.length);
+        }
+        Ok(done)
+    }
+
+    fn size(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.length).fold(0, u64::saturating_add)
+    }
+
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+/// An output, written from front to back, in whole blocks: what is over waits for more, or for the end.
+#[derive(Debug)]
+struct DeviceOutput {
+    device: Arc<dyn WorkerDevice>,
+    place: Extent,
+    written: u64,
+    buffer: Vec<u8>,
+    len: u64,
+    /// The last block is written.
+    is_complete: bool,
+}
+
+impl DeviceOutput {
+    fn write_out(&mut self) -> io::Result<()> {
+        let bytes = self.buffer.len() as u64;
+        let at = self.place.offset.checked_add(self.written);
+        let at = at.filter(|_| self.place.length.saturating_sub(self.written) >= bytes);
+        self.device.write(at.ok_or(io::ErrorKind::StorageFull)?, &self.buffer)?;
+        self.written += bytes;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+impl WritableFile for DeviceOutput {
+    fn append(&mut self, mut data: &[u8]) -> io::Result<()> {
+        if self.is_complete && !data.is_empty() {
+            return Err(io::Error::other("an output is complete once it is synced"));
+        }
+        self.len += data.len() as u64;
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min(WRITE_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            data = later;
+            if self.buffer.len() == WRITE_BYTES {
+                self.write_out()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // nobody reads it before its end
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if !self.is_complete && !self.buffer.is_empty() {
+            self.buffer.resize(self.buffer.len().next_multiple_of(DEVICE_BLOCK), 0);
+            self.write_out()?;
+        }
+        self.is_complete = true;
+        Ok(())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+}

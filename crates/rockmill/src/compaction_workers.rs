@@ -1,0 +1,385 @@
+//! Compactions on other machines: what the store asks of whoever sends them there, and what it lends for a job.
+//!
+//! The store knows no sockets. It lays a job out as data, with one device for it (`compaction/elsewhere.rs`), and asks
+//! [`CompactionWorkers`]; the crate `rockmill-offload` is such, over NVMe/TCP. Whatever comes back, the store checks it
+//! as if an enemy had sent it, and does the job itself where it does not like it.
+//!
+//! **The device of a job** ([`JobDevice`]) is all that a worker ever sees of the store:
+//!
+//! ```text
+//!  offset 0                              outputs_at
+//!  | input | pad | input | pad | ...     | room for output 0 | room for output 1 | ...
+//!    read only                             from front to back, once; cannot be read
+//! ```
+//!
+//! Outputs are the files that the tables will be, so nothing is copied. They are inside of the device, behind a lock
+//! that every write takes. [`JobDevice::fence`] takes them out, for good: when it returns, no write is under way, and
+//! a later one finds nothing to write to. There is no way to put a file back.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use rockmill_io::{RandomAccessFile, WritableFile};
+
+use crate::error::Result;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of a device's block: offsets and lengths are multiples of it.
+pub const DEVICE_BLOCK: usize = 4096;
+
+/// Sends compactions to other machines.
+pub trait CompactionWorkers: Send + Sync + fmt::Debug {
+    /// Whether a job that reads so many bytes is to be sent now: it is large enough, and a worker is free. Quick.
+    fn wants(&self, input_bytes: u64) -> bool;
+
+    /// Has a job done. Nothing of the device is used any more when this returns; the store fences it all the same.
+    ///
+    /// # Errors
+    /// Whatever kept the job from being done. The store then does it itself.
+    fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone>;
+}
+
+/// A job to be done elsewhere.
+pub struct RemoteJob<'a> {
+    /// Its number in the log.
+    pub number: u64,
+    /// Its spec, encoded (docs/job-spec.md). Extents are of the device.
+    pub spec: &'a [u8],
+    /// Bytes of its inputs.
+    pub input_bytes: u64,
+    /// Inputs, and room for outputs.
+    pub device: &'a Arc<JobDevice>,
+    /// True when the job is not wanted any more.
+    pub is_stopped: &'a (dyn Fn() -> bool + Sync),
+    /// Is told how many bytes of the inputs have been merged.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl fmt::Debug for RemoteJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, spec, input_bytes, device, .. } = self;
+        f.debug_struct("RemoteJob")
+            .field("number", number)
+            .field("spec", &spec.len())
+            .field("input_bytes", input_bytes)
+            .field("device", device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of a job elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteDone {
+    /// Its result, encoded (docs/job-spec.md).
+    pub result: Vec<u8>,
+    /// Who did it, for the log.
+    pub worker: String,
+}
+
+/// How the file of an output is created, by its number.
+pub(crate) type CreateOutput = Box<dyn Fn(u64) -> io::Result<Box<dyn WritableFile>> + Send + Sync>;
+
+/// What a worker sees of the store while it has a job. See the module.
+pub struct JobDevice {
+    /// Where each begins, rising.
+    inputs: Vec<(u64, Arc<dyn RandomAccessFile>)>,
+    outputs_at: u64,
+    /// Bytes of the device for each output.
+    output_bytes: u64,
+    outputs: u64,
+    /// Bytes that all outputs together may have.
+    room: u64,
+    create: CreateOutput,
+    /// `None` once fenced.
+    open: Mutex<Option<Written>>,
+    /// Set before that, so that reads end, too.
+    fenced: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Written {
+    outputs: Vec<Output>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Output {
+    number: u64,
+    file: Option<Box<dyn WritableFile>>,
+    /// The last block, held back: how much of it belongs to the file says the result.
+    last: Vec<u8>,
+    /// Bytes taken.
+    taken: u64,
+}
+
+/// The file of an output that nobody else can write to any more.
+#[derive(Debug)]
+pub(crate) struct FencedOutput {
+    /// Its number.
+    pub number: u64,
+    file: Box<dyn WritableFile>,
+    last: Vec<u8>,
+}
+
+impl FencedOutput {
+    /// Makes the file `size` bytes long and durable, and closes it.
+    ///
+    /// # Errors
+    /// Another number of blocks was written, or the file system's error.
+    pub fn finish(mut self, size: u64) -> io::Result<()> {
+        let rest = size.checked_sub(self.file.len()).and_then(|rest| usize::try_from(rest).ok());
+        let Some(rest) = rest.and_then(|rest| self.last.get(..rest)).filter(|rest| !rest.is_empty()) else {
+            let written = self.file.len() + self.last.len() as u64;
+            return Err(invalid(format!("a size of {size} bytes, of which {written} were written in whole blocks")));
+        };
+        self.file.append(rest)?;
+        self.file.sync()?;
+        self.file.close()
+    }
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+fn is_whole(n: u64) -> bool {
+    n.is_multiple_of(DEVICE_BLOCK as u64)
+}
+
+/// The next multiple of a block.
+pub(crate) fn whole_blocks(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(DEVICE_BLOCK as u64)
+}
+
+impl JobDevice {
+    /// A device with these inputs, each at its offset, in rising order, and room of `output_bytes` for each of
+    /// `numbers`, from `outputs_at` on; all outputs together may have `room` bytes.
+    pub(crate) fn new(
+        inputs: Vec<(u64, Arc<dyn RandomAccessFile>)>,
+        outputs_at: u64,
+        numbers: &[u64],
+        output_bytes: u64,
+        room: u64,
+        create: CreateOutput,
+    ) -> Self {
+        let output = |&number: &u64| Output { number, file: None, last: Vec::new(), taken: 0 };
+        let written = Written { outputs: numbers.iter().map(output).collect(), bytes: 0 };
+        Self {
+            inputs,
+            outputs_at,
+            output_bytes,
+            outputs: numbers.len() as u64,
+            room,
+            create,
+            open: Mutex::new(Some(written)),
+            fenced: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes of the device.
+    pub fn bytes(&self) -> u64 {
+        self.outputs_at.saturating_add(self.outputs.saturating_mul(self.output_bytes))
+    }
+
+    /// Where outputs begin; what is before cannot be written.
+    pub fn outputs_at(&self) -> u64 {
+        self.outputs_at
+    }
+
+    /// True once nothing can be read or written any more.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    /// Reads whole blocks of the inputs.
+    ///
+    /// # Errors
+    /// The device is fenced, the range is not one of whole blocks or not one of inputs, or the file system's error.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        if self.is_fenced() {
+            return Err(fenced());
+        }
+        let end = offset.checked_add(into.len() as u64).filter(|&end| end <= self.outputs_at);
+        let Some(end) = end.filter(|_| is_whole(offset) && is_whole(into.len() as u64)) else {
+            return Err(invalid("a read of no whole blocks, or of what is no input"));
+        };
+        into.fill(0);
+        let first = self.inputs.partition_point(|(at, _)| *at <= offset).saturating_sub(1);
+        for (at, file) in self.inputs.get(first..).unwrap_or_default().iter().take_while(|(at, _)| *at < end) {
+            let (from, to) = (offset.max(*at), end.min(at.saturating_add(file.size())));
+            if from >= to {
+                continue;
+            }
+            // invariant: both are within the range that `into` is for.
+            let piece = &mut into[(from - offset) as usize..(to - offset) as usize];
+            if file.read_at(from - at, piece)? != piece.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes whole blocks of one output, where the last write to it ended.
+    ///
+    /// # Errors
+    /// The device is fenced, the range is not that, there is no more room, or the file system's error.
+    pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let len = data.len() as u64;
+        if data.is_empty() || !is_whole(offset) || !is_whole(len) {
+            return Err(invalid("a write of no whole blocks"));
+        }
+        // Held while the file is written: a fence waits for that.
+        let mut open = self.open.lock();
+        let written = open.as_mut().ok_or_else(fenced)?;
+        let Some(place) = offset.checked_sub(self.outputs_at) else {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a write to an input"));
+        };
+        let (index, at) = (place / self.output_bytes, place % self.output_bytes);
+        let output = usize::try_from(index).ok().and_then(|i| written.outputs.get_mut(i));
+        let output = output.ok_or_else(|| invalid("a write behind the end"))?;
+        if at != output.taken || self.output_bytes - at < len {
+            return Err(invalid("a write to an output that is not where the last one ended, or behind its room"));
+        }
+        if self.room.saturating_sub(written.bytes) < len {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "more than the job may write"));
+        }
+        let file = match &mut output.file {
+            Some(file) => file,
+            none => none.insert((self.create)(output.number)?),
+        };
+        file.append(&output.last)?;
+        let (before, last) = data.split_at(data.len() - DEVICE_BLOCK);
+        file.append(before)?;
+        output.last.clear();
+        output.last.extend_from_slice(last);
+        output.taken += len;
+        written.bytes += len;
+        Ok(())
+    }
+
+    /// Takes all outputs that were written to. When this returns no read and no write is taken any more, and none that
+    /// changes a file is under way. Only the first call gives any.
+    pub(crate) fn fence(&self) -> Vec<FencedOutput> {
+        self.fenced.store(true, Ordering::Release);
+        let written = self.open.lock().take();
+        let outputs = written.map_or_else(Vec::new, |written| written.outputs).into_iter();
+        outputs.filter_map(|o| Some(FencedOutput { number: o.number, file: o.file?, last: o.last })).collect()
+    }
+}
+
+fn fenced() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the job is over")
+}
+
+impl fmt::Debug for JobDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobDevice")
+            .field("inputs", &self.inputs.len())
+            .field("outputs_at", &self.outputs_at)
+            .field("outputs", &self.outputs)
+            .field("fenced", &self.is_fenced())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rockmill_io::{FileSystem, MemFileSystem};
+
+    use super::*;
+
+    const BLOCK: u64 = DEVICE_BLOCK as u64;
+
+    /// Two inputs of 5,000 and 100 bytes, and room for two outputs of four blocks each, five blocks in all.
+    fn device(fs: &MemFileSystem) -> JobDevice {
+        fs.create_dir(Path::new("/db"), true).unwrap();
+        let input = |name: &str, len: usize| {
+            let path = Path::new("/db").join(name);
+            fs.write_all(&path, &vec![7; len]).unwrap();
+            fs.open_random(&path, false).unwrap()
+        };
+        let inputs = vec![(0, input("a", 5000)), (2 * BLOCK, input("b", 100))];
+        let files = fs.clone();
+        let create = move |number: u64| files.create(&Path::new("/db").join(number.to_string()), Default::default());
+        JobDevice::new(inputs, 3 * BLOCK, &[41, 43], 4 * BLOCK, 5 * BLOCK, Box::new(create))
+    }
+
+    #[test]
+    fn inputs_are_read_only_and_end_in_zeros() {
+        let fs = MemFileSystem::new();
+        let device = device(&fs);
+        assert_eq!(device.bytes(), 11 * BLOCK);
+        let mut all = vec![1; 3 * DEVICE_BLOCK];
+        device.read(0, &mut all).unwrap();
+        let wanted = |i: usize| if i < 5000 || (8192..8292).contains(&i) { 7 } else { 0 };
+        assert!(all.iter().enumerate().all(|(i, &b)| b == wanted(i)));
+        let mut last = vec![1; DEVICE_BLOCK];
+        device.read(2 * BLOCK, &mut last).unwrap();
+        assert_eq!(last, all[2 * DEVICE_BLOCK..]);
+        for (offset, len) in [(0, 100), (1, 4096), (3 * BLOCK, 4096), (2 * BLOCK, 8192), (u64::MAX - 4095, 4096)] {
+            device.read(offset, &mut vec![0; len]).unwrap_err();
+        }
+        let e = device.write(BLOCK, &[0; DEVICE_BLOCK]).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn outputs_are_written_from_front_to_back_within_their_room() {
+        let fs = MemFileSystem::new();
+        let device = device(&fs);
+        let block = vec![3; DEVICE_BLOCK];
+        let at = |output: u64, block: u64| (3 + 4 * output + block) * BLOCK;
+        device.write(at(0, 1), &block).unwrap_err();
+        device.write(at(0, 0), &block[1..]).unwrap_err();
+        device.write(at(0, 0), &[]).unwrap_err();
+        device.write(at(0, 0), &[block.clone(), block.clone()].concat()).unwrap();
+        device.write(at(0, 0), &block).unwrap_err();
+        device.write(at(0, 2), &block).unwrap();
+        device.write(at(2, 0), &block).unwrap_err();
+        device.write(u64::MAX - (BLOCK - 1), &block).unwrap_err();
+        // Over the end of its own room, and over that of all.
+        device.write(at(0, 3), &[block.clone(), block.clone()].concat()).unwrap_err();
+        device.write(at(1, 0), &[block.clone(), block.clone(), block.clone()].concat()).unwrap_err();
+        device.write(at(1, 0), &block).unwrap();
+        let outputs = device.fence();
+        assert_eq!(outputs.iter().map(|o| o.number).collect::<Vec<_>>(), [41, 43]);
+        let sizes = [2 * BLOCK + 1, BLOCK];
+        for (output, size) in outputs.into_iter().zip(sizes) {
+            let path = Path::new("/db").join(output.number.to_string());
+            output.finish(size).unwrap();
+            assert_eq!(fs.read_to_vec(&path).unwrap(), vec![3; size as usize]);
+        }
+    }
+
+    #[test]
+    fn a_size_that_was_not_written_is_refused() {
+        for size in [0, BLOCK, 2 * BLOCK + 1, u64::MAX] {
+            let fs = MemFileSystem::new();
+            let device = device(&fs);
+            device.write(3 * BLOCK, &[3; 2 * DEVICE_BLOCK]).unwrap();
+            device.fence().pop().unwrap().finish(size).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn after_a_fence_nothing_is_read_or_written_and_nothing_more_is_given() {
+        let fs = MemFileSystem::new();
+        let device = device(&fs);
+        device.write(3 * BLOCK, &[3; DEVICE_BLOCK]).unwrap();
+        let outputs = device.fence();
+        for offset in [0, 3 * BLOCK, 4 * BLOCK, 7 * BLOCK] {
+            let late = [device.write(offset, &[9; DEVICE_BLOCK]), device.read(offset, &mut [0; DEVICE_BLOCK])];
+            assert!(late.iter().all(|l| l.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)));
+        }
+        assert!(device.fence().is_empty());
+        for output in outputs {
+            output.finish(10).unwrap();
+        }
+        assert_eq!(fs.read_to_vec(Path::new("/db/41")).unwrap(), [3; 10]);
+        assert!(!fs.exists(Path::new("/db/43")).unwrap());
+    }
+}
