@@ -106,7 +106,10 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.secrets = args.worker_secrets.as_deref().map(read_secrets).transpose()?;
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
-    let workers = Workers::new(config, clock()).map_err(|e| CliError::usage(format!("--compaction-workers: {e}")))?;
+    let workers = Workers::new(config, clock()).map_err(|e| {
+        CliError::usage(format!("--compaction-workers: {e}"))
+            .hint("give --worker-secrets, or --allow-unauthenticated-workers")
+    })?;
     options.set_compaction_workers(workers);
     Ok(())
 }
@@ -146,7 +149,9 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
     let listener =
         TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))?;
     let started = Worker::start(listener, config, clock());
-    let worker = started.map_err(|e| CliError::usage(format!("--listen {address}: {e}")))?;
+    let worker = started.map_err(|e| {
+        CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated")
+    })?;
     let address = worker.address();
     *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
     match out.json {

@@ -225,26 +225,47 @@ impl Drop for Export {
     }
 }
 
+/// A worker that has one job more; one less when this is dropped, also where the job panicked.
+struct Taken<'a>(&'a Workers, usize);
+
+impl Taken<'_> {
+    fn change(&self, change: impl FnOnce(&mut WorkerState)) {
+        if let Some(state) = self.0.states.lock().get_mut(self.1) {
+            change(state);
+        }
+    }
+
+    /// The worker gets no job for a while.
+    fn pause(&self) {
+        let until = self.0.now().saturating_add(self.0.config.pause);
+        self.change(|state| state.paused_until = until);
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.change(|state| state.jobs = state.jobs.saturating_sub(1));
+    }
+}
+
 impl CompactionWorkers for Workers {
     fn wants(&self, input_bytes: u64) -> bool {
         input_bytes >= self.config.input_bytes_min && self.free(&self.states.lock()).is_some()
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
-        let taken = {
+        let free = {
             let mut states = self.states.lock();
             let free = self.free(&states);
             free.inspect(|&i| states.iter_mut().skip(i).take(1).for_each(|state| state.jobs += 1))
         };
-        let Some((i, address)) = taken.and_then(|i| Some((i, *self.config.workers.get(i)?))) else {
+        let Some((i, address)) = free.and_then(|i| Some((i, *self.config.workers.get(i)?))) else {
             return Err(Error::new(ErrorKind::Busy, "no worker is free"));
         };
+        let taken = Taken(self, i);
         let done = self.run_on(address, job);
-        if let Some(state) = self.states.lock().get_mut(i) {
-            state.jobs = state.jobs.saturating_sub(1);
-            if done.is_err() && !(job.is_stopped)() {
-                state.paused_until = self.now().saturating_add(self.config.pause);
-            }
+        if done.is_err() && !(job.is_stopped)() {
+            taken.pause();
         }
         done
     }

@@ -22,6 +22,10 @@ use crate::place::{TestDir, descriptors, existing};
 use session::Session;
 pub(crate) use session::TOGETHER;
 
+/// Openings that are tried one after the other while the observer wants them again. A failure that lasts is none that
+/// another try mends, and a history that goes on for ever says nothing.
+const TRIES_MAX: u32 = 100;
+
 /// What went wrong in a step.
 #[derive(Debug, Clone)]
 pub enum Trouble {
@@ -274,13 +278,15 @@ impl<'a> Run<'a> {
     pub fn steps(&mut self, steps: &[Step]) -> Result<(), Failure> {
         let mut at = 0;
         loop {
+            let mut tries = TRIES_MAX;
             let db = loop {
                 match self.open() {
                     Ok(db) => break db,
                     Err(trouble) => {
                         let failure = self.failure(at, "open", trouble);
+                        tries -= 1;
                         // Without a database there is nothing to pass over to.
-                        if self.observer.failed(&failure, None) != Verdict::Again {
+                        if self.observer.failed(&failure, None) != Verdict::Again || tries == 0 {
                             return Err(failure);
                         }
                         self.passed_over = true;
@@ -304,17 +310,20 @@ impl<'a> Run<'a> {
                 return Ok(());
             };
             self.observer.before(end, step);
+            let mut tries = TRIES_MAX;
             loop {
                 match self.between(*how) {
                     Ok(()) => break,
                     Err(trouble) => {
                         let failure = self.failure(end, &step.to_string(), trouble);
+                        tries -= 1;
                         match self.observer.failed(&failure, None) {
                             Verdict::Stop => return Err(failure),
                             Verdict::Pass | Verdict::Took => {
                                 self.passed_over = true;
                                 break;
                             }
+                            Verdict::Again if tries == 0 => return Err(failure),
                             Verdict::Again => {}
                         }
                     }

@@ -533,3 +533,32 @@ fn the_readme_has_the_figures_of_the_benchmarks_page() {
     assert!(figures > 3, "the table was not found");
     report("the README has the figures of docs/benchmarks.md", &broken);
 }
+
+/// `scripts/picture` draws the table of the README; each row has a title with its two figures, and its ratio in words.
+#[test]
+fn the_picture_shows_the_table_of_the_readme() {
+    let (readme, picture) = (read("README.md"), read("docs/picture.svg"));
+    let mut broken = Vec::new();
+    let mut rows = 0;
+    let table = readme.lines().skip_while(|line| !line.starts_with("| work |")).skip(2);
+    for line in table.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [work, theirs, ours, ratio] = cells[..] else {
+            broken.push(format!("README.md: a row has other cells than four: {line}"));
+            continue;
+        };
+        rows += 1;
+        let name = work.trim_start_matches("*behind:*").trim();
+        let title = format!("<title>{name}: RocksDB 11.8 {theirs}, Rockmill {ours}</title>");
+        let value = format!(">{}</text>", ratio.trim_matches('*'));
+        let row = picture.split("<g>").find(|row| row.starts_with(&title));
+        if !row.is_some_and(|row| ratio.is_empty() || row.contains(&value)) {
+            broken.push(format!("docs/picture.svg: lacks `{name}`, {theirs}, {ours}, {ratio}"));
+        }
+    }
+    assert!(rows > 3, "the table was not found");
+    if picture.matches("<g>").count() != rows {
+        broken.push("docs/picture.svg: has other rows than the README".to_owned());
+    }
+    report("the picture shows the table of the README: run scripts/picture", &broken);
+}

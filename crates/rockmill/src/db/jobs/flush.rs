@@ -274,7 +274,9 @@ impl DbInner {
             edit.log_number = log_number;
             changes.push(Change::new(&part.cf, edit, move |state| {
                 b.committed = true;
+                self.count_flush(&b.stats, b.table.as_ref());
                 if let Some(c) = state.family_mut(part.cf.id) {
+                    c.job_stats_mut().add_flush(&b.stats);
                     c.front_mut().table_has(&part.runs, b.entry.as_ref().map_or(0, |entry| entry.size));
                     c.front_mut().flushed(&part.runs, log_number.unwrap_or(0));
                 }

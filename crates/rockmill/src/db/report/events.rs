@@ -118,16 +118,9 @@ impl DbInner {
         log_error!(self.log, "[{}] [JOB {job}] Flush error: {e}", cf.name);
     }
 
-    /// A flush is done; its table, if it wrote one, is installed.
-    pub(crate) fn flush_ended(
-        &self,
-        cf: &CfData,
-        flush: &FlushEvent,
-        entry: Option<&FileEntry>,
-        stats: &JobStats,
-        table: Option<&TableProperties>,
-        later: bool,
-    ) {
+    /// Counts a flush that is done. What waits for a flush may ask for the counters as soon as it is woken, so this
+    /// comes before its table is installed.
+    pub(crate) fn count_flush(&self, stats: &JobStats, table: Option<&TableProperties>) {
         count(&self.stats.flushes, 1);
         count(&self.stats.flush_bytes, stats.output_bytes);
         count(&self.stats.flush_input_bytes, stats.input_bytes);
@@ -142,13 +135,22 @@ impl DbInner {
             ]);
             s.record_time(Histogram::FlushTime, stats.wall_micros);
         }
+    }
+
+    /// A flush is done; its table, if it wrote one, is installed.
+    pub(crate) fn flush_ended(
+        &self,
+        cf: &CfData,
+        flush: &FlushEvent,
+        entry: Option<&FileEntry>,
+        stats: &JobStats,
+        table: Option<&TableProperties>,
+        later: bool,
+    ) {
         let (levels, immutable, l0) = {
-            let mut state = self.state.lock();
-            match state.family_mut(cf.id) {
-                Some(c) => {
-                    c.job_stats_mut().add_flush(stats);
-                    (level_counts(c.version()), c.front().sealed_count(), c.version().levels[0].len() as i32)
-                }
+            let state = self.state.lock();
+            match state.family(cf.id) {
+                Some(c) => (level_counts(c.version()), c.front().sealed_count(), c.version().levels[0].len() as i32),
                 None => (Vec::new(), 0, 0),
             }
         };
@@ -576,7 +578,7 @@ impl CfJobStats {
         &mut self.levels[level]
     }
 
-    fn add_flush(&mut self, s: &JobStats) {
+    pub(crate) fn add_flush(&mut self, s: &JobStats) {
         self.level(0).add(&LevelJobStats {
             jobs: 1,
             micros: s.wall_micros,
