@@ -68,12 +68,12 @@ pub(super) fn rescore_levels(state: &mut State) -> bool {
     })
 }
 
-/// When it is.
+/// The time of a pick.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
-    /// By the clock that people set.
+    /// Seconds since 1970, for the ages of tables.
     pub unix_seconds: u64,
-    /// By the one that nobody does.
+    /// The monotonic clock, for pauses between flushes.
     pub seconds: Seconds,
 }
 

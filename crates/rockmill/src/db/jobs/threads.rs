@@ -225,8 +225,8 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
 
 /// How long until the writers of a column family with extra runs rest, if no flush comes before.
 fn next_rest(state: &State, now: Seconds) -> Option<Duration> {
-    let paused = |c: &&CfState| !c.options().disable_auto_compactions;
-    let due = state.families().filter(paused).filter_map(|c| c.jobs().rest_due(c.version(), now));
+    let automatic = |c: &&CfState| !c.options().disable_auto_compactions;
+    let due = state.families().filter(automatic).filter_map(|c| c.jobs().rest_due(c.version(), now));
     due.map(|at| Duration::from_secs_f64((at - now).max(0.0)) + REST_WAIT).min()
 }
 

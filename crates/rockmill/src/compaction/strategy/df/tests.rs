@@ -314,13 +314,13 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
     assert!(runs_max(&o) < runs_kept_flush_bound(&o) && runs_kept_flush_bound(&o) < runs_max_flush_bound(&o));
 }
 
-/// While writers are at work, extra runs are merged where that costs no more than leveled compaction pays, or where the
-/// level takes no more of them; at rest all are.
+/// While writers are at work, extra runs are merged where that is as cheap as the option says, or where the level takes
+/// no more of them; at rest all are.
 #[test]
 fn while_writers_are_at_work_no_merge_is_dear() {
-    let o = options(CompactionStyle::Level);
-    // L1 may have 100 MB, L2 has five times that, two runs are due: 1 + 5 / 2 bytes may be written for each.
-    let inputs = |sizes: &[u64], at_work: bool| {
+    // L1 may have 100 MB, L2 has five times that, two runs are due: 1 + 5 / 2 bytes may be written for each at 100 %.
+    let inputs = |percent: u32, sizes: &[u64], at_work: bool| {
+        let o = CfOptions { compaction_downforce_merge_percent: percent, ..options(CompactionStyle::Level) };
         let mut t = TreeSpec::new(4).file(2, "a", "z", 500 * MB);
         for (run, size) in (1..).zip(sizes) {
             t = t.file(2, "a", "z", size * MB).in_run(run);
@@ -329,17 +329,72 @@ fn while_writers_are_at_work_no_merge_is_dear() {
         cursors.set_writers_at_work(at_work);
         next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
     };
-    for (sizes, at_work) in [
-        (&[250][..], Some(2)),        // 3.0, though one run is none that is due
-        (&[150], None),               // 4.3
-        (&[80, 80], None),            // 4.1
-        (&[120, 120], Some(3)),       // 3.1
-        (&[10, 10, 10], None),        // 17.7
-        (&[10, 10, 10, 10], Some(5)), // no further one may come
+    for (percent, sizes, at_work) in [
+        (100, &[250][..], Some(2)),        // 3.0, though one run is none that is due
+        (100, &[150], None),               // 4.3
+        (150, &[150], Some(2)),            // of 4.75
+        (100, &[80, 80], None),            // 4.1
+        (100, &[120, 120], Some(3)),       // 3.1
+        (0, &[250], None),                 // nothing is as cheap as that
+        (100, &[10, 10, 10], None),        // 17.7
+        (1000, &[10, 10, 10], Some(4)),    // of 26
+        (u32::MAX, &[1], Some(2)),         // no bound
+        (100, &[10, 10, 10, 10], Some(5)), // no further one may come
+        (0, &[10, 10, 10, 10], Some(5)),
     ] {
-        assert_eq!(inputs(sizes, true), at_work, "{sizes:?}");
-        assert_eq!(inputs(sizes, false), Some(sizes.len() + 1), "{sizes:?} at rest");
+        assert_eq!(inputs(percent, sizes, true), at_work, "{percent} %, {sizes:?}");
+        assert_eq!(inputs(percent, sizes, false), Some(sizes.len() + 1), "{percent} %, {sizes:?} at rest");
     }
+}
+
+/// Extra runs of the base level that lie apart leave room at each key and none for L0, which reaches over all of them:
+/// they are merged though that is dear, or L0 would wait until writers rest.
+#[test]
+fn l0_does_not_wait_for_runs_that_lie_apart() {
+    let next_of = |l0: usize| {
+        let mut t = TreeSpec::new(4);
+        for (begin, end) in [("a", "c"), ("d", "f"), ("g", "i"), ("j", "l")] {
+            t = t.file(1, begin, end, 24 * MB);
+        }
+        for (run, key) in (1..).zip(["b", "e", "h", "k"]) {
+            t = t.file(1, key, key, MB / 2).in_run(run);
+        }
+        for _ in 0..l0 {
+            t = t.file(0, "a", "l", 2 * MB);
+        }
+        let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), RunningCompactions::new());
+        assert_eq!(extra_depth(&v.cmp, &v.levels[1], |_| true), 1);
+        cursors.set_writers_at_work(true);
+        let first = next(&v, &o, &mut cursors).map(|(c, _)| c);
+        if let Some(c) = &first {
+            assert_eq!((c.start_level(), c.output_level, c.output_run, c.inputs.len()), (1, 1, 0, 2), "{c:?}");
+            assert!(next(&v, &o, &mut cursors).is_none(), "once one leaves there is room");
+        }
+        first.is_some()
+    };
+    assert!(!next_of(1), "nothing is due in L0");
+    assert!(next_of(2));
+}
+
+/// Merges are put off to save bytes, and not where runs slow writers whom idle threads could help.
+#[test]
+fn what_is_put_off_holds_no_writer_up() {
+    let inputs = |slowdown: i32| {
+        let o = CfOptions { level0_slowdown_writes_trigger: slowdown, ..options(CompactionStyle::Level) };
+        let mut t = TreeSpec::new(4);
+        for (level, base) in [(3, 5000), (2, 500)] {
+            t = t.file(level, "a", "z", base * MB);
+            for run in 1..=3 {
+                t = t.file(level, "a", "z", 10 * MB).in_run(run);
+            }
+        }
+        let (v, mut cursors) = (t.file(0, "a", "z", MB).build(), RunningCompactions::new());
+        cursors.set_writers_at_work(true);
+        next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
+    };
+    // One table of L0, and in two levels one run more than is due.
+    assert_eq!(inputs(20), None);
+    assert_eq!(inputs(2), Some(4));
 }
 
 /// At rest what lies in several levels is written once, not level by level.

@@ -3,8 +3,9 @@
 //!
 //! What the options of universal compaction say here:
 //!
-//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger. It takes no more than are
-//!   due, so that the next job begins beside it, and no more than `max_merge_width`; jobs that save space may.
+//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger, and as far as a level may
+//!   have so many. It takes no more than are due, so that the next job begins beside it, and no more than
+//!   `max_merge_width`; jobs that save space may.
 //! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
 //!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
 //! - `max_size_amplification_percent`: when the runs above the oldest come to so much of its size, as far as none is
