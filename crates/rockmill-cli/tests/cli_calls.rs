@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "load",
     "put",
     "merge",
@@ -26,6 +26,7 @@ const COMMANDS: [&str; 18] = [
     "list-cf",
     "create-cf",
     "drop-cf",
+    "shell",
     "stress",
 ];
 
@@ -45,6 +46,24 @@ fn every_command_has_help_with_an_example() {
         assert!(help.lines().all(|l| l.chars().count() <= 120), "{help}");
     }
     assert!(s.ok(&["--version"]).starts_with("rockmill "));
+}
+
+/// `--db=DIR`, `ldb`'s names of commands and options, and `db_bench`'s underscores.
+#[test]
+fn calls_in_the_style_of_rocksdbs_tools_are_understood() {
+    let s = Sandbox::new();
+    s.ok(&["put", "--db=db", "k1", "v1", "--create", "--write_buffer_size=1M"]);
+    s.ok(&["--db", "db", "put", "k2", "v2"]);
+    assert_eq!(s.ok(&["--db=db", "get", "k1"]), "v1");
+    assert_eq!(s.ok(&["--db=db", "scan", "--max_keys=1", "--no_value"]), "k1\n");
+    assert!(s.ok(&["multi_get", "--db=db", "k1", "k2"]).contains("v2"));
+    s.ok(&["create_column_family", "--db=db", "sessions"]);
+    assert!(s.ok(&["list_column_families", "--db=db"]).contains("sessions"));
+    s.ok(&["put", "--db=db", "--column_family=sessions", "s", "1"]);
+    assert_eq!(s.ok(&["--column_family", "sessions", "--db=db", "get", "s"]), "1");
+    s.ok(&["drop_column_family", "--db=db", "sessions"]);
+    s.ok(&["checkconsistency", "--db=db"]);
+    s.run(&["--db=db"]).fails(2, &["--db"]);
 }
 
 #[test]

@@ -288,3 +288,49 @@ fn commands_are_told_where_tables_are() {
     s.ok(&["repair", "db", "--db-paths", paths]);
     assert_eq!(s.ok(&[&["get", "db", "k00007"], &flags[..]].concat()).trim(), "value 7");
 }
+
+/// Values that are only in logs on another device: every command finds them, by flag or by the stored options, and
+/// copies need no such device.
+#[test]
+fn commands_know_a_database_with_a_fast_path() {
+    let s = Sandbox::new();
+    let fast = ["--fast-path", "fast", "--fast-capacity", "8M"];
+    let all = |command: &[&'static str]| -> Vec<&'static str> { [command, &fast].concat() };
+    s.file("rows.csv", (0..2000).map(|i| format!("k{i:05},value {i} {}\n", "x".repeat(200))).collect::<String>());
+    s.ok(&all(&["load", "db", "rows.csv", "--format", "csv", "--batch", "20"]));
+    let logs = s.files("fast", ".log");
+    let log = logs.iter().find(|log| fs::metadata(log).is_ok_and(|m| m.len() > 0)).expect("a log with records");
+    let log = log.strip_prefix(s.path("")).expect("in the sandbox").display().to_string();
+    assert!(s.files("db", ".sst").is_empty() && s.files("db", ".log").is_empty(), "something was flushed");
+    let value = |found: String| assert!(found.starts_with("value 1234 x"), "{found}");
+    value(s.ok(&all(&["get", "db", "k01234"])));
+    value(s.ok(&["get", "db", "k01234"]));
+    assert_eq!(s.ok(&all(&["scan", "db", "--count"])).trim(), "2000");
+    let done = s.json(&["verify", "db"]);
+    assert!(done["ok"] == true && done["wal_records"].as_u64() > Some(10), "{done}");
+    assert!(s.ok(&["dump", &log]).contains("'k00000'"));
+    s.ok(&all(&["stats", "db"]));
+    // A bit of a value that is in no table.
+    let sound = fs::read(s.path(&log)).expect("read");
+    let mut damaged = sound.clone();
+    damaged[sound.len() / 2] ^= 1;
+    fs::write(s.path(&log), damaged).expect("written");
+    let done = s.run(&["verify", "db"]);
+    assert!(done.code == 1 && done.text().contains(".log"), "{}", done.text());
+    fs::write(s.path(&log), sound).expect("written");
+    // Copies are databases without a device of their own.
+    s.ok(&all(&["checkpoint", "db", "copy"]));
+    s.ok(&all(&["backup", "create", "db", "backups"]));
+    s.ok(&["backup", "restore", "backups", "restored"]);
+    for copy in ["copy", "restored"] {
+        value(s.ok(&["get", copy, "k01234"]));
+        assert_eq!(s.ok(&["scan", copy, "--count"]).trim(), "2000", "{copy}");
+    }
+    // Nothing but the logs knows the entries that were loaded last.
+    s.file("more.csv", "k99999,more\n");
+    s.ok(&all(&["load", "db", "more.csv", "--format", "csv"]));
+    fs::remove_file(s.path("db/CURRENT")).expect("removed");
+    s.ok(&["repair", "db"]);
+    assert_eq!(s.ok(&["get", "db", "k99999"]), "more");
+    assert_eq!(s.ok(&all(&["scan", "db", "--count"])).trim(), "2001");
+}

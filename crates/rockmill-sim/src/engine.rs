@@ -439,7 +439,8 @@ impl Engine<'_> {
         let levels: u64 = levels.filter(|f| fast.holds(f.entry.path_id)).map(|f| f.size()).sum();
         let jobs: f64 = self.jobs.iter().map(|j| j.cost.fast_write * (1.0 - j.left)).sum();
         let full = if fast.front == Front::Index { self.full.tables.len() } else { 0 };
-        let held = Held { bytes: logs + levels as f64 + jobs, full, triggers: self.full.triggers() };
+        let (triggers, changes) = (self.full.triggers(), report.changes);
+        let held = Held { bytes: logs + levels as f64 + jobs, full, triggers, changes };
         report.log_bytes = logs;
         report.unfinished = self.jobs.iter().map(|j| (j.cost.fast_write + j.cost.write) * (1.0 - j.left)).sum();
         report.pass(step, &used, written, parts, held);

@@ -415,6 +415,8 @@ pub struct Held {
     pub full: usize,
     /// When they are merged and flushed.
     pub triggers: Triggers,
+    /// How often that changed since a core was short, the device was, and neither.
+    pub changes: [u64; 3],
 }
 
 /// What a run with a fast device came to, beside the rest.

@@ -42,6 +42,8 @@ pub struct Sample {
     pub fast_bytes: f64,
     /// When index tables are merged and flushed.
     pub triggers: Triggers,
+    /// How often that changed until now since a core was short, the device was, and neither.
+    pub changes: [u64; 3],
 }
 
 /// Bytes that compactions wrote into a level.
@@ -197,6 +199,23 @@ impl Report {
         format!("{}, {} threads, up to {} parts a job{split}", s.strategy, s.threads, s.subcompactions)
     }
 
+    /// What came out, in a sentence.
+    pub fn verdict(&self) -> String {
+        let limits = self.limits.largest();
+        let limit = limits.first().map_or_else(String::new, |(limit, part)| {
+            format!(" What limits it: {} ({:.0} % of the time).", limit.words(), part * 100.0)
+        });
+        format!(
+            "{} with {} threads takes in {}/s and writes each byte {:.1} times; there are {:.0} sorted runs on \
+             average.{limit}",
+            self.settings.strategy,
+            self.settings.threads,
+            size(self.throughput()),
+            self.write_amplification(),
+            self.runs
+        )
+    }
+
     /// For programs.
     pub fn to_json(&self) -> Value {
         let s = &self.settings;
@@ -216,6 +235,7 @@ impl Report {
                     sample["fast_bytes"] = json!(round(p.fast_bytes));
                     sample["index_merge_trigger"] = json!(p.triggers.merge);
                     sample["data_flush_trigger_size"] = json!(p.triggers.flush_bytes);
+                    sample["changes_for_core_device_neither"] = json!(p.changes);
                     sample["cores_by_task"] = of(p.used.cpu);
                     sample["fast_device_by_task"] = of(p.used.fast);
                     sample["slow_device_by_task"] = of(p.used.slow);
@@ -628,7 +648,7 @@ impl Recorder {
     pub fn used(&mut self, step: f64, used: &crate::fast::Use, held: crate::fast::Held) {
         self.part.used.add(used, step);
         self.part.fast_bytes = self.part.fast_bytes.max(held.bytes);
-        self.part.triggers = held.triggers;
+        (self.part.triggers, self.part.changes) = (held.triggers, held.changes);
     }
 
     /// `step` seconds in which users did so many lookups and seeks a second.

@@ -104,6 +104,8 @@ needs! {
     Nightly = "nightly",
     /// Rust's standard library for macOS and Windows (`scripts/platforms`).
     Targets = "targets",
+    /// `dpkg-deb`, which makes and unpacks Debian packages (`scripts/deb`).
+    Dpkg = "dpkg",
     /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
     Guest = "guest",
     /// A kernel that has loaded both sides of NVMe over TCP (`nvme-tcp`, `nvmet-tcp`), and root.

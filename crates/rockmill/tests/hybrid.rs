@@ -600,6 +600,7 @@ fn index_tables_are_merged_under_readers() {
         o.set_memtable_whole_key_filtering(seed == 1);
         let mut db = Db::open(&o, "/db").expect("open");
         let mut model = Model::new();
+        let mut once = Vec::new();
         for round in 0..2 {
             let mut snapshots = Vec::new();
             for step in 0..12_000 {
@@ -619,6 +620,17 @@ fn index_tables_are_merged_under_readers() {
                         let cf = db.cf_handle("default").expect("a column family");
                         db.delete_range_cf(&cf, &key, &end).expect("a range");
                         model.retain(|k, _| *k < key || *k >= end);
+                    }
+                    9 => {
+                        let key = format!("once{round}{step:05}").into_bytes();
+                        db.put(&key, &value).expect("a put");
+                        model.insert(key.clone(), value);
+                        once.push(key);
+                    }
+                    10 if !once.is_empty() => {
+                        let key = once.swap_remove(rng.usize(..once.len()));
+                        db.single_delete(&key).expect("a single deletion");
+                        model.remove(&key);
                     }
                     _ => {
                         db.put(&key, &value).expect("a put");

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
+use rockmill::event_listener::FlushJobInfo;
 use rockmill::statistics::Ticker;
 use rockmill::{
-    Checkpoint, ColumnFamilyDescriptor, CompactionStyle, Db, Env, IteratorMode, MergeEngine, Options, TphTableOptions,
-    WalFileType, WriteBatch, WriteOptions,
+    Checkpoint, ColumnFamilyDescriptor, CompactionStyle, Db, Env, EventListener, IteratorMode, MergeEngine, Options,
+    TphTableOptions, WalFileType, WriteBatch, WriteOptions, properties,
 };
 use rockmill_io::{
     CountingFileSystem, CrashMode, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, SystemClock,
@@ -258,6 +259,61 @@ fn a_failed_or_short_append_is_told_once_and_no_more_is_written() {
         }
         db.put_opt("more", "1", &how).expect("writes go on");
     }
+}
+
+/// A flush begins when the lock is free.
+struct HeldFlush(Arc<Mutex<()>>);
+
+impl EventListener for HeldFlush {
+    fn on_flush_begin(&self, _: &FlushJobInfo) {
+        drop(self.0.lock());
+    }
+}
+
+/// While the slow device takes nothing, logs are filled up to `fast_capacity`, and by the group that was written when
+/// there was room left. Then writers wait, and get no error.
+#[test]
+fn needed_logs_never_have_more_than_the_capacity() {
+    const WRITERS: usize = 3;
+    const RECORD: u64 = 1100;
+    let fs = MemFileSystem::new();
+    let flush = Arc::new(Mutex::new(()));
+    let capacity = 256 << 10;
+    let mut o = options(&fs, capacity);
+    o.set_data_flush_trigger_size(1 << 20);
+    o.add_event_listener(HeldFlush(Arc::clone(&flush)));
+    let db = Db::open(&o, "/db").expect("open");
+    let stopped = || db.property_int_value(properties::IS_WRITE_STOPPED).expect("a property") == Some(1);
+    let (done, written) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (db, done, written) = (&db, &done, &written);
+            scope.spawn(move || {
+                for i in (0..).take_while(|_| !done.load(Ordering::SeqCst)) {
+                    db.put(format!("{writer} {i:07}"), vec![b'v'; 1000]).expect("no writer gets an error");
+                    written.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 0..5 {
+            let held = flush.lock().expect("the lock");
+            // What the last flush left behind is deleted meanwhile.
+            let bytes = || logs(&fs, "/fast").1;
+            wait_until("writers wait", || {
+                let before = (stopped(), written.load(Ordering::SeqCst), bytes());
+                std::thread::sleep(Duration::from_millis(100));
+                before.0 && before == (stopped(), written.load(Ordering::SeqCst), bytes())
+            });
+            let held_bytes = bytes();
+            let bounds = capacity - RECORD..=capacity + RECORD * WRITERS as u64;
+            assert!(bounds.contains(&held_bytes), "round {round}: {held_bytes} bytes of logs");
+            drop(held);
+            let before = written.load(Ordering::SeqCst);
+            wait_until("writers go on", || written.load(Ordering::SeqCst) > before + 100);
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(db.iterator(IteratorMode::Start).count(), written.into_inner());
 }
 
 /// Keys that are overwritten again and again: each flush writes the last value of each, and the dead ones go with their

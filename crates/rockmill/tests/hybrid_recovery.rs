@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use rockmill::{Checkpoint, Db, Env, ErrorKind, IteratorMode, Options, RecoveryMode, WriteOptions};
@@ -73,11 +74,16 @@ fn logs(fs: &MemFileSystem) -> Vec<PathBuf> {
 
 /// A database whose process has died: 1,500 writes in several logs, of which the first third is durable.
 fn died() -> MemFileSystem {
+    died_after(1500)
+}
+
+/// The same after so many writes, of which 500 are durable.
+fn died_after(count: usize) -> MemFileSystem {
     let fs = MemFileSystem::new();
     let db = open(&fs).expect("open");
     write(&db, 0..500);
     db.flush_wal(true).expect("a sync");
-    write(&db, 500..1500);
+    write(&db, 500..count);
     let next = fs.next_process();
     assert!(logs(&next).len() > 3, "{:?}", logs(&next));
     next
@@ -85,16 +91,21 @@ fn died() -> MemFileSystem {
 
 /// What a power cut leaves after the opening and one synced write.
 fn check_durable(fs: &MemFileSystem, what: &str) {
+    check_durable_after(fs, 1500, what);
+}
+
+/// The same, where `count` writes were there.
+fn check_durable_after(fs: &MemFileSystem, count: usize, what: &str) {
     let db = open(fs).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert_eq!(prefix(&db, what), 1500);
-    db.put_opt(key(1500), value(1500), &synced()).expect("a synced write");
+    assert_eq!(prefix(&db, what), count);
+    db.put_opt(key(count), value(count), &synced()).expect("a synced write");
     for mode in [CrashMode::SyncedOnly, CrashMode::Random(1), CrashMode::Random(2)] {
         let after = fs.crash_image(mode);
         let db = open(&after).unwrap_or_else(|e| panic!("{what}, {mode:?}: {e}"));
-        assert_eq!(prefix(&db, what), 1501, "{mode:?}");
+        assert_eq!(prefix(&db, what), count + 1, "{mode:?}");
         // Also on the way that does without index tables.
         db.flush().expect("a flush");
-        assert_eq!(prefix(&db, what), 1501, "{mode:?}");
+        assert_eq!(prefix(&db, what), count + 1, "{mode:?}");
     }
 }
 
@@ -133,6 +144,107 @@ fn kept_logs_are_written_anew_only_where_the_device_lacks_them() {
     assert_eq!(anew(&fs), logs(&fs).len() as u64);
     drop(db);
     check_durable(&fs, "direct reads failed");
+}
+
+/// From 4 MiB of logs on, a thread compares those that were replayed while later ones are. What it finds counts as
+/// before, and logs that are not kept in the end are none the worse for it.
+#[test]
+fn the_device_is_asked_while_later_logs_are_replayed() {
+    const COUNT: usize = 16_000;
+    /// Opens, and gives how many logs a thread of its own has synced.
+    fn opened(fs: &MemFileSystem, what: &str) -> (Db, u64) {
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&asked);
+        fs.set_hook(Box::new(move |op| {
+            let by_thread = std::thread::current().name() == Some("rockmill:logs");
+            count.fetch_add(u64::from(by_thread && op.kind == OpKind::Sync), Ordering::SeqCst);
+            Fault::None
+        }));
+        let db = open(fs).unwrap_or_else(|e| panic!("{what}: {e}"));
+        fs.clear_fault();
+        (db, asked.load(Ordering::SeqCst))
+    }
+    let whole = died_after(COUNT);
+    let anew = |fs: &MemFileSystem| fs.calls_of(OpKind::Reuse);
+    let count = logs(&whole).len();
+    let fs = whole.next_process();
+    let (db, asked) = opened(&fs, "nothing is lost");
+    // The first 4 MiB at least; the last ones only if the thread was free again by then.
+    assert!(asked as usize > count / 4 && asked as usize <= count, "{asked} of {count} logs");
+    assert_eq!((prefix(&db, "nothing is lost"), anew(&fs)), (COUNT, 0));
+    drop(db);
+    check_durable_after(&fs, COUNT, "opened twice");
+    for (what, lost) in [("an early log", count / 3), ("the last log", count - 1)] {
+        let fs = whole.next_process();
+        fs.fail_write_back(&logs(&fs)[lost]).expect("a log");
+        check_durable_after(&fs, COUNT, what);
+        assert_eq!(anew(&fs), 1, "{what}");
+    }
+    // The kernel reports a failed write-back to the thread's sync.
+    let fs = whole.next_process();
+    let mut told = false;
+    fs.set_fault(Box::new(move |op| {
+        let by_thread = std::thread::current().name() == Some("rockmill:logs");
+        let hit = by_thread && op.kind == OpKind::Sync && !std::mem::replace(&mut told, true);
+        hit.then(|| io::Error::from_raw_os_error(EIO))
+    }));
+    check_durable_after(&fs, COUNT, "a sync failed");
+    assert_eq!(anew(&fs), 1);
+    // A torn end is cut off as without a thread.
+    let fs = whole.next_process();
+    let log = logs(&fs).pop().expect("a log");
+    fs.truncate(&log, fs.file_size(&log).expect("a size") - 100).expect("a cut");
+    let fs = fs.next_process();
+    let (db, asked) = opened(&fs, "torn");
+    assert!(asked > 0 && db.live_files().expect("a list").is_empty(), "torn: {asked} logs");
+    drop(db);
+    check_durable_after(&fs, COUNT - 1, "torn");
+    // Records in the middle are lost: the rest is written as tables, whatever the thread has found.
+    let fs = whole.next_process();
+    let log = &logs(&fs)[count - 3];
+    fs.truncate(log, fs.file_size(log).expect("a size") - 100).expect("a cut");
+    let fs = fs.next_process();
+    let (db, asked) = opened(&fs, "a log in the middle");
+    let found = prefix(&db, "a log in the middle");
+    assert!(asked > 0 && !db.live_files().expect("a list").is_empty(), "{asked} logs");
+    drop(db);
+    assert!((COUNT / 2..COUNT).contains(&found), "{found}");
+    check_durable_after(&fs, found, "a log in the middle");
+}
+
+/// The directory that the logs belong to is gone or empty: its device is not mounted. No new database is made over the
+/// logs, and nothing changes on the fast device.
+#[test]
+fn a_missing_slow_device_is_an_error() {
+    let whole = died();
+    let (home, fast) = (Path::new("/db"), Path::new("/fast"));
+    let contents = |fs: &MemFileSystem, dir: &Path| -> BTreeMap<String, Vec<u8>> {
+        let names = fs.list_dir(dir).expect("a list").into_iter();
+        names.map(|name| (name.clone(), fs.read_to_vec(&dir.join(name)).expect("a file"))).collect()
+    };
+    for lost in ["the directory", "all files"] {
+        let fs = whole.next_process();
+        for name in fs.list_dir(home).expect("a list") {
+            fs.remove(&home.join(name)).expect("a removal");
+        }
+        if lost == "the directory" {
+            fs.remove_dir(home).expect("a removal");
+        }
+        let repaired = Db::repair(&options(&fs), home).map(drop);
+        let refused = [("opened", open(&fs).map(drop)), ("repaired", repaired)];
+        for (what, result) in refused {
+            let e = result.err().unwrap_or_else(|| panic!("{lost}: {what}")).to_string();
+            let names_it = e.contains("/fast") && e.contains("mounted");
+            assert!(e.contains("/db") && (names_it || (what == "repaired" && lost == "the directory")), "{lost}: {e}");
+        }
+        assert_eq!(contents(&fs, fast), contents(&whole, fast), "{lost}");
+        // The device is there again.
+        fs.create_dir(home, true).expect("a directory");
+        for (name, bytes) in contents(&whole, home) {
+            fs.write_all(&home.join(name), &bytes).expect("a file");
+        }
+        assert_eq!(prefix(&open(&fs).unwrap_or_else(|e| panic!("{lost}: {e}")), lost), 1500);
+    }
 }
 
 /// Whatever point the power goes at, after another process died with dirty logs, or with what a write-back lost.

@@ -28,14 +28,17 @@ pub(crate) struct RockmillStore {
     index_tables: bool,
 }
 
-/// Properties of index tables, as far as the store has them.
-const INDEX_TABLE_NUMBERS: [&str; 6] = [
-    "rockmill.index-merge-trigger",
-    "rockmill.data-flush-trigger-size",
-    "rockmill.index-merge-queue",
-    "rockmill.data-flush-queue-size",
-    "rockmill.num-running-index-merges",
-    "rocksdb.cur-size-all-mem-tables",
+/// Properties of index tables.
+const INDEX_TABLE_NUMBERS: [&str; 9] = [
+    properties::INDEX_MERGE_TRIGGER,
+    properties::DATA_FLUSH_TRIGGER_SIZE,
+    properties::LEVEL_CAPACITY_FACTOR,
+    properties::INDEX_MERGE_QUEUE,
+    properties::DATA_FLUSH_QUEUE_SIZE,
+    properties::CUR_SIZE_ALL_MEM_TABLES,
+    properties::INDEX_SCHEDULE_CHANGES_CORE,
+    properties::INDEX_SCHEDULE_CHANGES_DEVICE,
+    properties::INDEX_SCHEDULE_CHANGES_IDLE,
 ];
 
 /// The engine of this name.

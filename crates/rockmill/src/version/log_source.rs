@@ -10,7 +10,7 @@ use rockmill_io::{FileSystem, SequentialFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Hashes of a log's blocks of 32 KiB, from its beginning: what was read, in little memory, to be compared later.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockHashes {
     hashes: Vec<u64>,
     bytes: u64,
@@ -51,11 +51,12 @@ impl BlockHashes {
 }
 
 /// A sequential file as the source of a [`LogReader`](rockmill_format::log::LogReader). It remembers a checksum of what
-/// it gave, see [`Self::check_again`].
+/// it gave, or the hashes of its blocks, see [`Self::check_again`].
 pub struct LogSource {
     file: Box<dyn SequentialFile>,
     begin: u64,
     read: u64,
+    /// Checksum of what it gave, where no hashes are kept.
     crc: u32,
     /// Hashes of what it gave, where they are kept.
     blocks: Option<BlockHashes>,
@@ -74,7 +75,7 @@ impl LogSource {
         Self { blocks: Some(BlockHashes::default()), ..Self::new(file) }
     }
 
-    /// Takes out the hashes of what was read; none are kept from here on.
+    /// Takes out the hashes of what was read. Nothing is read after that.
     pub fn take_hashes(&mut self) -> BlockHashes {
         self.blocks.take().unwrap_or_default()
     }
@@ -103,16 +104,21 @@ impl LogSource {
         let failed = |e: io::Error| Error::io(format_args!("cannot read {} again", path.display()), &e);
         let second = match &mut self.again {
             Some(second) => second,
-            none => none.insert(Box::new(Self::open(fs, path, self.begin).map_err(failed)?)),
+            none => {
+                let mut second = Self::open(fs, path, self.begin).map_err(failed)?;
+                second.blocks = self.blocks.as_ref().map(|_| BlockHashes::default());
+                none.insert(Box::new(second))
+            }
         };
-        let mut buf = vec![0; 64 << 10];
+        // In the pieces that the hashes are of.
+        let mut buf = vec![0; BLOCK_SIZE];
         while second.read < self.read {
             let want = (self.read - second.read).min(buf.len() as u64) as usize;
             if second.read_block(&mut buf[..want]).map_err(failed)? == 0 {
                 break;
             }
         }
-        if (second.read, second.crc) == (self.read, self.crc) {
+        if (second.read, second.crc, &second.blocks) == (self.read, self.crc, &self.blocks) {
             return Ok(());
         }
         Err(Error::new(
@@ -138,10 +144,10 @@ impl ReadBlock for LogSource {
             }
         }
         self.read += n as u64;
-        if let Some(blocks) = &mut self.blocks {
-            blocks.add(&buf[..n]);
+        match &mut self.blocks {
+            Some(blocks) => blocks.add(&buf[..n]),
+            None => self.crc = crc32c_extend(self.crc, &buf[..n]),
         }
-        self.crc = crc32c_extend(self.crc, &buf[..n]);
         Ok(n)
     }
 }

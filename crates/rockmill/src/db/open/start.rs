@@ -404,9 +404,13 @@ fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
 /// Refuses WALs where a database is to be made.
 fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     let Some(wal) = wal_numbers(names).first().copied() else { return Ok(()) };
+    let hint = match db.front.dir() == db.path {
+        true => "",
+        false => "is the device of that directory mounted? ",
+    };
     Err(Error::corruption(format!(
-        "{}: a WAL, and {} has no database: one that lost its CURRENT file (`rockmill repair` makes it usable again), \
-         or the wal_dir of another",
+        "{}: a WAL, and {} has no database: {hint}If it lost its CURRENT file, `rockmill repair` makes it usable again. If \
+         the WAL is another database's, give a wal_dir (or fast_path) of its own",
         db.front.log_path(wal).display(),
         db.path.display()
     )))

@@ -76,13 +76,23 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     if (known && !theirs.is_elsewhere(fs, path)) || !holds_wals(fs, wal_dir)? {
         return Ok(());
     }
-    if own.is_some_and(|own| own.gave_up(fs, path, &theirs)) {
+    if own.as_ref().is_some_and(|own| own.gave_up(fs, path, &theirs)) {
         return Err(Error::invalid_argument(format!(
             "{}: wal_dir holds WALs that {} was opened without (wal_recovery_mode kSkipAnyCorruptedRecords, or a \
              repair), and has gone on without since: what they hold would go over what is newer. Give another wal_dir, \
              or none; to use this one, remove these WALs",
             wal_dir.display(),
             path.display()
+        )));
+    }
+    if own.is_none() && fs.same_file(&theirs.other, path).unwrap_or_else(|_| theirs.other == absolute(path)) {
+        return Err(Error::invalid_argument(format!(
+            "{}: wal_dir holds the WALs of the database that was in {}, where its {WAL_OWNER} is missing: is the device \
+             of that directory mounted? If another database has taken its place, give that one a wal_dir of its own. \
+             If these WALs belong to it after all, delete {}",
+            wal_dir.display(),
+            path.display(),
+            wal_dir.join(WAL_OWNER).display()
         )));
     }
     Err(Error::invalid_argument(format!(

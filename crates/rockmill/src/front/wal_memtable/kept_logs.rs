@@ -13,6 +13,9 @@
 //!
 //! What was replayed, not what is cached now, is what the device must have: a page that was taken for written may have
 //! left the cache since, and would then read as on the device. Recovery therefore keeps a hash of each block it read.
+//!
+//! A log that was replayed does not change until recovery is over. So a thread compares it while later ones are
+//! replayed ([`ReplayedLogs`]), and an opening takes as long as the longer of the two instead of their sum.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +27,9 @@ use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, 
 use rockmill_io::{EntryKind, FileSystem, RandomAccessFile, WriteOptions};
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::has_ended;
+use crate::sync::thread::{self, JoinHandle};
 use crate::version::{BlockHashes, LogSource};
 
 /// Bytes of one direct read.
@@ -34,15 +40,89 @@ const LOGS_AT_ONCE: usize = 4;
 const READS_IN_FLIGHT: usize = 12;
 /// Memory of these, and of one more of each log that is being compared.
 const READ_MEMORY: usize = (READS_IN_FLIGHT + LOGS_AT_ONCE + 1) << 20;
-/// Where all logs have less together, setting up a ring takes longer than plain calls do.
+/// Up to here, of all logs together, setting up a ring takes longer than plain calls do, and a thread saves nothing.
 const PLAIN_BYTES_MAX: u64 = 4 << 20;
 
 /// A log as it was replayed.
+#[derive(Clone)]
 pub(super) struct Replayed {
     pub number: u64,
     pub path: PathBuf,
     /// Of all that was read of it.
     pub hashes: BlockHashes,
+}
+
+/// A log as it was replayed, and whether the device is known to have it; `None` if that was not asked yet.
+pub(super) type AskedLog = (Replayed, Option<bool>);
+
+/// The logs that were replayed and may be kept, some of which a thread compares with the device meanwhile.
+#[derive(Default)]
+pub(super) struct ReplayedLogs {
+    asked: Vec<AskedLog>,
+    asking: Option<Asking>,
+    /// Those that no thread has taken.
+    later: Vec<Replayed>,
+}
+
+/// A thread that compares logs with the device. It gives the answers in their order.
+struct Asking {
+    logs: Arc<Vec<Replayed>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<bool>>,
+}
+
+impl ReplayedLogs {
+    /// Adds the next one.
+    pub fn add(&mut self, log: Replayed) {
+        self.later.push(log);
+    }
+
+    /// Gives all that no thread has taken yet to a new one, if the last one has ended and they are long enough. They
+    /// must not change from here on: not be cut, nor written to.
+    pub fn ask(&mut self, fs: &Arc<dyn FileSystem>) {
+        let busy = self.asking.as_ref().is_some_and(|asking| !has_ended(&asking.thread));
+        if busy || self.later.iter().map(|log| log.hashes.bytes()).sum::<u64>() <= PLAIN_BYTES_MAX {
+            return;
+        }
+        self.take_answer();
+        let logs = Arc::new(std::mem::take(&mut self.later));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (fs, of, stopped) = (Arc::clone(fs), Arc::clone(&logs), Arc::clone(&stop));
+        let ask = move || on_device(&*fs, &of.iter().collect::<Vec<_>>(), &stopped);
+        match thread::Builder::new().name("rockmill:logs".to_owned()).spawn(ask) {
+            Ok(thread) => self.asking = Some(Asking { logs, stop, thread }),
+            // Without a thread they are compared at the end.
+            Err(_) => self.later = Arc::unwrap_or_clone(logs),
+        }
+    }
+
+    /// Waits for the thread, if there is one, and notes what it found.
+    fn take_answer(&mut self) {
+        let Some(Asking { logs, thread, .. }) = self.asking.take() else { return };
+        // If it panicked, nothing is known: its logs are written anew.
+        let known = thread.join().unwrap_or_default().into_iter().chain(std::iter::repeat(false));
+        self.asked.extend(Arc::unwrap_or_clone(logs).into_iter().zip(known.map(Some)));
+    }
+
+    /// All of them from number `oldest` on, by number. Waits for the thread.
+    pub fn finish(mut self, oldest: u64) -> Vec<AskedLog> {
+        self.take_answer();
+        let mut all = std::mem::take(&mut self.asked);
+        all.extend(std::mem::take(&mut self.later).into_iter().map(|log| (log, None)));
+        all.retain(|(log, _)| log.number >= oldest);
+        all.sort_by_key(|(log, _)| log.number);
+        all
+    }
+}
+
+impl Drop for ReplayedLogs {
+    /// The answers are not wanted: the opening has failed, or keeps no logs. No read outlives it.
+    fn drop(&mut self) {
+        if let Some(asking) = self.asking.take() {
+            asking.stop.store(true, Ordering::Relaxed); // the join orders it
+            let _ = asking.thread.join();
+        }
+    }
 }
 
 /// Cuts a log off at `end`, behind its last whole record: what a power cut left of the next one goes, for the next
@@ -83,16 +163,18 @@ pub(super) struct Durable {
     pub anew: Vec<u64>,
 }
 
-/// Makes logs durable with the contents that were replayed. `None` where one that would have to be written anew is not
-/// the database's alone.
+/// Makes logs durable with the contents that were replayed; those that the device is known to have already are. `None`
+/// where one that would have to be written anew is not the database's alone.
 ///
 /// # Errors
 /// A log that cannot be written anew, or that reads differently than when it was replayed.
-pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Option<Durable>> {
+pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[AskedLog]) -> Result<Option<Durable>> {
     let mut durable = Durable { logs: Vec::with_capacity(logs.len()), anew: Vec::new() };
-    for (log, on_device) in logs.iter().zip(on_device(fs, logs)) {
+    let unknown: Vec<&Replayed> = logs.iter().filter(|(_, known)| known.is_none()).map(|(log, _)| log).collect();
+    let mut answers = on_device(fs, &unknown, &AtomicBool::new(false)).into_iter();
+    for (log, known) in logs {
         let mut size = log.hashes.bytes();
-        if !on_device {
+        if !known.unwrap_or_else(|| answers.next().unwrap_or(false)) {
             let written = match write_anew(fs, &log.path, &log.hashes) {
                 Err(e) if is_not_plain(&e) => return Ok(None),
                 written => written,
@@ -105,8 +187,9 @@ pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[Replayed]) -> Result<Opt
     Ok(Some(durable))
 }
 
-/// Of each log: whether the device is known to have what was replayed, and all of it.
-fn on_device(fs: &dyn FileSystem, logs: &[Replayed]) -> Vec<bool> {
+/// Of each log: whether the device is known to have what was replayed, and all of it. Ends early once `stop` is set;
+/// the rest is then not known.
+fn on_device(fs: &dyn FileSystem, logs: &[&Replayed], stop: &AtomicBool) -> Vec<bool> {
     let bytes = logs.iter().map(|log| log.hashes.bytes()).sum::<u64>();
     let kind = if bytes <= PLAIN_BYTES_MAX { BatchKind::Pread } else { BatchKind::Auto };
     let limits = BatchLimits {
@@ -119,9 +202,12 @@ fn on_device(fs: &dyn FileSystem, logs: &[Replayed]) -> Vec<bool> {
     let mut known = vec![false; logs.len()];
     let Ok(io) = fs.batch_io(kind, &limits) else { return known };
     for (logs, known) in logs.chunks(LOGS_AT_ONCE).zip(known.chunks_mut(LOGS_AT_ONCE)) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let files: Vec<_> = logs.iter().map(|log| open_synced(fs, log)).collect();
-        let asked: Vec<_> = logs.iter().zip(&files).filter_map(|(log, file)| Some((log, file.as_ref()?))).collect();
-        let Ok(mut same) = compare(&io, &asked).map(Vec::into_iter) else { continue };
+        let asked: Vec<_> = logs.iter().zip(&files).filter_map(|(log, file)| Some((*log, file.as_ref()?))).collect();
+        let Ok(mut same) = compare(&io, &asked, stop).map(Vec::into_iter) else { continue };
         for (known, file) in known.iter_mut().zip(&files) {
             // That reads cannot be direct may have been found out only now.
             *known = file.as_ref().is_some_and(|file| same.next().unwrap_or(false) && file.reads_device());
@@ -142,7 +228,7 @@ fn open_synced(fs: &dyn FileSystem, log: &Replayed) -> Option<Arc<dyn RandomAcce
 }
 
 /// Reads logs directly, and compares them with what was replayed.
-fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)]) -> io::Result<Vec<bool>> {
+fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)], stop: &AtomicBool) -> io::Result<Vec<bool>> {
     let mut plan = ReadPlan::new();
     for (log, file) in logs {
         let (number, size) = (plan.add_file(Arc::clone(file), &log.path), log.hashes.bytes());
@@ -154,6 +240,9 @@ fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)]) -> io
     let mut same = vec![true; logs.len()];
     let mut unfinished: Vec<usize> = (0..logs.len()).collect();
     while !unfinished.is_empty() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         unfinished.retain(|&run| {
             let window = match stream.next(run) {
                 Ok(Some(window)) => window,

@@ -8,7 +8,7 @@ use rockmill_format::log::{DamageKind, LogEvent, LogReader, RecoveryAction, Reco
 use rockmill_format::{FormatError, SequenceNumber};
 
 use super::WalMemtable;
-use super::kept_logs::{self, Durable, Replayed};
+use super::kept_logs::{self, Durable, Replayed, ReplayedLogs};
 use super::wal::{Follows, Precedes, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
@@ -99,7 +99,7 @@ struct Replay {
     /// Bytes of records since memtables were last looked at for whether they are full.
     unchecked: usize,
     /// What was read, of logs that may be kept.
-    logs: Vec<Replayed>,
+    logs: ReplayedLogs,
     /// Logs that others name.
     named: Vec<u64>,
 }
@@ -152,7 +152,7 @@ impl WalMemtable {
             irregular: lacks_expected,
             torn: None,
             unchecked: 0,
-            logs: Vec::new(),
+            logs: ReplayedLogs::default(),
             named: Vec::new(),
         };
         for &number in logs.iter().filter(|&&n| n >= oldest) {
@@ -162,7 +162,11 @@ impl WalMemtable {
             }
             let hashes = self.replay_wal(host, number, &mut replay, plan)?;
             if plan.may_keep() {
-                replay.logs.push(Replayed { number, path: self.log_path(number), hashes });
+                replay.logs.add(Replayed { number, path: self.log_path(number), hashes });
+                // A torn log is cut first, and after anything irregular no log is kept.
+                if replay.torn.is_none() && !replay.irregular {
+                    replay.logs.ask(&self.fs);
+                }
             }
         }
         // A hole is no reason to go on where the file itself is gone.
@@ -181,10 +185,12 @@ impl WalMemtable {
         let mut kept = None;
         if keep {
             // What is written and synced from now on must be preceded by what they hold.
-            let mut read = replay.logs;
-            read.retain(|log| oldest.is_some_and(|oldest| log.number >= oldest));
+            let mut read = replay.logs.finish(oldest.unwrap_or(u64::MAX));
             // Whether the power goes before or after this, the next recovery finds the same records.
-            let torn = replay.torn.and_then(|torn| Some((torn, read.iter_mut().find(|log| log.number == torn.log)?)));
+            let torn = replay.torn.and_then(|torn| {
+                let mut logs = read.iter_mut().map(|(log, _)| log);
+                Some((torn, logs.find(|log| log.number == torn.log)?))
+            });
             let whole = match torn {
                 Some((torn, log)) => kept_logs::cut(&*self.fs, log, torn.end)?,
                 None => true,
