@@ -10,6 +10,7 @@ use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
 use crate::offload::{OffloadArgs, WorkerArgs};
+use crate::ldb::calls::{ApproxSizeArgs, BatchPutArgs, DeleteRangeArgs, GetPropertyArgs};
 use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
@@ -58,6 +59,7 @@ pub struct Cli {
 pub enum Command {
     Load(LoadArgs),
     WriteSst(WriteSstArgs),
+    #[command(alias = "ingest_extern_sst")]
     Ingest(IngestArgs),
     Put(PutArgs),
     Merge(MergeArgs),
@@ -94,6 +96,14 @@ pub enum Command {
     ManPages(ManPagesArgs),
     #[command(hide = true)]
     StressChild(ChildArgs),
+    #[command(hide = true, alias = "deleterange")]
+    DeleteRange(DeleteRangeArgs),
+    #[command(hide = true, alias = "batchput")]
+    BatchPut(BatchPutArgs),
+    #[command(hide = true, alias = "approxsize")]
+    ApproxSize(ApproxSizeArgs),
+    #[command(hide = true)]
+    GetProperty(GetPropertyArgs),
     /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads
     #[command(disable_help_flag = true)]
     Bench {

@@ -63,6 +63,19 @@ fn calls_in_the_style_of_rocksdbs_tools_are_understood() {
     assert_eq!(s.ok(&["--column_family", "sessions", "--db=db", "get", "s"]), "1");
     s.ok(&["drop_column_family", "--db=db", "sessions"]);
     s.ok(&["checkconsistency", "--db=db"]);
+    s.ok(&["--db=db", "batchput", "k3", "v3", "k4", "v4"]);
+    s.run(&["--db=db", "batchput", "k3", "v3", "k4"]).fails(2, &["\"k4\" has no value"]);
+    s.run(&["--db=none", "batchput", "k3", "v3"]).fails(3, &["none: no such directory", "--create"]);
+    s.ok(&["--db=new", "batchput", "--create_if_missing", "k", "v"]);
+    s.ok(&["--db=db", "deleterange", "k2", "k4"]);
+    assert_eq!(s.ok(&["--db=db", "scan", "--no_value"]), "k1\nk4\n");
+    s.ok(&["--db=db", "flush"]);
+    let bytes: u64 = s.ok(&["--db=db", "approxsize", "--from=k", "--to=l"]).trim().parse().expect("a number");
+    assert!(bytes > 0);
+    assert_eq!(s.ok(&["--db=db", "approxsize", "--from=l", "--to=m"]), "0\n");
+    let levels = s.ok(&["--db=db", "get_property", "rocksdb.num-files-at-level0"]);
+    assert_eq!(levels, "rocksdb.num-files-at-level0: 2\n");
+    s.run(&["--db=db", "get_property", "rocksdb.nothing"]).fails(1, &["\"rocksdb.nothing\" not found"]);
     s.run(&["--db=db"]).fails(2, &["--db"]);
 }
 

@@ -2,32 +2,29 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `line.rs` | editing a line: keys, cursor, history |
+//! | `editor.rs` | what a terminal has more than a pipe: completion and the history's file, by `rustyline` |
 //! | `words.rs` | splitting a line into words, as a Unix shell does |
 //!
 //! A line is a call of `rockmill` without the program's name and the database. It opens the database, does its work and
 //! closes it again. Nothing stays open between two lines, so other processes can use the database in the meantime.
 
-mod line;
+mod editor;
 mod words;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, FromArgMatches as _};
-use crossterm::terminal;
 use rockmill_format::printable;
 
 use crate::args::{self, Cli};
 use crate::error::{CliError, EXIT_OK, Result};
 use crate::output::{self, Out};
 use crate::store;
-use line::{Line, Step};
+use editor::{Asked, Editor};
 
-/// Lines of history that are kept.
-const HISTORY_MAX: usize = 1000;
 /// Commands that a line may be: those whose first argument is the database.
 const COMMANDS: [&str; 20] = [
     "get",
@@ -58,8 +55,8 @@ const OWN: [&str; 3] = ["help", "use", "exit"];
 ///
 /// A line is a command of rockmill without the program's name and the database: `get KEY`, `scan --limit 5`, `stats`.
 /// Words are quoted as in a Unix shell. `use NAME` switches to another column family, and `use` alone back to the
-/// default one. The up and down keys go through the history, tab completes a command, and `exit` or Ctrl-D ends the
-/// shell. Ctrl-C clears the line; while a command runs, it ends the shell too.
+/// default one. The up and down keys go through the history, Ctrl-R searches it, tab completes a command, and `exit` or
+/// Ctrl-D ends the shell. Ctrl-C drops the line; while a command runs, it ends the shell too.
 ///
 /// If standard input or output is no terminal, lines are read from standard input. The first line that fails ends the
 /// shell with the exit code of its command.
@@ -109,19 +106,15 @@ pub fn run(args: &ShellArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             }
         }
     }
-    let file = if args.no_history { None } else { history_file() };
-    let mut history: Vec<String> = file.as_deref().map_or_else(Vec::new, read_history);
+    let mut editor = Editor::new(!args.no_history)?;
     out.line("help lists the commands; exit or Ctrl-D ends")?;
     loop {
         out.flush()?;
-        let Some(line) = shell.ask(&history)? else { return Ok(()) };
-        if !line.trim().is_empty() && !line.starts_with(' ') && history.last() != Some(&line) {
-            history.push(line.clone());
-            // Before the line runs, so that one that ends the shell is kept too.
-            if let Some(file) = &file {
-                write_history(file, &history);
-            }
-        }
+        let line = match editor.ask(&shell.prompt())? {
+            Asked::Line(line) => line,
+            Asked::Dropped => continue,
+            Asked::End => return Ok(()),
+        };
         match shell.line(&line, out) {
             Ok(Done::Next) => {}
             Ok(Done::End) => break,
@@ -213,20 +206,14 @@ impl Shell<'_> {
         done.map(|()| Done::Next)
     }
 
-    /// Asks for a line at the terminal; `None` when the input ends.
-    fn ask(&self, history: &[String]) -> Result<Option<String>> {
-        let name = self.db.file_name().unwrap_or(self.db.as_os_str()).to_string_lossy().into_owned();
+    /// What stands in front of a line at the terminal.
+    fn prompt(&self) -> String {
+        let name = self.db.file_name().unwrap_or(self.db.as_os_str()).to_string_lossy();
         let prompt = match &self.family {
             Some(family) => format!("{name}/{family}> "),
             None => format!("{name}> "),
         };
-        let prompt = printable::line(&prompt).into_owned();
-        let no_terminal = |e: &io::Error| CliError::io("cannot use the terminal", e);
-        terminal::enable_raw_mode().map_err(|e| no_terminal(&e))?;
-        let read = read_line(&prompt, history);
-        let _ = terminal::disable_raw_mode();
-        let _ = writeln!(io::stdout());
-        read.map_err(|e| no_terminal(&e))
+        printable::line(&prompt).into_owned()
     }
 }
 
@@ -236,65 +223,5 @@ fn is_live(command: &args::Command) -> bool {
         args::Command::Top(top) => !top.once,
         args::Command::Stats(stats) => stats.watch.is_some(),
         _ => false,
-    }
-}
-
-fn read_line(prompt: &str, history: &[String]) -> io::Result<Option<String>> {
-    let mut line = Line::new(history);
-    let mut stdin = io::stdin().lock();
-    loop {
-        let columns = terminal::size().map_or(80, |(columns, _)| usize::from(columns));
-        let (text, cursor) = line.shown(columns.saturating_sub(prompt.chars().count() + 1).max(8));
-        let mut stdout = io::stdout().lock();
-        let place = prompt.chars().count() + cursor;
-        write!(stdout, "\r\x1b[K{prompt}{text}\r")?;
-        if place > 0 {
-            write!(stdout, "\x1b[{place}C")?;
-        }
-        stdout.flush()?;
-        drop(stdout);
-        let mut byte = [0];
-        match stdin.read(&mut byte) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
-            // A signal, such as a new size of the window.
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        }
-        match line.byte(byte[0], &COMMANDS) {
-            Step::More => {}
-            Step::Line(text) => return Ok(Some(text)),
-            Step::End => return Ok(None),
-        }
-    }
-}
-
-/// The history file, if there is a home directory to keep it in.
-fn history_file() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local").join("state")))?;
-    Some(state.join("rockmill").join("history"))
-}
-
-/// The lines of the history file; none if it cannot be read.
-fn read_history(file: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
-/// Writes the newest lines. The shell works without a history where that is impossible.
-fn write_history(file: &Path, history: &[String]) {
-    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-    let Some(folder) = file.parent() else { return };
-    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    let newest = &history[history.len().saturating_sub(HISTORY_MAX)..];
-    let text: String = newest.iter().map(|line| format!("{line}\n")).collect();
-    // Written under another name and then renamed, so that an interruption leaves the old file or the new one.
-    let new = file.with_extension("new");
-    let _ = std::fs::remove_file(&new);
-    let opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-    let written = opened.and_then(|mut to| to.write_all(text.as_bytes()));
-    if written.is_ok() {
-        let _ = std::fs::rename(&new, file);
     }
 }

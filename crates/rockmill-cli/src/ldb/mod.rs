@@ -1,7 +1,9 @@
 //! Calls in the style of RocksDB's `ldb`: `rockmill --db=my.db get KEY`.
 //!
-//! Commands and options have `ldb`'s names as aliases (`args.rs`). Here the directory that `--db` names becomes the
-//! first argument of the command.
+//! Commands and options have `ldb`'s names as aliases (`args.rs`), and `calls.rs` has the commands that `rockmill` gives
+//! in another form or not at all. Here the directory that `--db` names becomes the first argument of the command.
+
+pub mod calls;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
