@@ -3,6 +3,8 @@
 mod cli_support;
 #[path = "cli_offload/kills.rs"]
 mod kills;
+#[path = "cli_offload/namespaces.rs"]
+mod namespaces;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -48,9 +48,28 @@
 mod arena;
 mod call;
 mod device;
-#[cfg(target_os = "linux")]
+// Where the crate `io-uring` knows the kernel's structures; `Cargo.toml` has the same condition.
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+))]
 mod kernel;
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )
+)))]
 #[path = "ring/no_kernel.rs"]
 mod kernel;
 mod pieces;

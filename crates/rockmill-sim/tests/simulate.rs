@@ -161,7 +161,7 @@ fn a_slow_device_slows_an_unbounded_writer_and_does_not_stop_it() {
     }
 }
 
-/// `fillrandom` as in docs/benchmarks.md, "DF-compaction on a slowed device".
+/// `fillrandom` as in docs/benchmarks/df-compaction.md, "DF-compaction on a slowed device".
 fn on_a_slow_device(strategy: &str) -> Settings {
     let mut s = Settings { strategy: strategy.to_owned(), threads: 5, write_ns: 1000.0, ..Settings::default() };
     (s.cores, s.value_bytes, s.data_bytes) = (2.0, 1000, 1_500 << 20);

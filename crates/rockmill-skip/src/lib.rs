@@ -112,6 +112,8 @@ needs! {
     Dpkg = "dpkg",
     /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
     Guest = "guest",
+    /// Network namespaces with a link between them that `tc` can slow down: root, and the commands of iproute2.
+    Netns = "netns",
     /// A kernel that has loaded both sides of NVMe over TCP (`nvme-tcp`, `nvmet-tcp`), and root.
     NvmeKernel = "nvme-kernel",
     /// `nvme`, of the package nvme-cli.

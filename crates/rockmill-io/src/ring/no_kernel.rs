@@ -1,4 +1,5 @@
-//! What stands for rings of io_uring where there are none: on every system but Linux.
+//! What stands for rings of io_uring where there are none: on every system but Linux, and on processors for which nobody
+//! has written down the kernel's structures.
 
 use super::arena::Arena;
 use super::queue::{Done, Op, Queue, QueueCounts};
@@ -14,7 +15,11 @@ pub(super) struct KernelQueue(Infallible);
 impl KernelQueue {
     /// Always fails.
     pub(super) fn new(_limits: &BatchLimits, _arena: &Arc<Arena>) -> io::Result<(Self, Registered, &'static str)> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is Linux's, and this is another system"))
+        let why = match cfg!(target_os = "linux") {
+            true => "io_uring is not used on this kind of processor",
+            false => "io_uring is Linux's, and this is another system",
+        };
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 }
 

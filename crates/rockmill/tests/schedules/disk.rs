@@ -34,7 +34,7 @@ fn two_families(fs: &MemFileSystem) -> Options {
 }
 
 /// Whether a last edit that lost a part of a sector was acknowledged cannot be told: it is refused
-/// (docs/reliability.md).
+/// (docs/testing.md).
 fn may_be_refused(mode: CrashMode, e: &Error) -> bool {
     matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
         && e.kind() == ErrorKind::Corruption

@@ -1,4 +1,4 @@
-//! What scripts and pages say to build, fetch, remove and run as root: docs/security.md, "Scripts and supplies".
+//! What scripts and pages say to build, fetch, remove and run as root: docs/supplies.md.
 
 use super::{files, read, report, scripts};
 
