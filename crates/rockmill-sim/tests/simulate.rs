@@ -242,7 +242,7 @@ fn a_hundred_terabytes_are_planned() {
 }
 
 /// Larger tables, as they are chosen for large trees, change little: here nine times larger ones in the last level but
-/// one. (docs/compaction.md has figures of larger trees.)
+/// one. (docs/simulator.md has figures of larger trees.)
 #[test]
 fn larger_tables_change_little() {
     for (strategy, most) in [("leveled", 0.1), ("df-leveled", 0.15), ("tiered", 0.1), ("df-tiered", 0.1)] {
@@ -288,7 +288,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     }
 }
 
-/// The workload and machine of the paper on DF-compaction (docs/compaction.md has the table and says what is assumed).
+/// The workload and machine of the paper on DF-compaction (docs/simulator.md has the table and says what is assumed).
 /// No job is split, as there.
 fn paper(strategy: &str, threads: usize) -> Report {
     of(&of_paper(strategy, threads))
