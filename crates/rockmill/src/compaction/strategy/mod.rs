@@ -101,6 +101,8 @@ pub struct RunningCompactions {
     round_robin: BTreeMap<usize, InternalKey>,
     /// Few bytes matter more than many jobs.
     flush_bound: bool,
+    /// Writers do not rest: the next flush is to come.
+    writers_at_work: bool,
     /// Levels may hold so many times what the options say; 0 is 1.
     level_factor: u64,
     /// The tree as it was at the last pick: a memo. What is picked does not depend on it; debug builds compare it with
@@ -350,6 +352,17 @@ impl RunningCompactions {
     /// True when few bytes matter more than many jobs.
     pub fn is_flush_bound(&self) -> bool {
         self.flush_bound
+    }
+
+    /// Says whether more is to be flushed soon: then merges that serve readers alone wait, which cost many bytes for
+    /// each that they move and would have to be made again. Until it is said, writers rest.
+    pub fn set_writers_at_work(&mut self, at_work: bool) {
+        self.writers_at_work = at_work;
+    }
+
+    /// True when writers do not rest, as it was set.
+    pub fn writers_at_work(&self) -> bool {
+        self.writers_at_work
     }
 
     /// Says how many times what the options say levels may hold. Scores are to be computed anew.
