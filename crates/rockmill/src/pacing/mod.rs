@@ -21,6 +21,7 @@ pub(crate) mod flush_bound;
 pub(crate) mod flush_pace;
 pub(crate) mod flush_priority;
 pub(crate) mod index_tables;
+pub(crate) mod job_device;
 pub(crate) mod rate_control;
 pub(crate) mod read_protection;
 pub(crate) mod write_control;
