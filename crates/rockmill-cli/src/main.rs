@@ -55,6 +55,7 @@ mod stress;
 mod top;
 mod tree_page;
 mod verify;
+mod worker_config;
 
 use std::borrow::Cow;
 use std::io::Write;

@@ -22,6 +22,7 @@ pub(crate) mod flush_bound;
 pub(crate) mod flush_pace;
 pub(crate) mod flush_priority;
 pub(crate) mod index_tables;
+pub(crate) mod job_device;
 pub(crate) mod lull;
 pub(crate) mod rate_control;
 pub(crate) mod read_protection;
