@@ -141,7 +141,7 @@ fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> 
 
 /// `rockmill batchput`
 fn batch_put(args: &BatchPutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    if args.pairs.len() % 2 != 0 {
+    if !args.pairs.len().is_multiple_of(2) {
         let last = args.pairs.last().map(|key| key.display().to_string()).unwrap_or_default();
         return Err(CliError::usage(format!("key {last:?} has no value behind it")));
     }
