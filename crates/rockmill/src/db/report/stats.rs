@@ -76,7 +76,7 @@ counters! {
     index_entries_merged,
     /// Entries that index merges left out, because no reader could see them any more.
     index_entries_left_out,
-    /// Bytes of the values, in logs, of these left out entries.
+    /// Bytes, in logs, of the values that index merges left out.
     index_bytes_left_out,
     /// Wall time of index merges, in microseconds.
     index_merge_micros,
