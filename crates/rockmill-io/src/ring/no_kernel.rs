@@ -1,5 +1,5 @@
-//! What stands for rings of io_uring where there are none: on every system but Linux, and on processors for which nobody
-//! has written down the kernel's structures.
+//! Replaces rings of io_uring where there are none: on every system except Linux, and on processors for which the
+//! kernel's structures are not defined.
 
 use super::arena::Arena;
 use super::queue::{Done, Op, Queue, QueueCounts};
@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-/// A queue that nobody can make.
+/// A queue that cannot be made.
 #[derive(Debug)]
 pub(super) struct KernelQueue(Infallible);
 
