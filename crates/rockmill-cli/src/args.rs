@@ -9,8 +9,8 @@ use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
+use crate::ldb::calls::LdbCall;
 use crate::offload::{OffloadArgs, WorkerArgs};
-use crate::ldb::calls::{ApproxSizeArgs, BatchPutArgs, DeleteRangeArgs, GetPropertyArgs};
 use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
@@ -96,14 +96,8 @@ pub enum Command {
     ManPages(ManPagesArgs),
     #[command(hide = true)]
     StressChild(ChildArgs),
-    #[command(hide = true, alias = "deleterange")]
-    DeleteRange(DeleteRangeArgs),
-    #[command(hide = true, alias = "batchput")]
-    BatchPut(BatchPutArgs),
-    #[command(hide = true, alias = "approxsize")]
-    ApproxSize(ApproxSizeArgs),
-    #[command(hide = true)]
-    GetProperty(GetPropertyArgs),
+    #[command(flatten)]
+    Ldb(LdbCall),
     /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads
     #[command(disable_help_flag = true)]
     Bench {

@@ -55,6 +55,7 @@ mod stress;
 mod top;
 mod tree_page;
 mod verify;
+mod worker_config;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -65,6 +66,7 @@ use clap::error::ErrorKind as ClapErrorKind;
 
 use args::{Cli, Command};
 use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
+use ldb::calls::LdbCall;
 use output::Out;
 use rockmill_format::printable;
 
@@ -128,8 +130,7 @@ fn only_shows(command: &Command) -> bool {
         | Command::Dump(_)
         | Command::Options(_)
         | Command::ListCf(_)
-        | Command::ApproxSize(_)
-        | Command::GetProperty(_)
+        | Command::Ldb(LdbCall::ApproxSize(_) | LdbCall::GetProperty(_))
         | Command::Completions(_)
         | Command::Simulate(_) => true,
         Command::Backup(args) => matches!(args.command, backup::BackupCommand::List(_)),
@@ -199,10 +200,7 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Worker(args) => offload::worker(args, out),
         Command::Completions(args) => shell::completions(args, out),
         Command::ManPages(args) => shell::man_pages(args, out),
-        Command::DeleteRange(args) => ldb::calls::delete_range(args, cf, out),
-        Command::BatchPut(args) => ldb::calls::batch_put(args, cf, out),
-        Command::ApproxSize(args) => ldb::calls::approx_size(args, cf, out),
-        Command::GetProperty(args) => ldb::calls::get_property(args, cf, out),
+        Command::Ldb(call) => ldb::calls::run(call, cf, out),
         Command::StressChild(args) => stress::child(args),
         Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
     }

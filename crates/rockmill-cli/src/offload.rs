@@ -9,13 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use rockmill::Options;
 use rockmill_io::{Clock, SystemClock};
-use rockmill_offload::{MetricsServer, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
+use rockmill_offload::{Check, MetricsServer, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
 use serde_json::json;
 
 use crate::args::parse_size;
 use crate::error::{CliError, Result};
 use crate::interrupt;
 use crate::output::{self, Out};
+use crate::worker_config;
 
 /// How long a worker that is to end waits for its jobs.
 const DRAIN_SECONDS: u64 = 60;
@@ -27,16 +28,23 @@ const DRAIN_SECONDS: u64 = 60;
 /// Ctrl-C it begins no more jobs, and ends when those that run are done, or after a minute.
 ///
 /// Without secrets it listens for this machine only. Secrets authenticate, and nothing is encrypted: docs/offload.md.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   rockmill worker --listen 127.0.0.1:4421
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
-  rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421")]
+  rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
+  rockmill worker --config /etc/rockmill/worker.conf
+
+A file of --config has one flag a line, without the dashes: listen = 10.0.0.7:4421. Empty lines and those that begin
+with # say nothing. What the command line says goes before.")]
 pub struct WorkerArgs {
     /// Address and port
-    #[arg(long, value_name = "ADDR")]
-    pub listen: String,
+    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    pub listen: Option<String>,
+    /// File with these flags, for what is not given here
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Name that stores know the worker's secret by [default: nqn.2026-11.rockmill:worker]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -46,12 +54,12 @@ pub struct WorkerArgs {
     /// Listen for other machines without secrets: whoever connects may have jobs done
     #[arg(long)]
     pub allow_unauthenticated: bool,
-    /// Jobs at a time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub jobs: u16,
-    /// Threads of one job
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: u16,
+    /// Jobs at a time [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Threads of one job [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
@@ -73,6 +81,29 @@ pub struct OffloadArgs {
     /// Smaller compactions are done here [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "compaction_workers")]
     pub worker_input_min: Option<u64>,
+    /// What is read of the tables that workers wrote: all, or all but the data and a part of that, as 10% [default:
+    /// all]
+    #[arg(long, value_name = "all|N%", requires = "compaction_workers")]
+    pub worker_check: Option<Check>,
+}
+
+impl WorkerArgs {
+    /// These, and for what they do not say, what the file of `--config` says.
+    fn with_file(&self) -> Result<Self> {
+        let Self { listen, config, name, secrets, allow_unauthenticated, jobs, threads, metrics } = self.clone();
+        let Some(path) = &config else { return Ok(self.clone()) };
+        let file: Self = worker_config::read(path, &["config"])?;
+        Ok(Self {
+            listen: listen.or(file.listen),
+            name: name.or(file.name),
+            secrets: secrets.or(file.secrets),
+            allow_unauthenticated: allow_unauthenticated || file.allow_unauthenticated,
+            jobs: jobs.or(file.jobs),
+            threads: threads.or(file.threads),
+            metrics: metrics.or(file.metrics),
+            config,
+        })
+    }
 }
 
 fn clock() -> Arc<dyn Clock> {
@@ -110,6 +141,7 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.secrets = args.worker_secrets.as_deref().map(read_secrets).transpose()?;
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
+    config.check = args.worker_check.unwrap_or_default();
     let workers = Workers::new(config, clock()).map_err(|e| {
         CliError::usage(format!("--compaction-workers: {e}"))
             .hint("give --worker-secrets, or --allow-unauthenticated-workers")
@@ -120,13 +152,18 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
 
 /// `rockmill worker`
 pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
-    let address = resolve(&args.listen)?;
+    let args = &args.with_file()?;
+    let Some(listen) = &args.listen else {
+        return Err(CliError::usage("neither --listen nor the file of --config says where to listen")
+            .hint("for example listen = 127.0.0.1:4421"));
+    };
+    let address = resolve(listen)?;
     let metrics_address = args.metrics.as_deref().map(resolve).transpose()?;
     let mut config = WorkerConfig {
         secrets: args.secrets.as_deref().map(read_secrets).transpose()?,
         allow_unauthenticated: args.allow_unauthenticated,
-        jobs_max: args.jobs.into(),
-        threads: args.threads.into(),
+        jobs_max: args.jobs.unwrap_or(1).into(),
+        threads: args.threads.unwrap_or(1).into(),
         ..WorkerConfig::default()
     };
     if let Some(name) = &args.name {

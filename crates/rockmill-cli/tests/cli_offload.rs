@@ -27,8 +27,10 @@ impl Worker {
 
     /// The same; also gives the lines that it says after the first, of so many in all.
     fn start_with_lines(dir: &Path, args: &[&str], count: usize) -> (Self, Vec<String>) {
+        let listens =
+            if args.contains(&"--config") { vec!["worker"] } else { vec!["worker", "--listen", "127.0.0.1:0"] };
         let mut child = Command::new(ROCKMILL)
-            .args(["worker", "--listen", "127.0.0.1:0"])
+            .args(listens)
             .args(args)
             .current_dir(dir)
             .stdout(Stdio::piped())
@@ -158,7 +160,42 @@ fn a_worker_has_metrics_and_a_unit_with_options_that_it_knows() {
     let starts = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("what it starts");
     let help = s.ok(&["worker", "--help"]);
     let options: Vec<&str> = starts.split_whitespace().filter(|word| word.starts_with("--")).collect();
-    assert!(options.contains(&"--listen") && options.iter().all(|option| help.contains(option)), "{starts}\n{help}");
+    assert!(options.contains(&"--config") && options.iter().all(|option| help.contains(option)), "{starts}\n{help}");
+}
+
+#[test]
+fn a_worker_has_its_flags_in_a_file() {
+    let s = Sandbox::new();
+    s.file(
+        "w.conf",
+        "# a worker\nlisten = 127.0.0.1:0\nname = nqn.2026-11.rockmill:other\njobs = 2\n\nmetrics = nowhere\n",
+    );
+    // The command line goes before the file.
+    let (worker, lines) =
+        Worker::start_with_lines(s.dir.path(), &["--config", "w.conf", "--metrics", "127.0.0.1:0"], 2);
+    assert!(lines[0].starts_with("metrics at http://127.0.0.1:"), "{lines:?}");
+    filled(&s, "db");
+    s.ok(&[
+        "compact",
+        "db",
+        "--compaction-workers",
+        &worker.address,
+        "--worker-input-min",
+        "0",
+        "--worker-check",
+        "10%",
+    ]);
+    let said = log(&s, "db");
+    assert!(said.contains("Done by worker nqn.2026-11.rockmill:other at 127.0.0.1:"), "{said}");
+    s.ok(&["verify", "db"]);
+    s.run(&["worker", "--config", "w.conf"]).fails(2, &["\"nowhere\" is no address"]);
+    s.file("bad.conf", "listen = 127.0.0.1:0\njops = 2\n");
+    s.run(&["worker", "--config", "bad.conf"]).fails(2, &["bad.conf:2: there is no \"jops\"", "did you mean jobs?"]);
+    s.file("empty.conf", "jobs = 2\n");
+    s.run(&["worker", "--config", "empty.conf"]).fails(2, &["says where to listen"]);
+    s.run(&["worker", "--config", "none.conf"]).fails(3, &["none.conf"]);
+    s.run(&["worker"]).fails(2, &["--listen"]);
+    s.run(&["compact", "db", "--compaction-workers", "127.0.0.1:1", "--worker-check", "10"]).fails(2, &["0% to 100%"]);
 }
 
 #[test]

@@ -3,15 +3,12 @@
 //! Everything the store does to the outside goes through a [`FileSystem`] and a [`Clock`], so that tests can replace
 //! both by a memory twin that records, fails, tears and forgets. All `unsafe` of file I/O is in this crate.
 
-#![cfg_attr(
-    all(unix, not(target_os = "linux")),
-    expect(dead_code, reason = "some of it only rings use, which are Linux's")
-)]
+#![cfg_attr(all(unix, not(rings)), expect(dead_code, reason = "some of it only rings use (`build.rs`)"))]
 
 #[cfg(not(unix))]
 compile_error!("Rockmill runs on Linux, and with plain reads and writes on macOS; Windows is not supported");
-#[cfg(all(feature = "program", unix, not(target_os = "linux")))]
-compile_error!("the features `program` of rockmill-io and `kernel` of rockmill need Linux");
+#[cfg(all(feature = "program", unix, not(rings)))]
+compile_error!("the features `program` of rockmill-io and `kernel` of rockmill need Linux with io_uring");
 
 #[cfg(unix)]
 pub mod aligned;

@@ -49,28 +49,9 @@
 mod arena;
 mod call;
 mod device;
-// For processors for which the crate `io-uring` has the kernel's structures; `Cargo.toml` has the same condition.
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-))]
+#[cfg(rings)]
 mod kernel;
-#[cfg(not(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64",
-        target_arch = "loongarch64",
-        target_arch = "powerpc64"
-    )
-)))]
+#[cfg(not(rings))]
 #[path = "ring/no_kernel.rs"]
 mod kernel;
 mod pieces;

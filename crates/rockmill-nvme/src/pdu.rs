@@ -409,7 +409,7 @@ impl Framing {
     }
 
     /// Appends a PDU. Its data is as long as the caller wants: limits are the receiver's.
-    pub fn encode(&self, pdu: &Pdu<'_>, out: &mut Vec<u8>) {
+    pub fn encode(&self, pdu: &Pdu<'_>, out: &mut impl Outgoing) {
         let mut fields = [0u8; IC_BYTES - COMMON_BYTES];
         let (used, flags, data): (usize, u8, &[u8]) = match pdu {
             Pdu::IcReq(r) => {
@@ -435,8 +435,8 @@ impl Framing {
             }
             Pdu::H2cData(d) | Pdu::C2hData(d) => {
                 let at = self.begin_data(pdu.kind(), d, d.payload.bytes.len(), out);
-                out[at.data_start..at.data_end].copy_from_slice(d.payload.bytes);
-                self.finish_data(at, out);
+                out.bytes()[at.data_start..at.data_end].copy_from_slice(d.payload.bytes);
+                self.finish_data(at, out.bytes());
                 return;
             }
             Pdu::R2t(r) => {
@@ -448,13 +448,14 @@ impl Framing {
             }
         };
         let at = self.begin(pdu.kind(), flags, &fields[..used], data.len(), out);
-        out[at.data_start..at.data_end].copy_from_slice(data);
-        self.finish_data(at, out);
+        out.bytes()[at.data_start..at.data_end].copy_from_slice(data);
+        self.finish_data(at, out.bytes());
     }
 
     /// Appends a data PDU with room for `length` bytes, which the caller fills in place at the returned positions of
-    /// `out` before [`Self::finish_data`]. The payload in `data` is not looked at.
-    pub fn begin_data(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut Vec<u8>) -> Extent {
+    /// `out` before [`Self::finish_data`]: all of them, since what stands there before may be anything. The payload in
+    /// `data` is not looked at.
+    pub fn begin_data(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) -> Extent {
         let mut fields = [0u8; SHORT_BYTES - COMMON_BYTES];
         put(&mut fields, 0, &data.command_id.to_le_bytes());
         put(&mut fields, 2, &data.tag.to_le_bytes());
@@ -473,11 +474,10 @@ impl Framing {
     }
 
     /// Appends all but the data and its digest. The positions in the result are those in `out`.
-    fn begin(&self, kind: u8, flags: u8, fields: &[u8], length: usize, out: &mut Vec<u8>) -> Extent {
+    fn begin(&self, kind: u8, flags: u8, fields: &[u8], length: usize, out: &mut impl Outgoing) -> Extent {
         let terminates = matches!(kind, kind::H2C_TERM | kind::C2H_TERM);
         let shape = shape(kind);
         let carries = shape.as_ref().is_some_and(|s| s.header_digest);
-        let start = out.len();
         let header_bytes = COMMON_BYTES + fields.len();
         let header_digest = carries && self.header_digest;
         let header_end = header_bytes + if header_digest { DIGEST_BYTES } else { 0 };
@@ -488,8 +488,8 @@ impl Framing {
         };
         let data_end = data_start + length;
         let total = data_end + if data_digest { DIGEST_BYTES } else { 0 };
-        out.resize(start + total, 0);
-        let pdu = &mut out[start..];
+        let start = out.append(total);
+        let pdu = &mut out.bytes()[start..start + total];
         pdu[0] = kind;
         pdu[1] =
             flags | if header_digest { FLAG_HEADER_DIGEST } else { 0 } | if data_digest { FLAG_DATA_DIGEST } else { 0 };
@@ -501,6 +501,7 @@ impl Framing {
             let digest = crc32c::crc32c(&pdu[..header_bytes]);
             put(pdu, header_bytes, &digest.to_le_bytes());
         }
+        pdu[header_end..data_start].fill(0);
         Extent {
             kind,
             header_end: start + header_end,
@@ -542,6 +543,86 @@ fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, 
         return Err(PduError::new(FatalError::OutOfRange, "DATAO", 12, offset));
     }
     Ok(Data { command_id: u16_at(pdu, 8), tag: u16_at(pdu, 10), offset, last, success, payload })
+}
+
+/// Where PDUs are encoded to.
+pub trait Outgoing {
+    /// Makes it longer by so many bytes, of any content. Gives where they begin.
+    fn append(&mut self, count: usize) -> usize;
+
+    /// All its bytes.
+    fn bytes(&mut self) -> &mut [u8];
+}
+
+impl Outgoing for Vec<u8> {
+    fn append(&mut self, count: usize) -> usize {
+        let start = self.len();
+        self.resize(start + count, 0);
+        start
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// What waits to be sent. Its memory stays initialized from one PDU to the next, so that data is read into it without
+/// zeros being written there before.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    memory: Vec<u8>,
+    /// Up to here it was sent.
+    sent: usize,
+    /// Up to here there is something to send. What is behind means nothing.
+    end: usize,
+}
+
+impl Waiting {
+    /// What is to be sent.
+    pub fn unsent(&self) -> &[u8] {
+        &self.memory[self.sent..self.end]
+    }
+
+    /// The first `count` bytes of it were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.sent = (self.sent + count).min(self.end);
+        if self.sent == self.end {
+            (self.sent, self.end) = (0, 0);
+        } else if self.sent > self.end / 2 {
+            self.memory.copy_within(self.sent..self.end, 0);
+            (self.sent, self.end) = (0, self.end - self.sent);
+        }
+    }
+
+    /// Where the next PDU begins.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Takes the bytes from here on back. None of them may have been sent.
+    pub fn truncate(&mut self, end: usize) {
+        self.end = self.end.min(end).max(self.sent);
+    }
+
+    /// Bytes of memory that it has.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.capacity()
+    }
+}
+
+impl Outgoing for Waiting {
+    fn append(&mut self, count: usize) -> usize {
+        let start = self.end;
+        self.end += count;
+        if self.memory.len() < self.end {
+            self.memory.resize(self.end, 0);
+        }
+        start
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
 }
 
 /// Bytes of a stream put together to PDUs.
@@ -603,5 +684,54 @@ impl Assembler {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.pdu.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was sent before never shows: each byte of a PDU is written, also those that only align its data.
+    #[test]
+    fn memory_that_is_used_again_shows_nothing_of_what_was_there() {
+        let mut waiting = Waiting::default();
+        let start = waiting.append(1 << 12);
+        waiting.bytes()[start..].fill(0xdb);
+        waiting.sent(1 << 12);
+        assert!(waiting.unsent().is_empty());
+        for alignment in [4, 64, 128] {
+            let framing = Framing { alignment, data_digest: true, ..Framing::initial(Direction::ToHost, 0, 1 << 10) };
+            let payload = Payload::new(&[7; 100]);
+            let data = Data { command_id: 1, tag: 2, offset: 0, last: true, success: false, payload };
+            let mut wanted = Vec::new();
+            for pdu in [Pdu::C2hData(data), Pdu::CapsuleResp(Cqe([3; 16]))] {
+                framing.encode(&pdu, &mut waiting);
+                framing.encode(&pdu, &mut wanted);
+            }
+            assert_eq!(waiting.unsent(), wanted);
+            waiting.sent(wanted.len());
+        }
+    }
+
+    #[test]
+    fn what_waits_is_sent_in_pieces_and_can_be_taken_back() {
+        let mut waiting = Waiting::default();
+        let put = |waiting: &mut Waiting, bytes: &[u8]| {
+            let start = waiting.append(bytes.len());
+            waiting.bytes()[start..start + bytes.len()].copy_from_slice(bytes);
+            start
+        };
+        put(&mut waiting, b"0123456789");
+        waiting.sent(4);
+        let start = put(&mut waiting, b"gone");
+        waiting.truncate(start);
+        put(&mut waiting, b"ab");
+        assert_eq!(waiting.unsent(), b"456789ab");
+        waiting.sent(3);
+        assert_eq!(waiting.unsent(), b"789ab");
+        waiting.sent(100);
+        assert_eq!(waiting.unsent(), b"");
+        put(&mut waiting, b"c");
+        assert_eq!((waiting.unsent(), waiting.memory_bytes() >= 12), (b"c".as_slice(), true));
     }
 }

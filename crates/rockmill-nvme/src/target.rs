@@ -18,6 +18,7 @@
 //! |---|---|
 //! | a PDU that is being put together | twice the largest PDU: `h2c_data_max` or `in_capsule_max`, 8 KiB at least |
 //! | data of writes that is asked for | `write_buffer_max`: an R2T is sent when there is room, not before |
+//! | memory of the last write, kept for the next one | the largest transfer |
 //! | answers that the host does not take | `output_max` and one answer: nothing is read while there is more |
 //! | commands that wait for data | the queue's entries |
 //! | event requests | 4 |
@@ -141,7 +142,8 @@ impl TargetConfig {
         let answer = self.transfer_max() as usize + pieces * 256 + (entries + 8) * 32;
         let waiting = entries.next_power_of_two() * connection::WRITE_BYTES + 16 * crate::command::SQE_BYTES;
         let auth = 2 * crate::auth::MESSAGE_BYTES_MAX;
-        2 * (pdu + self.output_max + answer) + self.write_buffer_max + 2 * waiting + auth
+        let kept = self.transfer_max() as usize;
+        2 * (pdu + self.output_max + answer) + self.write_buffer_max + kept + 2 * waiting + auth
     }
 
     /// What is out of its range.

@@ -69,7 +69,10 @@ impl NvmeDevice {
         if namespace.block_bytes as usize != DEVICE_BLOCK {
             return Err(io::Error::other(format!("blocks of {} bytes", namespace.block_bytes)));
         }
-        let reads = Mutex::new(host.io_queue(1).map_err(failed)?);
+        // Each block of a table has a checksum, which whoever reads it for a job compares: to compute another one of
+        // all that is read would cost the store as much again. What is written has digests, since a store may look at
+        // a part of that alone.
+        let reads = Mutex::new(host.io_queue_with(1, false).map_err(failed)?);
         let writes = Mutex::new(host.io_queue(2).map_err(failed)?);
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
         Ok(Self { namespace, transfer_max, reads, writes, lost: AtomicBool::new(false), host })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob, RemoteUsage, TakenWorker};
+use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
 use rockmill::{Error, ErrorKind};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
@@ -14,6 +14,7 @@ use rockmill_nvme::target::{Target, TargetConfig};
 use rockmill_nvme::tcp::{ServerConfig, TcpServer};
 
 use crate::channel::Channel;
+use crate::check::Check;
 use crate::device::NAMESPACE;
 use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
@@ -26,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Connections to a job's namespace: an admin queue, two I/O queues, and some that are about to be refused.
 const CONNECTIONS_MAX: usize = 8;
+/// Bytes of the largest read of a worker that is answered in one piece.
+const READ_BYTES: u32 = 1 << 20;
 /// The name that a store has where it is given none.
 const NAME: &str = "nqn.2026-11.rockmill:host";
 
@@ -50,6 +53,8 @@ pub struct WorkersConfig {
     pub bytes_per_second_min: u64,
     /// A worker that failed gets no job for so long.
     pub pause: Duration,
+    /// What is read of the tables that come back.
+    pub check: Check,
 }
 
 impl WorkersConfig {
@@ -66,6 +71,7 @@ impl WorkersConfig {
             silence_max: Duration::from_secs(10),
             bytes_per_second_min: 4 << 20,
             pause: Duration::from_secs(30),
+            check: Check::All,
         }
     }
 }
@@ -165,6 +171,8 @@ impl Workers {
             namespaces_max: NAMESPACE,
             controllers_max: 4,
             io_queues_max: 2,
+            // All that a command reads is one read of the host's: past the page cache nothing is read ahead.
+            c2h_data_max: READ_BYTES,
             ..TargetConfig::new(&format!("nqn.2026-11.rockmill:job:{name}:{epoch}"))
         };
         let target = Target::new(config).map_err(io::Error::other)?;
@@ -206,6 +214,7 @@ impl Workers {
                     if is_nonsense { Event::Nonsense } else { Event::Lost }
                 }
             };
+            lease.held_up(job.device.held());
             if let Some(end) = lease.on(event, self.now()) {
                 return (end, said);
             }
@@ -265,6 +274,10 @@ impl TakenWorker for Taken<'_> {
             self.rejected();
         }
         done
+    }
+
+    fn check(&self) -> TableCheck {
+        self.workers.config.check.of_job()
     }
 
     fn rejected(&self) {

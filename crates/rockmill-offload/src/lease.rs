@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Terms {
     /// Until it accepts, and from then on from one sign of life to the next.
     pub silence_max: Duration,
-    /// For the whole job.
+    /// For the whole job, without what the store itself held it up.
     pub job_max: Duration,
 }
 
@@ -96,6 +96,8 @@ pub struct Lease {
     began: Duration,
     /// The last sign of life.
     heard: Duration,
+    /// How long the store itself held the worker up.
+    held_up: Duration,
     state: State,
 }
 
@@ -103,13 +105,19 @@ impl Lease {
     /// A lease that is offered at `now`.
     #[must_use]
     pub fn new(epoch: u64, terms: Terms, now: Duration) -> Self {
-        Self { epoch, terms, began: now, heard: now, state: State::Offered }
+        Self { epoch, terms, began: now, heard: now, held_up: Duration::ZERO, state: State::Offered }
     }
 
     /// Its epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The store itself has held the worker up for so long, since the lease began: no part of the time that it may
+    /// take.
+    pub fn held_up(&mut self, all: Duration) {
+        self.held_up = self.held_up.max(all);
     }
 
     /// Why it is over; `None` as long as it is not.
@@ -137,7 +145,8 @@ impl Lease {
         if now.saturating_sub(self.heard) >= self.terms.silence_max {
             return Some(End::Silent);
         }
-        (now.saturating_sub(self.began) >= self.terms.job_max).then_some(End::Slow)
+        let taken = now.saturating_sub(self.began).saturating_sub(self.held_up);
+        (taken >= self.terms.job_max).then_some(End::Slow)
     }
 
     fn take(&mut self, event: Event, now: Duration) -> Option<End> {

@@ -18,6 +18,7 @@
 //! | `secrets` | who knows which secret |
 //! | `namespace`, `device` | a job's device as a namespace, and from the other side |
 //! | `host`, `worker` | both sides |
+//! | `check` | what the store reads of a worker's tables |
 //! | `metrics` | what a worker counts, for Prometheus |
 //!
 //! The store does not depend on this crate: it asks a trait (`Options::set_compaction_workers`), which [`Workers`]
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod check;
 mod device;
 mod host;
 pub mod lease;
@@ -49,6 +51,7 @@ mod worker;
 
 use std::io;
 
+pub use check::Check;
 pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};
 pub use secrets::Secrets;

@@ -20,7 +20,7 @@ use rockmill_nvme::auth::{Hash, Secret, SystemRandom};
 
 use crate::channel::Channel;
 use crate::message::Message;
-use crate::{Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
+use crate::{Check, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
 
 const HOST: &str = "nqn.2026-11.rockmill:host";
 const WORKER: &str = "nqn.2026-11.rockmill:worker";

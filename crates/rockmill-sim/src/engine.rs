@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rockmill::internals::simulation::{
     CommitQueue, Compaction, FamilyNow, FileMeta, FlushBound, FlushPace, IntraDf, JOB_BYTES_PER_SECOND_MIN,
-    LevelScores, MemtablesNow, MergeTicket, Moment, OneFlush, OneSchedule, Orders, PendingRun, RateControl,
+    LevelScores, Lull, MemtablesNow, MergeTicket, Moment, OneFlush, OneSchedule, Orders, PendingRun, RateControl,
     RunningCompactions, StallReason, Step, StoreNow, Ticket, Version, allowance, decide, is_flush_bound,
     memtable_left_over, pick, pick_intra_df, split_over_idle,
 };
@@ -115,11 +115,12 @@ struct Engine<'s> {
     peer: Option<PeerControl>,
     changed: bool,
     bound: FlushBound,
+    lull: Lull,
     /// When the last job ended.
     job_ended: f64,
-    /// Nothing was found for an idle thread: when, and whether few bytes counted more than many jobs. Until something
-    /// changes that is so.
-    found_nothing: Option<(f64, bool)>,
+    /// Nothing was found for an idle thread: when, whether few bytes counted more than many jobs, and whether writers
+    /// were at work. Until something changes that is so.
+    found_nothing: Option<(f64, bool, bool)>,
     /// What jobs that run have for a version, so that the tree's can be changed in place.
     no_version: Arc<Version>,
     flush_pace: FlushPace,
@@ -171,6 +172,7 @@ pub fn run_telling(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Resul
         peer: is_peer.then(|| PeerControl::new(s.delayed_write_rate)),
         changed: true,
         bound: FlushBound::default(),
+        lull: Lull::default(),
         job_ended: 0.0,
         found_nothing: None,
         no_version: Arc::new(Version::empty(0, Default::default())),
@@ -291,7 +293,7 @@ impl Engine<'_> {
             }
             if done && !step.is_finite() {
                 // Nothing runs. What is put off until writers rest is still to come.
-                if self.now >= self.job_ended + REST_SECONDS {
+                if self.now >= self.job_ended.max(self.lull.rests_from()) + REST_SECONDS {
                     break;
                 }
                 step = REST_SECONDS / 2.0;
@@ -493,10 +495,12 @@ impl Engine<'_> {
             let cost = Cost { cpu: entries * ns * 1e-9, ..Cost::default() };
             self.add_job(None, Vec::new(), cost, INDEX_MERGE_THREADS, End::Index);
         }
-        let flush_bound = self.is_flush_bound();
-        if self.found_nothing.is_some_and(|(at, was)| was == flush_bound && self.now < at + LOOK_EVERY) {
+        let (flush_bound, at_work) = (self.is_flush_bound(), !self.lull.rests(self.now));
+        let same = |(at, bound, work)| (bound, work) == (flush_bound, at_work) && self.now < at + LOOK_EVERY;
+        if self.found_nothing.is_some_and(same) {
             return false;
         }
+        self.cursors.set_writers_at_work(at_work);
         loop {
             // Jobs that the strategy split have more than one thread.
             let compactions = self.jobs.iter().filter_map(|j| j.compaction.as_ref());
@@ -510,7 +514,7 @@ impl Engine<'_> {
                 match self.begin_merge() {
                     true => continue,
                     false => {
-                        self.found_nothing = Some((self.now, flush_bound));
+                        self.found_nothing = Some((self.now, flush_bound, at_work));
                         break;
                     }
                 }
@@ -547,6 +551,7 @@ impl Engine<'_> {
             ..self.written_to(0, bytes)
         };
         self.flush_pace.begin(self.now, writes);
+        self.lull.flushes(self.now);
         self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
     }
 

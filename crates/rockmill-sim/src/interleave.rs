@@ -72,7 +72,7 @@ pub enum Step {
     Change(CompactionStyle, Manner),
     /// Writers wait for flushes from now on, or no longer.
     FlushBound(bool),
-    /// So many seconds go by.
+    /// So many seconds go by. Writers are at work from then on if the number is odd, and rest otherwise.
     Wait(u8),
     /// A manual compaction of one level begins; of which one, and between which keys, by the number.
     Manual(u32),
@@ -372,7 +372,10 @@ impl World {
         }
         match *step {
             Step::Flush(seed) => self.flush(seed),
-            Step::Wait(seconds) => self.now += u64::from(seconds),
+            Step::Wait(seconds) => {
+                self.now += u64::from(seconds);
+                self.cursors.set_writers_at_work(seconds % 2 == 1);
+            }
             Step::FlushBound(flush_bound) => self.cursors.set_flush_bound(flush_bound),
             Step::Change(style, manner) => {
                 self.options.compaction_style = style;
@@ -486,6 +489,7 @@ impl World {
     /// Nothing more comes: all that is due is done.
     fn rest(&mut self, pick: Pick) -> Result<(), String> {
         self.cursors.set_flush_bound(false);
+        self.cursors.set_writers_at_work(false);
         for _ in 0..REST_JOBS_MAX {
             while !self.running.is_empty() || self.ingestion.is_some() || !self.lingering.is_empty() {
                 self.go_on_with_ingestion();

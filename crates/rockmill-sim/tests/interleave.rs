@@ -1,6 +1,7 @@
 //! Random interleavings of jobs for each strategy. `ROCKMILL_INTERLEAVINGS=N` takes N histories of each instead of the
 //! ordinary run's; `ROCKMILL_SEED` begins with another seed.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rockmill::internals::simulation::{
@@ -163,21 +164,31 @@ fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize
     version.levels.iter().skip(1).map(of_level).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
+/// Nothing but flushes and jobs, which all end well: what a job had comes back when it fails. With a bound on the cost
+/// of merges, in percent, writers are at work from the first step on.
+fn under_load(seed: u64, strategy: Strategy, merge_percent: Option<u32>) -> History {
+    let mut history = History::random(seed, Some(strategy), STEPS);
+    let load =
+        |s: &Step| matches!(s, Step::Flush(_) | Step::Start | Step::Merge | Step::Finish(_) | Step::FinishLater(_));
+    history.steps.retain(load);
+    (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+    if let Some(percent) = merge_percent {
+        history.options.compaction_downforce_merge_percent = percent;
+        history.steps.insert(0, Step::Wait(1));
+    }
+    history
+}
+
 /// Under load, with jobs that end early or late. What no job has of extra runs keeps to twice what is due for a merge,
 /// at each key. Each job that runs or waits may have taken so much again: runs that it takes deeper are there until it
-/// commits. And a level has no more than twice as many in all: runs whose keys lie apart are few.
+/// commits. And a level has no more than twice as many in all: runs whose keys lie apart are few. So it is whether
+/// merges for readers are put off or not.
 #[test]
 fn extra_runs_are_bounded_under_load() {
-    for strategy in [DF_LEVELED, DF_TIERED] {
+    for (strategy, put_off) in [(DF_LEVELED, None), (DF_LEVELED, Some(150)), (DF_LEVELED, Some(0)), (DF_TIERED, None)] {
         let mut most = [0.0f64; 3];
         for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
-            let mut history = History::random(seed, Some(strategy), STEPS);
-            // What a job had comes back when it fails.
-            let load = |s: &Step| {
-                matches!(s, Step::Flush(_) | Step::Start | Step::Merge | Step::Finish(_) | Step::FinishLater(_))
-            };
-            history.steps.retain(load);
-            (history.options.ttl, history.options.periodic_compaction_seconds) = (0, 0);
+            let history = under_load(seed, strategy, put_off);
             let bound = 2 * runs_due(&history.options);
             let watch = |version: &Version, jobs: usize| {
                 let ((free, _), (depth, count)) = (extra_runs(version, |f| !is_busy(f)), extra_runs(version, |_| true));
@@ -192,10 +203,51 @@ fn extra_runs_are_bounded_under_load() {
                 }
                 Ok(())
             };
-            history.run_watching(pick, watch).unwrap_or_else(|e| panic!("{strategy:?}, seed {seed}: {e}"));
+            let held = history.run_watching(pick, watch);
+            held.unwrap_or_else(|e| panic!("{strategy:?}, {put_off:?}, seed {seed}: {e}"));
         }
-        println!("{strategy:?}: free and all at one key, and all of a level, by twice what is due: {most:?}");
+        println!("{strategy:?}, {put_off:?}: free and all at one key, all of a level, by twice what is due: {most:?}");
     }
+}
+
+thread_local! {
+    /// A pick had nothing to do that should have had something.
+    static STUCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Picks as the store does, and notes where L0 is due, nothing runs, and nothing is found.
+fn noting_pick(
+    version: &Arc<Version>,
+    options: &CfOptions,
+    cursors: &mut RunningCompactions,
+    moment: &Moment,
+) -> Option<Compaction> {
+    let found = pick(version, options, cursors, moment);
+    let due = version.levels[0].len() >= runs_due(options);
+    STUCK.set(STUCK.get() || (found.is_none() && due && cursors.count() == 0));
+    found
+}
+
+/// While writers never rest, merges for readers may be put off for ever. What they write goes down all the same.
+#[test]
+fn l0_never_waits_for_writers_to_rest() {
+    for (strategy, put_off) in [(DF_LEVELED, Some(150)), (DF_LEVELED, Some(0)), (DF_TIERED, Some(150))] {
+        for seed in 0..number("ROCKMILL_INTERLEAVINGS", 300) {
+            let history = under_load(seed, strategy, put_off);
+            STUCK.set(false);
+            let watch = |version: &Version, _: usize| match STUCK.get() {
+                false => Ok(()),
+                true => Err(format!("L0 is due, and nothing is done: {:?}", shape(version))),
+            };
+            let held = history.run_watching(noting_pick, watch);
+            held.unwrap_or_else(|e| panic!("{strategy:?}, {put_off:?}, seed {seed}: {e}"));
+        }
+    }
+}
+
+/// Of each level its extra runs and the tables of its base run.
+fn shape(version: &Version) -> Vec<(usize, usize)> {
+    version.levels.iter().map(|level| (level.extras.len(), level.base.len())).collect()
 }
 
 #[test]

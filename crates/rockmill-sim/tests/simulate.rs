@@ -242,7 +242,7 @@ fn a_hundred_terabytes_are_planned() {
 }
 
 /// Larger tables, as they are chosen for large trees, change little: here nine times larger ones in the last level but
-/// one. (docs/compaction.md has figures of larger trees.)
+/// one. (docs/simulator.md has figures of larger trees.)
 #[test]
 fn larger_tables_change_little() {
     for (strategy, most) in [("leveled", 0.1), ("df-leveled", 0.15), ("tiered", 0.1), ("df-tiered", 0.1)] {
@@ -288,7 +288,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     }
 }
 
-/// The workload and machine of the paper on DF-compaction (docs/compaction.md has the table and says what is assumed).
+/// The workload and machine of the paper on DF-compaction (docs/simulator.md has the table and says what is assumed).
 /// No job is split, as there.
 fn paper(strategy: &str, threads: usize) -> Report {
     of(&of_paper(strategy, threads))
@@ -377,6 +377,52 @@ fn df_leveled_keeps_more_threads_busy_and_writes_less() {
     let split = |threads| of(&Settings { split: Split::Idle, ..of_paper("df-leveled", threads) });
     let ratio = split(16).throughput() / split(8).throughput();
     assert!(ratio > 1.1, "from 8 to 16 threads: {ratio}");
+}
+
+/// Where jobs keep up with the writers, what is merged for readers costs no more than leveled compaction: until the
+/// last write, and until nothing is left to do.
+#[test]
+fn df_leveled_writes_less_at_a_sustained_rate() {
+    for (rate, workload, dynamic) in [
+        (10, Workload::Overwrite, true),
+        (10, Workload::Fill, true),
+        (60, Workload::Overwrite, true),
+        (60, Workload::Overwrite, false),
+        (60, Workload::Fill, false),
+    ] {
+        let with = |strategy: &str| {
+            let mut s =
+                Settings { strategy: strategy.to_owned(), data_bytes: 3 << 30, threads: 4, ..Settings::default() };
+            (s.workload, s.ingest_rate, s.settle) = (workload, rate << 20, true);
+            s.options.level_compaction_dynamic_level_bytes = dynamic;
+            s.write_bytes = if workload == Workload::Overwrite { 6 << 30 } else { 0 };
+            of(&s)
+        };
+        let (leveled, df) = (with("leveled"), with("df-leveled"));
+        let until_rest = |r: &Report| r.settled.as_ref().expect("it comes to rest").write_amplification;
+        let (a, b) = (df.write_amplification(), leveled.write_amplification());
+        let (c, d) = (until_rest(&df), until_rest(&leveled));
+        println!("{rate} MiB/s, {workload:?}, dynamic {dynamic}: {a:.2} by {b:.2}, until rest {c:.2} by {d:.2}");
+        assert!(a < b && c < d, "{rate} MiB/s, {workload:?}, dynamic {dynamic}: {a} {b}, until rest {c} {d}");
+    }
+}
+
+/// Small memtables and a trigger of 2 make more runs than there are levels for: those of the last one are merged by
+/// size, not into all that there is.
+#[test]
+fn df_tiered_does_not_collapse_where_levels_are_few() {
+    let with = |strategy: &str, data: u64| {
+        let mut s = of_paper(strategy, 16);
+        (s.data_bytes, s.options.write_buffer_size, s.options.level0_file_num_compaction_trigger) =
+            (data << 30, 8 << 20, 2);
+        of(&s)
+    };
+    let (small, large) = (with("df-tiered", 5), with("df-tiered", 10));
+    println!("{}{}", small.to_text(), large.to_text());
+    assert!(large.throughput() > 0.5 * small.throughput(), "{} {}", large.throughput(), small.throughput());
+    let tiered = with("tiered", 10);
+    assert!(large.throughput() > 0.65 * tiered.throughput(), "{} {}", large.throughput(), tiered.throughput());
+    assert!(large.write_amplification() < 1.1 * tiered.write_amplification(), "{}", large.write_amplification());
 }
 
 #[test]

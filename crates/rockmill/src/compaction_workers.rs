@@ -19,6 +19,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rockmill_io::{RandomAccessFile, WritableFile};
 
@@ -49,6 +50,26 @@ pub trait TakenWorker: fmt::Debug {
 
     /// What it gave back is of no use: it gets no job for a while.
     fn rejected(&self);
+
+    /// How the tables of its job are checked. Asked when it can change nothing of them any more.
+    fn check(&self) -> TableCheck {
+        TableCheck::All
+    }
+}
+
+/// What the store reads of the tables that a worker wrote, before it takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TableCheck {
+    /// Every block and every entry.
+    #[default]
+    All,
+    /// Everything outside of the data, and a sample of the data blocks, the first and the last one included.
+    Sample {
+        /// Of each hundred data blocks of a table, rounded up to whole blocks.
+        percent: u8,
+        /// Which ones. A worker must not know it before.
+        seed: u64,
+    },
 }
 
 /// A job to be done elsewhere.
@@ -106,6 +127,18 @@ pub struct RemoteUsage {
 /// How the file of an output is created, by its number.
 pub(crate) type CreateOutput = Box<dyn Fn(u64) -> io::Result<Box<dyn WritableFile>> + Send + Sync>;
 
+/// Holds a worker's reads and writes up, for what goes first in the store.
+pub(crate) trait DevicePace: Send + Sync {
+    /// Returns when so many bytes may be read.
+    fn read(&self, bytes: u64);
+
+    /// Returns when so many bytes may be written.
+    fn write(&self, bytes: u64);
+
+    /// How long that has taken so far, whoever waited.
+    fn held(&self) -> Duration;
+}
+
 /// What a worker sees of the store while it has a job. See the module.
 pub struct JobDevice {
     /// Where each begins, rising.
@@ -117,6 +150,7 @@ pub struct JobDevice {
     /// Bytes that all outputs together may have.
     room: u64,
     create: CreateOutput,
+    pace: Option<Box<dyn DevicePace>>,
     /// `None` once fenced.
     open: Mutex<Option<Written>>,
     /// Set before that, so that reads end, too.
@@ -198,9 +232,20 @@ impl JobDevice {
             outputs: numbers.len() as u64,
             room,
             create,
+            pace: None,
             open: Mutex::new(Some(written)),
             fenced: AtomicBool::new(false),
         }
+    }
+
+    /// Asks before each read and write.
+    pub(crate) fn with_pace(self, pace: impl DevicePace + 'static) -> Self {
+        Self { pace: Some(Box::new(pace)), ..self }
+    }
+
+    /// How long the store itself has held reads and writes up so far: no fault of the worker's.
+    pub fn held(&self) -> Duration {
+        self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.held())
     }
 
     /// Bytes of the device.
@@ -230,19 +275,27 @@ impl JobDevice {
         let Some(end) = end.filter(|_| is_whole(offset) && is_whole(into.len() as u64)) else {
             return Err(invalid("a read of no whole blocks, or of what is no input"));
         };
-        into.fill(0);
+        if let Some(pace) = &self.pace {
+            pace.read(into.len() as u64);
+        }
+        // Up to here the buffer is filled. Only what no input fills is set to zeros.
+        let mut filled = 0;
         let first = self.inputs.partition_point(|(at, _)| *at <= offset).saturating_sub(1);
         for (at, file) in self.inputs.get(first..).unwrap_or_default().iter().take_while(|(at, _)| *at < end) {
             let (from, to) = (offset.max(*at), end.min(at.saturating_add(file.size())));
             if from >= to {
                 continue;
             }
-            // invariant: both are within the range that `into` is for.
-            let piece = &mut into[(from - offset) as usize..(to - offset) as usize];
+            // invariant: both are within the range that `into` is for, and inputs do not overlap.
+            let (start, piece_end) = ((from - offset) as usize, (to - offset) as usize);
+            into[filled..start].fill(0);
+            let piece = &mut into[start..piece_end];
             if file.read_at(from - at, piece)? != piece.len() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            filled = piece_end;
         }
+        into[filled..].fill(0);
         Ok(())
     }
 
@@ -254,6 +307,9 @@ impl JobDevice {
         let len = data.len() as u64;
         if data.is_empty() || !is_whole(offset) || !is_whole(len) {
             return Err(invalid("a write of no whole blocks"));
+        }
+        if let Some(pace) = self.pace.as_ref().filter(|_| !self.is_fenced()) {
+            pace.write(len);
         }
         // Held while the file is written: a fence waits for that.
         let mut open = self.open.lock();
@@ -350,6 +406,39 @@ mod tests {
         }
         let e = device.write(BLOCK, &[0; DEVICE_BLOCK]).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    /// Counts what it is asked.
+    #[derive(Clone, Default)]
+    struct Counting(Arc<Mutex<(u64, u64)>>);
+
+    impl DevicePace for Counting {
+        fn read(&self, bytes: u64) {
+            self.0.lock().0 += bytes;
+        }
+
+        fn write(&self, bytes: u64) {
+            self.0.lock().1 += bytes;
+        }
+
+        fn held(&self) -> Duration {
+            Duration::from_secs(self.0.lock().0)
+        }
+    }
+
+    #[test]
+    fn the_pace_is_asked_before_each_read_and_write() {
+        let fs = MemFileSystem::new();
+        let pace = Counting::default();
+        let device = device(&fs).with_pace(pace.clone());
+        device.read(0, &mut [0; 2 * DEVICE_BLOCK]).unwrap();
+        device.write(3 * BLOCK, &[0; DEVICE_BLOCK]).unwrap();
+        let held = device.held();
+        assert_eq!((*pace.0.lock(), held), ((2 * BLOCK, BLOCK), Duration::from_secs(2 * BLOCK)));
+        device.fence();
+        device.read(0, &mut [0; DEVICE_BLOCK]).unwrap_err();
+        device.write(4 * BLOCK, &[0; DEVICE_BLOCK]).unwrap_err();
+        assert_eq!(*pace.0.lock(), (2 * BLOCK, BLOCK), "what is over waits for nothing");
     }
 
     #[test]

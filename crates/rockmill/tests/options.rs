@@ -421,8 +421,14 @@ fn what_is_taken_without_a_word_stays_in_the_file() {
 #[test]
 fn what_is_the_callers_is_never_taken_from_a_file() {
     let own: Vec<_> = Options::default().values().into_iter().filter(|o| !o.in_files).collect();
-    for name in ["merge_engine", "kernel_driver", "kernel_merge_program", "compaction_downforce", "compaction_classic"]
-    {
+    for name in [
+        "merge_engine",
+        "kernel_driver",
+        "kernel_merge_program",
+        "compaction_downforce",
+        "compaction_downforce_merge_percent",
+        "compaction_classic",
+    ] {
         assert!(own.iter().any(|o| o.name == name), "{name}");
     }
     for option in own {

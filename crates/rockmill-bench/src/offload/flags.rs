@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use rockmill_offload::Check;
+
 use crate::error::{Error, Result};
 
 /// What the command line asks for.
@@ -34,6 +36,8 @@ pub struct OffloadFlags {
     pub worker: String,
     /// The program that has the subcommand `worker`; empty for this one.
     pub worker_program: String,
+    /// What is read of the worker's tables: `all`, or a part of the data as `10%`.
+    pub check: Check,
     /// The worker may be on another machine, without secrets.
     pub allow_unauthenticated: bool,
     /// Where the results go as JSON; empty for nowhere.
@@ -41,7 +45,7 @@ pub struct OffloadFlags {
 }
 
 /// Name, default, what it is.
-const FLAGS: [(&str, &str, &str); 11] = [
+const FLAGS: [(&str, &str, &str); 12] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -51,6 +55,7 @@ const FLAGS: [(&str, &str, &str); 11] = [
     ("threads", "1", "Threads of the worker for a job."),
     ("worker", "", "Address and port of a worker that runs already; without it one is started on this machine."),
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
+    ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
     ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
     ("json", "", "File for the results as JSON."),
 ];
@@ -85,8 +90,8 @@ impl OffloadFlags {
             };
             *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
         }
-        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, allow, json] =
-            <[String; 11]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, check, allow, json] =
+            <[String; 12]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let flags = Self {
             mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
             value_size: one("value_size", &value_size)?,
@@ -98,6 +103,7 @@ impl OffloadFlags {
             compression,
             worker,
             worker_program,
+            check: check.parse().map_err(|e| Error::Usage(format!("--check: {e}")))?,
             json,
         };
         flags.check()?;
@@ -199,6 +205,7 @@ mod tests {
             ("--db=d --mb=x", "--mb"),
             ("--db=d --repeat=0", "at least 1"),
             ("--db=d --compression=rar", "none, lz4, zstd"),
+            ("--db=d --check=10", "0% to 100%"),
             ("--db=d --mbs=4", "there is no --mbs"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),

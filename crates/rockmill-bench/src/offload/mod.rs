@@ -149,6 +149,7 @@ impl Job<'_> {
         let config = WorkersConfig {
             input_bytes_min: 0,
             allow_unauthenticated: self.flags.allow_unauthenticated,
+            check: self.flags.check,
             ..WorkersConfig::new(vec![worker.address()])
         };
         Workers::new(config, Arc::new(SystemClock::default()))

@@ -205,8 +205,8 @@ impl OffloadReport {
         let mut text = format!(
             "------------------------------------------------\n\
              Medians of {} repetitions, in turn; MB are 10^6 bytes of input tables. Host CPU is that of this whole\n\
-             process: serving the worker's reads and writes and checking its tables included.\n{table}\n",
-            self.flags.repeat
+             process: serving the worker's reads and writes and checking its tables ({}) included.\n{table}\n",
+            self.flags.repeat, self.flags.check
         );
         text += &self.crossover_text("The host spends less CPU with a worker", 1.0, &SizeReport::cpu_ratios);
         let goal = format!("The host spends at most {:.0} % of it (the goal)", 100.0 * CPU_GOAL);
@@ -234,6 +234,7 @@ impl OffloadReport {
                 "compression": self.flags.compression,
                 "repeat": self.flags.repeat,
                 "threads": self.flags.threads,
+                "check": self.flags.check.to_string(),
                 "options": self.flags.options_text(),
             },
             "host_cpu_below_here_from_mib": self.crossover(1.0, &SizeReport::cpu_ratios),

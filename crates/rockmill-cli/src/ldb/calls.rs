@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use rockmill::{Range, WriteBatch};
 use serde_json::json;
 
@@ -14,6 +14,30 @@ use crate::error::{CliError, Result};
 use crate::kv;
 use crate::output::Out;
 use crate::store::{self, OpenToWrite};
+
+/// One of these commands.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum LdbCall {
+    #[command(hide = true, alias = "deleterange")]
+    DeleteRange(DeleteRangeArgs),
+    #[command(hide = true, alias = "batchput")]
+    BatchPut(BatchPutArgs),
+    #[command(hide = true, alias = "approxsize")]
+    ApproxSize(ApproxSizeArgs),
+    #[command(hide = true)]
+    GetProperty(GetPropertyArgs),
+}
+
+/// Does what a call asks for.
+pub fn run(call: &LdbCall, family: Option<&str>, out: &mut Out) -> Result<()> {
+    match call {
+        LdbCall::DeleteRange(args) => delete_range(args, family, out),
+        LdbCall::BatchPut(args) => batch_put(args, family, out),
+        LdbCall::ApproxSize(args) => approx_size(args, family, out),
+        LdbCall::GetProperty(args) => get_property(args, family, out),
+    }
+}
 
 /// Delete all keys of a range: `delete --from A --to B`
 #[derive(Debug, Args)]
@@ -102,7 +126,7 @@ pub struct GetPropertyArgs {
 }
 
 /// `rockmill deleterange`
-pub fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let args = DeleteArgs {
         db: args.db.clone(),
         keys: Vec::new(),
@@ -116,7 +140,7 @@ pub fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out)
 }
 
 /// `rockmill batchput`
-pub fn batch_put(args: &BatchPutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+fn batch_put(args: &BatchPutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     if args.pairs.len() % 2 != 0 {
         let last = args.pairs.last().map(|key| key.display().to_string()).unwrap_or_default();
         return Err(CliError::usage(format!("key {last:?} has no value behind it")));
@@ -145,7 +169,7 @@ pub fn batch_put(args: &BatchPutArgs, family: Option<&str>, out: &mut Out) -> Re
 }
 
 /// `rockmill approxsize`
-pub fn approx_size(args: &ApproxSizeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+fn approx_size(args: &ApproxSizeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let from = store::bytes_arg("key", &args.from, args.hex)?;
     let to = store::bytes_arg("key", &args.to, args.hex)?;
     let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
@@ -158,13 +182,14 @@ pub fn approx_size(args: &ApproxSizeArgs, family: Option<&str>, out: &mut Out) -
 }
 
 /// `rockmill get_property`
-pub fn get_property(args: &GetPropertyArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+fn get_property(args: &GetPropertyArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
     let cf = store::family(&db, family)?;
     let name = &args.property;
     let Some(value) = db.property_value_cf(&cf, name)? else {
-        return Err(CliError::not_found(format!("property {name:?} not found"))
-            .hint("names are RocksDB's, such as rocksdb.stats and rocksdb.estimate-num-keys, or begin with rockmill."));
+        return Err(CliError::not_found(format!("property {name:?} not found")).hint(
+            "names are RocksDB's, such as rocksdb.stats and rocksdb.estimate-num-keys, or begin with rockmill.",
+        ));
     };
     if out.json {
         return out.json_object(&json!({ "property": name, "value": value }));

@@ -1,6 +1,6 @@
 //! Calls in the style of RocksDB's `ldb`: `rockmill --db=my.db get KEY`.
 //!
-//! Commands and options have `ldb`'s names as aliases (`args.rs`), and `calls.rs` has the commands that `rockmill` gives
+//! Commands and options have `ldb`'s names as aliases (`args.rs`), and `calls.rs` has the commands that `rockmill` has
 //! in another form or not at all. Here the directory that `--db` names becomes the first argument of the command.
 
 pub mod calls;

@@ -1,5 +1,5 @@
-//! Host and worker with a network of their own each: two namespaces and a link between them that is slow, is cut while a
-//! job runs, and comes back.
+//! Host and worker with a network of their own each: two namespaces and a link between them that is slow, is cut while
+//! a job runs, and comes back.
 
 use std::time::{Duration, Instant};
 

@@ -28,10 +28,6 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn offset(n: u64) -> libc::off_t {
-    libc::off_t::try_from(n).unwrap_or(libc::off_t::MAX)
-}
-
 /// Access pattern told to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Advice {
@@ -295,7 +291,9 @@ pub struct LocalTime {
 /// The local time of a moment, given in seconds since the Unix epoch.
 pub fn local_time(seconds: i64) -> LocalTime {
     let mut tm = MaybeUninit::<libc::tm>::zeroed();
-    let seconds: libc::time_t = seconds;
+    // Where a `time_t` has 32 bits, it ends in 2038.
+    #[allow(clippy::unnecessary_fallible_conversions)] // not everywhere
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(libc::time_t::MAX);
     // SAFETY: both pointers are to live memory of the right types; `tm` is plain data, for which zeroes are a value.
     let tm = unsafe {
         libc::localtime_r(&seconds, tm.as_mut_ptr());

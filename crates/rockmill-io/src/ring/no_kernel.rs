@@ -1,5 +1,5 @@
-//! Replaces rings of io_uring where there are none: on every system except Linux, and on processors for which the
-//! kernel's structures are not defined.
+//! What stands for rings of io_uring where there are none: on every system but Linux, and on processors for which
+//! nobody has written down the kernel's structures.
 
 use super::arena::Arena;
 use super::queue::{Done, Op, Queue, QueueCounts};

@@ -9,7 +9,9 @@ use super::authentication::Authentication;
 use super::controller::Controller;
 use crate::command::{Cqe, FABRICS, FABRICS_CAPSULE_DATA, Sgl, Sqe};
 use crate::fabrics::NO_FLOW_CONTROL;
-use crate::pdu::{Assembler, Data, Direction, Framing, IcReq, IcResp, Payload, Pdu, R2t, TERM_DATA_MAX, TermReq};
+use crate::pdu::{
+    Assembler, Data, Direction, Framing, IcReq, IcResp, Payload, Pdu, R2t, TERM_DATA_MAX, TermReq, Waiting,
+};
 use crate::pdu_error::{FatalError, PduError};
 use crate::status::Status;
 
@@ -37,6 +39,8 @@ pub(super) struct Queue {
     pub(super) head: u16,
     writes: VecDeque<PendingWrite>,
     buffered: usize,
+    /// Memory of a write that is complete, for the next one.
+    spare: Vec<u8>,
     next_tag: u16,
     /// Event requests that wait for events.
     pub(super) events: VecDeque<Sqe>,
@@ -50,8 +54,10 @@ struct PendingWrite {
     sqe: Sqe,
     length: u32,
     tag: u16,
-    /// Empty until data is asked for.
+    /// What came so far, from the front on.
     data: Vec<u8>,
+    /// There is room for all of it: data is asked for.
+    has_room: bool,
     received: u32,
     /// The end of what was asked for.
     asked: u32,
@@ -85,6 +91,7 @@ impl Queue {
             head: 0,
             writes: VecDeque::new(),
             buffered: 0,
+            spare: Vec::new(),
             next_tag: 0,
             events: VecDeque::new(),
             authentication: None,
@@ -119,8 +126,7 @@ pub struct Connection {
     assembler: Assembler,
     incoming: Framing,
     pub(super) outgoing: Framing,
-    pub(super) output: Vec<u8>,
-    sent: usize,
+    pub(super) output: Waiting,
     pub(super) queue: Option<Queue>,
     error: Option<PduError>,
 }
@@ -136,8 +142,7 @@ impl Connection {
             assembler: Assembler::default(),
             incoming: Framing::initial(Direction::ToController, capsule, data),
             outgoing: Framing::initial(Direction::ToHost, 0, 0),
-            output: Vec::new(),
-            sent: 0,
+            output: Waiting::default(),
             queue: None,
             error: None,
             target,
@@ -177,19 +182,12 @@ impl Connection {
     /// What is to be sent.
     #[must_use]
     pub fn output(&self) -> &[u8] {
-        &self.output[self.sent..]
+        self.output.unsent()
     }
 
     /// The first `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
-        self.sent = (self.sent + count).min(self.output.len());
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-        } else if self.sent > self.output.len() / 2 {
-            self.output.drain(..self.sent);
-            self.sent = 0;
-        }
+        self.output.sent(count);
     }
 
     /// True if it is to be closed once its output is sent.
@@ -218,9 +216,13 @@ impl Connection {
         let queue = self.queue.as_ref().map_or(0, |q| {
             let writes: usize = q.writes.iter().map(|w| w.data.capacity()).sum();
             let authentication = q.authentication.as_ref().map_or(0, Authentication::memory_bytes);
-            writes + q.writes.capacity() * WRITE_BYTES + q.events.capacity() * size_of::<Sqe>() + authentication
+            writes
+                + q.spare.capacity()
+                + q.writes.capacity() * WRITE_BYTES
+                + q.events.capacity() * size_of::<Sqe>()
+                + authentication
         });
-        self.assembler.memory_bytes() + self.output.capacity() + queue
+        self.assembler.memory_bytes() + self.output.memory_bytes() + queue
     }
 
     /// Looks at the time, and at what other connections did: ends it when its host was silent for too long, when its
@@ -420,6 +422,7 @@ impl Connection {
                 length,
                 tag,
                 data: Vec::new(),
+                has_room: false,
                 received: 0,
                 asked: 0,
                 broken: false,
@@ -436,12 +439,20 @@ impl Connection {
             if write.asked > write.received {
                 continue;
             }
-            if write.data.is_empty() {
+            if !write.has_room {
                 if queue.buffered + write.length as usize > config.write_buffer_max {
                     return;
                 }
                 queue.buffered += write.length as usize;
-                write.data = vec![0; write.length as usize];
+                write.has_room = true;
+                let length = write.length as usize;
+                // Not more than it needs, or many small writes could have the memory of large ones.
+                if queue.spare.capacity() == length {
+                    write.data = std::mem::take(&mut queue.spare);
+                    write.data.clear();
+                } else {
+                    write.data = Vec::with_capacity(length);
+                }
             }
             let length = (write.length - write.received).min(config.r2t_bytes_max);
             write.asked = write.received + length;
@@ -473,17 +484,21 @@ impl Connection {
             return Err(PduError::field("FLAGS.LAST_PDU", 1, u8::from(data.last)));
         }
         write.broken |= !data.payload.intact;
-        write.data[data.offset as usize..end as usize].copy_from_slice(data.payload.bytes);
+        // It is in its order, as was checked.
+        write.data.extend_from_slice(data.payload.bytes);
         write.received = end;
         if end == write.length
             && let Some(write) = queue.writes.remove(at)
         {
-            queue.buffered -= write.data.len();
+            queue.buffered -= write.length as usize;
             let done = match write.broken {
                 true => Err(Status::TRANSIENT_TRANSPORT_ERROR),
                 false => self.write(&write.sqe, &write.data),
             };
             self.complete(&write.sqe, done.err().unwrap_or(Status::SUCCESS), 0);
+            if let Some(queue) = &mut self.queue {
+                queue.spare = write.data;
+            }
         }
         self.ask_for_data();
         Ok(())

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Done, in_capsule};
 use super::namespace::Namespace;
 use crate::command::{ALL_NAMESPACES, FORCE_UNIT_ACCESS, Sgl, Sqe, block_range, nvm};
-use crate::pdu::{Data, Payload, kind};
+use crate::pdu::{Data, Outgoing as _, Payload, kind};
 use crate::status::Status;
 
 /// The block range of a command, if the namespace has it. Without a limit for those that transfer nothing.
@@ -81,15 +81,15 @@ impl Connection {
                     success: last && success_in_data,
                     payload: Payload::new(&[]),
                 };
-                let start = output.len();
+                let start = output.end();
                 let at = outgoing.begin_data(kind::C2H_DATA, &data, bytes as usize, &mut output);
-                let done = namespace.read(first + u64::from(offset / block), &mut output[at.data_start..at.data_end]);
-                if let Err(status) = done {
+                let room = &mut output.bytes()[at.data_start..at.data_end];
+                if let Err(status) = namespace.read(first + u64::from(offset / block), room) {
                     // What the host has got already, it will not use.
                     output.truncate(start);
                     return Err(status);
                 }
-                outgoing.finish_data(at, &mut output);
+                outgoing.finish_data(at, output.bytes());
                 offset += bytes;
             }
             Ok(length)

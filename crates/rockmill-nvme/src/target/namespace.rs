@@ -23,7 +23,7 @@ pub trait Namespace: Send + Sync + Debug {
     /// Its globally unique identifier (NGUID): never that of another namespace, not all zeros.
     fn nguid(&self) -> [u8; 16];
 
-    /// Reads blocks from `first` on.
+    /// Reads blocks from `first` on into all of the buffer, which may have anything in it before.
     ///
     /// # Errors
     /// The status that the host gets.

@@ -238,7 +238,17 @@ impl TcpHost {
     /// # Errors
     /// Why that failed.
     pub fn io_queue(&self, queue: u16) -> Result<Io<TcpLink>, HostError> {
-        let config = self.controller.queue_config();
+        self.io_queue_with(queue, true)
+    }
+
+    /// The same; without data digests where `digests` is false, whatever the configuration says: for data that its
+    /// reader checks anyway.
+    ///
+    /// # Errors
+    /// Why that failed.
+    pub fn io_queue_with(&self, queue: u16, digests: bool) -> Result<Io<TcpLink>, HostError> {
+        let mut config = self.controller.queue_config();
+        config.data_digest &= digests;
         let mut link = TcpLink::open(self.address, config, Arc::clone(&self.clock)).map_err(HostError::Io)?;
         link.counted = Arc::clone(&self.counted);
         Io::connect(link, &self.controller, queue)

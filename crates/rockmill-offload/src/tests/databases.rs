@@ -14,6 +14,21 @@ fn a_worker_does_the_compactions_of_a_database() {
 }
 
 #[test]
+fn tables_are_taken_with_each_check() {
+    let worker = worker(WorkerConfig::default());
+    for text in ["all", "0%", "10%", "100%"] {
+        let check: Check = text.parse().unwrap();
+        assert_eq!(check.to_string(), text);
+        let (elsewhere, returned) = run_database(WorkersConfig { check, ..config(&[worker.address()]) });
+        assert!(elsewhere > 0 && returned == 0, "{text}: {elsewhere} done elsewhere, {returned} came back");
+    }
+    for text in ["", "%", "10", "101%", "-1%", "1.5%", "All"] {
+        let e = text.parse::<Check>().unwrap_err();
+        assert!(e.to_string().contains(&format!("{text:?}")), "{e}");
+    }
+}
+
+#[test]
 fn secrets_are_proven_on_both_ways() {
     let (of_host, of_worker) = secrets();
     let worker = worker(WorkerConfig { secrets: Some(of_worker), ..WorkerConfig::default() });

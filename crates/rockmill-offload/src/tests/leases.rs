@@ -45,6 +45,16 @@ fn a_lease_ends_once_and_for_one_reason() {
     assert_eq!(last(&[(Accepted(7), 1), (Progress(7), 2), (Progress(7), 4)]), Some(End::Silent));
     let alive = [(Accepted(7), 1), (Progress(7), 2), (Progress(7), 3), (Progress(7), 4), (Done(7), 5)];
     assert_eq!(last(&alive), Some(End::Slow));
+    // What the store held up does not count as the worker's, but that it lives must be seen all the same.
+    let mut held_up = Lease::new(7, TERMS, at(0));
+    for (event, time) in alive {
+        held_up.held_up(at(1));
+        held_up.held_up(at(0)); // what was held up stays so
+        assert_eq!(held_up.on(event, at(time)), (event == Done(7)).then_some(End::Done), "{event:?}");
+    }
+    let mut silent = Lease::new(7, TERMS, at(0));
+    silent.held_up(at(100));
+    assert_eq!(silent.on(Time, at(2)), Some(End::Silent));
     // A clock that goes back ends nothing.
     assert_eq!(ends(&[(Accepted(7), 1), (Time, 0)]), [None; 2]);
 }

@@ -1,14 +1,14 @@
 //! Jobs that another machine does, seen from the store: a job is laid out on a device ([`JobDevice`]), its spec says
 //! where, a [`TakenWorker`] does it, and its results are checked as if an enemy had sent them.
 //!
-//! 1. Inputs lie one after another on the device, each starting at a block; after them there is room for outputs, one
-//!    place for each file number that is set aside. The spec has both as extents.
-//! 2. The workers run the job. Whatever they answer, the device is fenced after that: from then on only the store can
-//!    change the outputs' files (`compaction_workers.rs`).
-//! 3. Each table is opened and read as a whole ([`Table::verify`]), and the result's description is compared with it:
-//!    size, bounds, sequence numbers, times, ids, counts. It must be something that the job may write: within the keys
-//!    and sequence numbers of the inputs, in order, without overlaps.
-//! 4. If anything is wrong, all files are removed, and the caller does the job itself.
+//! 1. Inputs lie one after another on the device, each from a block on; outputs have room behind them, one place for
+//!    each file number that is set aside. The spec has both as extents.
+//! 2. The workers run the job. Whatever they say, the device is fenced after that: from then on the outputs' files are
+//!    the store's alone (`compaction_workers.rs`).
+//! 3. Each table is opened and read ([`TableCheck`]: as a whole, or all but the data and a sample of that), and what
+//!    the result says of it is compared with what it is: size, bounds, sequence numbers, times, ids, counts. It must
+//!    keep to what the job may write: within the keys and sequence numbers of the inputs, in order, without overlaps.
+//! 4. Where anything is wrong, all files are removed, and the caller does the job itself.
 //!
 //! These checks cannot detect a worker that resolves wrongly, for example one that leaves an entry out and counts it as
 //! hidden. Workers are trusted with that, as a disk is trusted to return what was written.
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rockmill_format::edit::FileEntry;
-use rockmill_format::key::{MAX_SEQUENCE, SequenceNumber};
+use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, SequenceNumber};
 use rockmill_format::properties::TableProperties;
 use rockmill_io::WriteOptions;
 
@@ -28,13 +28,19 @@ use super::result::JobResult;
 use super::spec::{Extent, JobSpec, NumberRange};
 use super::thread_cpu::ThreadCpu;
 use super::unique_id::internal_unique_id;
-use super::{JobHost as _, JobOutput, JobStats, LocalHost, user_key_range};
+use super::{JobHost as _, JobMeans, JobOutput, JobStats, LocalHost, page_cache, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
-use crate::compaction_workers::{FencedOutput, JobDevice, RemoteDone, RemoteJob, TakenWorker, whole_blocks};
+use crate::compaction_workers::{
+    FencedOutput, JobDevice, RemoteDone, RemoteJob, TableCheck, TakenWorker, whole_blocks,
+};
 use crate::error::{Error, Result};
+use crate::pacing::file::Gate;
+use crate::pacing::job_device::JobDevicePace;
 use crate::panics::guarded;
+use crate::rate_limiter::IoPriority;
+use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::table::{Table, TableSummary};
+use crate::table::{BlockSample, Table, TableSummary};
 use crate::version::table_of_files;
 
 /// The most file numbers that are set aside for a job.
@@ -42,21 +48,32 @@ const NUMBERS_MAX: u64 = 4096;
 /// Outputs may have this many bytes in addition to twice those of the inputs: small tables grow by filters and
 /// properties.
 const ROOM_MIN: u64 = 64 << 20;
+/// Bytes of an output that are gathered before they are written, at most.
+const WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// Seconds that the clocks of two machines may differ.
 const CLOCKS_DIFFER_MAX: u64 = 3600;
 
 /// Whether other machines can do a job like this one: a compaction of block-based tables into a level below L0, whose
 /// comparator, merge operator and prefix extractor every Rockmill knows by name, and that asks no filter.
-pub(crate) fn may_go(spec: &JobSpec) -> bool {
+///
+/// # Errors
+/// Why not, for the log.
+pub(crate) fn may_go(spec: &JobSpec) -> std::result::Result<(), String> {
     let inputs = || spec.runs.iter().flat_map(|run| &run.files);
-    spec.reason == TableFileCreationReason::Compaction
-        && spec.output.level > 0
-        && spec.output.format.tph.is_none()
-        && spec.keep.is_empty()
-        && spec.filter.is_none()
-        && inputs().next().is_some()
-        && inputs().all(|f| f.entry.pieces.is_empty())
-        && JobRegistry::default().objects(spec).is_ok()
+    let tph = spec.output.format.tph.is_some() || !spec.keep.is_empty();
+    let reasons = [
+        (spec.reason != TableFileCreationReason::Compaction, "it is no compaction"),
+        (spec.output.level == 0, "it compacts into L0"),
+        (tph || inputs().any(|f| !f.entry.pieces.is_empty()), "it has TPH tables"),
+        (inputs().next().is_none(), "it has no input"),
+    ];
+    if let Some((_, why)) = reasons.iter().find(|(is_so, _)| *is_so) {
+        return Err((*why).to_owned());
+    }
+    if let Some(filter) = &spec.filter {
+        return Err(format!("it has the compaction filter {:?}", filter.name));
+    }
+    JobRegistry::default().objects(spec).map(drop).map_err(|e| e.message().to_owned())
 }
 
 /// Has a job done on another machine. Its tables are durable with their names, and not live. Also returns which machine
@@ -85,9 +102,9 @@ pub(crate) fn run(spec: &JobSpec, host: &LocalHost, worker: &dyn TakenWorker) ->
     let numbers: Vec<u64> = outputs.iter().map(|output| output.number).collect();
     let accepted = done.and_then(|mut done| {
         let result = std::mem::take(&mut done.result);
-        let mut output =
-            guarded("checking a compaction", || accept(&laid_out, host, outputs, &result)).map_err(|e| {
-                // Otherwise each job would be merged there in vain.
+        let mut output = guarded("checking a compaction", || accept(&laid_out, host, outputs, &result, worker.check()))
+            .map_err(|e| {
+                // Or each job would be merged there in vain.
                 worker.rejected();
                 e.context(format_args!("worker {}", done.worker))
             })?;
@@ -109,7 +126,8 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
     let (mut inputs, mut end, mut mode_max) = (Vec::new(), 0u64, None::<u32>);
     for file in spec.runs.iter_mut().flat_map(|run| &mut run.files) {
         let table = host.open_input(file)?;
-        let bytes = host.input_bytes(file, table.path(), false)?;
+        let direct = page_cache::worker_reads_past(&host.means.db, &table, file.entry.size);
+        let bytes = host.input_bytes(file, table.path(), direct)?;
         mode_max = match (mode_max, table.mode()) {
             (Some(so_far), Some(mode)) => Some(so_far & mode),
             (so_far, mode) => so_far.or(mode),
@@ -129,17 +147,47 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
     spec.space = (0..numbers.len() as u64).map(|i| Extent { offset: end + i * room, length: room }).collect();
     spec.numbers = numbers.iter().map(|&first| NumberRange { first, count: 1 }).collect();
     spec.output.mode_max = mode_max.map(|mode| mode | 0o600);
-    let (creator, mode_max) = (host.clone(), spec.output.mode_max);
-    let create = move |number| {
-        let options = WriteOptions { mode_max, ..WriteOptions::default() };
-        creator.create_output(number, options, None).map_err(std::io::Error::other)
+    let (creator, mode_max, priority) = (host.clone(), spec.output.mode_max, spec.output.io_priority);
+    let db = &host.means.db;
+    let options = WriteOptions {
+        mode_max,
+        // Otherwise they stay in the page cache until they are checked.
+        direct: db.use_direct_io_for_flush_and_compaction,
+        // A worker writes large pieces: none is copied into a buffer before, unless the device wants it aligned.
+        buffer_size: if db.use_direct_io_for_flush_and_compaction { 0 } else { WRITE_BUFFER_BYTES },
+        bytes_per_sync: db.bytes_per_sync,
+        strict_bytes_per_sync: db.strict_bytes_per_sync,
+        ..WriteOptions::default()
     };
+    let create = move |number| creator.create_output(number, options, None).map_err(std::io::Error::other);
     let device = JobDevice::new(inputs, end, &numbers, room, room, Box::new(create));
-    Ok((spec, Arc::new(device)))
+    Ok((spec, Arc::new(device.with_pace(pace(&host.means, priority)))))
 }
 
-/// Makes the tables of a result durable, if they match it and are something that the job may write.
-fn accept(spec: &JobSpec, host: &LocalHost, outputs: Vec<FencedOutput>, result: &[u8]) -> Result<JobOutput> {
+/// What holds a worker up: all that holds up a job that is done here.
+fn pace(means: &JobMeans, priority: IoPriority) -> JobDevicePace {
+    let share = means.device_share.clone().map(Gate::DeviceShare);
+    // A rate limiter has priorities of its own.
+    let gives_way = means.db.rate_limiter.is_none();
+    let way = gives_way.then(|| Gate::FlushPriority(Arc::clone(&means.flush_priority), Arc::clone(&means.shutdown)));
+    JobDevicePace {
+        read_limit: means.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads()),
+        write_limit: means.limit(priority).filter(|l| l.limiter.mode().limits_writes()),
+        read_gates: share.clone().into_iter().collect(),
+        write_gates: share.into_iter().chain(way).collect(),
+        clock: Arc::clone(&means.clock),
+        held: Mutex::default(),
+    }
+}
+
+/// Makes the tables of a result durable, if they are what it says and what the job may write.
+fn accept(
+    spec: &JobSpec,
+    host: &LocalHost,
+    outputs: Vec<FencedOutput>,
+    result: &[u8],
+    check: TableCheck,
+) -> Result<JobOutput> {
     let result = JobResult::decode(result)?;
     if result.job != spec.job {
         return Err(Error::corruption(format!("the result of job {}", result.job)));
@@ -154,7 +202,7 @@ fn accept(spec: &JobSpec, host: &LocalHost, outputs: Vec<FencedOutput>, result: 
     for number in outputs.into_keys() {
         host.remove_output(number); // begun, and given up
     }
-    let checks = Checks::new(spec, host)?;
+    let checks = Checks::new(spec, host, check)?;
     let mut tables = Vec::with_capacity(made.files.len());
     for (i, entry) in made.files.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|i| made.files.get(i));
@@ -188,6 +236,7 @@ fn lie(entry: &FileEntry, what: impl std::fmt::Display) -> Error {
 struct Checks<'a> {
     spec: &'a JobSpec,
     host: &'a LocalHost,
+    check: TableCheck,
     /// Smallest and largest user key of the inputs.
     keys: (&'a [u8], &'a [u8]),
     /// Largest sequence number of the inputs.
@@ -199,7 +248,7 @@ struct Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
-    fn new(spec: &'a JobSpec, host: &'a LocalHost) -> Result<Self> {
+    fn new(spec: &'a JobSpec, host: &'a LocalHost, check: TableCheck) -> Result<Self> {
         let inputs = || spec.runs.iter().flat_map(|run| &run.files);
         let cmp = &host.means.objects.cmp;
         let keys = user_key_range(cmp, inputs().map(|f| &f.entry));
@@ -212,6 +261,7 @@ impl<'a> Checks<'a> {
         Ok(Self {
             spec,
             host,
+            check,
             keys: keys.ok_or_else(|| Error::invalid_argument("a job without inputs"))?,
             newest: inputs().map(|f| f.entry.largest_seqno).max().unwrap_or(0),
             entries,
@@ -227,7 +277,7 @@ impl<'a> Checks<'a> {
         let size = file.size();
         let cmp = &self.host.means.objects.cmp;
         let table = table_of_files(vec![(path, file)], cmp, None)?;
-        let (smallest_seqno, largest_seqno) = verify(&table, entry)?;
+        let (smallest_seqno, largest_seqno) = verify(&table, entry, self.check)?;
         let p = table.properties();
         self.check_owner(entry, p)?;
         self.check_times(entry, p)?;
@@ -335,21 +385,47 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Verifies a table, and gives the smallest and the largest sequence number in it, range tombstones included.
-fn verify(table: &Table, entry: &FileEntry) -> Result<(SequenceNumber, SequenceNumber)> {
+/// Verifies a table, and gives the smallest and the largest sequence number in it, range tombstones included: those of
+/// its entries, or, where only some are read, those that its properties say and that the entries keep to.
+fn verify(table: &Table, entry: &FileEntry, check: TableCheck) -> Result<(SequenceNumber, SequenceNumber)> {
     let block_based = table.as_block_based().filter(|_| table.global_seqno().is_none());
     let block_based = block_based.ok_or_else(|| lie(entry, "is of another kind"))?;
+    block_based.verify_layout()?;
     let (mut smallest, mut largest) = (SequenceNumber::MAX, 0);
-    let mut note = |seq: SequenceNumber| (smallest, largest) = (smallest.min(seq), largest.max(seq));
-    block_based.verify_each(&mut |key| {
+    let mut visit = |key: &ParsedInternalKey<'_>| {
         if !is_supported(key.value_type) {
             return Err(lie(entry, format_args!("has an entry of type {:?}", key.value_type)));
         }
-        note(key.sequence);
+        (smallest, largest) = (smallest.min(key.sequence), largest.max(key.sequence));
         Ok(())
-    })?;
-    for (_, _, seq) in table.range_tombstones().iter().flat_map(|list| list.extremes()) {
-        note(seq);
+    };
+    match check {
+        TableCheck::All => block_based.verify_each(&mut visit)?,
+        TableCheck::Sample { percent, seed } => {
+            // Or a block of one number would be looked at in all of a job's tables or in none.
+            let seed = seed ^ entry.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            block_based.verify_sample(BlockSample { percent, seed }, &mut visit)?;
+        }
     }
-    Ok((smallest, largest))
+    for (_, _, seq) in table.range_tombstones().iter().flat_map(|list| list.extremes()) {
+        (smallest, largest) = (smallest.min(seq), largest.max(seq));
+    }
+    // What the properties say covers range tombstones, too, and is there unless a table has nothing else.
+    let p = table.properties();
+    let (least, most) = match (p.key_smallest_seqno, p.key_largest_seqno) {
+        (Some(least), Some(most)) => (least, most),
+        _ if p.num_data_blocks == 0 => return Ok((smallest, largest)),
+        _ => return Err(lie(entry, "does not say the sequence numbers of its entries")),
+    };
+    let is_true = match check {
+        TableCheck::All => (least, most) == (smallest, largest),
+        TableCheck::Sample { .. } => least <= smallest && largest <= most,
+    };
+    match is_true {
+        true => Ok((least, most)),
+        false => {
+            let what = format_args!("has entries {smallest} to {largest}, where its properties say {least} to {most}");
+            Err(lie(entry, what))
+        }
+    }
 }

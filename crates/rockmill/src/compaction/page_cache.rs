@@ -41,7 +41,16 @@ pub(super) fn takes_outputs<'a>(db: &DbOptions, inputs: impl Iterator<Item = (&'
     }
 }
 
-/// Whether an input is read through the page cache: if at least seven eighths of it are there.
+/// Whether what a worker on another machine reads of an input goes past the page cache: as for an engine with rings,
+/// and with the engine `pread` only where the options say so.
+pub(super) fn worker_reads_past(db: &DbOptions, table: &Table, size: u64) -> bool {
+    match db.merge_engine {
+        MergeEngine::Pread => db.use_direct_reads,
+        MergeEngine::Auto | MergeEngine::Uring | MergeEngine::Kernel => !has_input(db, table, size),
+    }
+}
+
+/// Whether an input is read through the page cache: where it is there, but for an eighth.
 pub(super) fn has_input(db: &DbOptions, table: &Table, size: u64) -> bool {
     in_use(db) && table.cached_bytes().is_some_and(|there| there >= size - size / 8)
 }

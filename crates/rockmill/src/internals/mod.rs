@@ -17,7 +17,7 @@ pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::worker::{WorkerDevice, WorkerJob, WorkerMachine};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::compaction_workers::{
-    CompactionWorkers, DEVICE_BLOCK, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TakenWorker,
+    CompactionWorkers, DEVICE_BLOCK, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker,
 };
 pub use crate::db::jobs::extra_runs::merge_into_extra_run;
 pub use crate::db::jobs::manual::compact_range_since_open;

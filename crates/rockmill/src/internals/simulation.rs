@@ -13,7 +13,8 @@
 //!    and [`RunningCompactions::finish_merge`];
 //! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
 //!    and, while a flush is in flight, by its [`allowance`]; [`RunningCompactions::set_flush_bound`] is told what
-//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]);
+//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]), and [`RunningCompactions::set_writers_at_work`]
+//!    whether they rest ([`Lull`]);
 //! 5. where values stay in logs, merges and flushes index tables by [`Orders::schedules`].
 
 pub use crate::compaction::Compaction;
@@ -36,6 +37,7 @@ pub use crate::pacing::decide::{
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};
 pub use crate::pacing::index_tables::{IndexQueues, IndexSchedule, ScheduleChange, Short, Triggers};
+pub use crate::pacing::lull::Lull;
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};
 pub use crate::table::TphSettings;

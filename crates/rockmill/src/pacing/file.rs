@@ -32,7 +32,8 @@ impl Gate {
         }
     }
 
-    fn pass(&self, bytes: usize) {
+    /// Waits until so many bytes may be read or written.
+    pub fn pass(&self, bytes: usize) {
         match self {
             Self::DeviceShare(job) => job.pass(bytes as u64),
             Self::FlushPriority(priority, stop) => priority.pass(stop),

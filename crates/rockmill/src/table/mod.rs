@@ -47,7 +47,7 @@ pub use block_based::{
     BlockAccess, BlockBasedSettings, BlockBasedTable, Census, StoredBlock, TableBlock, WholeBlock,
     describe_internal_key, properties_of,
 };
-pub(crate) use block_based::{BlockStream, ScanFile, Source, StreamReads, StreamSource, TableIndex};
+pub(crate) use block_based::{BlockSample, BlockStream, ScanFile, Source, StreamReads, StreamSource, TableIndex};
 pub use builder::TableBuilder;
 pub(crate) use cache::Reservation;
 pub use cache::{BlockCache, Cache, CachedBlock, LruCacheOptions};

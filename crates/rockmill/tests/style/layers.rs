@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["panics", "perf_context", "options::parse", "options::setters", "range_del"],
     &["merge_operator", "compaction_filter", "compaction_workers", "statistics", "env", "helpers", "properties"],
     &["rate_limiter", "info_log", "event_listener"],
-    &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file"],
+    &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file", "pacing::job_device"],
     &["iter"],
     // What a lookup has found holds blocks of the cache, and tables fill it.
     &["table", "iter::get"],

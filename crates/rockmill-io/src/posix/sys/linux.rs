@@ -1,6 +1,6 @@
 //! What Linux alone has of what the file system asks.
 
-use super::{Advice, FileFacts, check, offset};
+use super::{Advice, FileFacts, check};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,6 +12,11 @@ pub(in crate::posix) const O_DIRECT: libc::c_int = libc::O_DIRECT;
 /// Opens a directory for look-ups beneath it, which needs no right to read it.
 pub(in crate::posix) const O_PATH: libc::c_int = libc::O_PATH;
 
+/// With 64 bits also where an `off_t` has 32.
+fn offset(n: u64) -> libc::off64_t {
+    libc::off64_t::try_from(n).unwrap_or(libc::off64_t::MAX)
+}
+
 /// posix_fadvise. Only a hint: a failure is of no consequence.
 pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
     let advice = match advice {
@@ -21,7 +26,7 @@ pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice
         Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
     };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset(start), offset(len), advice) };
+    unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset(start), offset(len), advice) };
 }
 
 /// Bytes that are looked at in the page cache at a time.
@@ -38,7 +43,7 @@ pub(in crate::posix) fn resident_bytes(file: &File, len: u64) -> io::Result<u64>
         let mut pages = vec![0u8; piece.div_ceil(page)];
         // SAFETY: a mapping of its own at a place that the kernel chooses, which nobody reads.
         let start = unsafe {
-            libc::mmap(ptr::null_mut(), piece, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset(at))
+            libc::mmap64(ptr::null_mut(), piece, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), offset(at))
         };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -78,7 +83,7 @@ pub(in crate::posix) fn await_writeback(file: &File, start: u64, len: u64) -> io
 pub(in crate::posix) fn preallocate(file: &File, start: u64, len: u64, extend: bool) -> io::Result<()> {
     let mode = if extend { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
+    let result = unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset(start), offset(len)) };
     check(result).map(drop)
 }
 
@@ -86,7 +91,7 @@ pub(in crate::posix) fn preallocate(file: &File, start: u64, len: u64, extend: b
 pub(in crate::posix) fn punch_hole(file: &File, start: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(start), offset(len)) };
+    let result = unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset(start), offset(len)) };
     check(result).map(drop)
 }
 

@@ -24,7 +24,7 @@ use super::inputs::{Files, Picker, any_busy, key_range, total_bytes};
 use super::tree_index::{KeyRange, OverlapBelow};
 use crate::compaction::{Compaction, has_older_runs};
 use crate::event_listener::CompactionReason;
-use crate::options::CfOptions;
+use crate::options::{CfOptions, CompactionStyle};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Level, touched};
 
@@ -79,22 +79,50 @@ pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&
 }
 
 impl Picker<'_> {
-    /// True when a level may get another extra run with the keys of `inputs`: when not too many of its runs, those that
-    /// running jobs will write included, have some of them. What jobs take deeper does not count: it leaves as they
-    /// commit, and waiting for that is what DF-compaction is to avoid.
+    /// True when a level may get another extra run with the keys of `inputs`: when not too many of its runs have some
+    /// of them, and it does not have twice as many in all. A seek stands in runs whose keys lie apart, too.
     fn has_room(&self, inputs: &[(usize, Files)], level: usize) -> bool {
+        self.has_room_at(inputs, level) && self.runs_that_stay(level) < 2 * self.runs_most()
+    }
+
+    /// True when not too many runs of a level, those that running jobs will write included, have some of the keys of
+    /// `inputs`. What jobs take deeper does not count: it leaves as they commit, and waiting for that is what
+    /// DF-compaction is to avoid.
+    fn has_room_at(&self, inputs: &[(usize, Files)], level: usize) -> bool {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         let (s, l) = (s.user_key(), l.user_key());
         let has_some = |files: &[Arc<FileMeta>]| !touched(self.cmp(), files, Some(s), Some(l)).is_empty();
-        let leaves = |files: &[Arc<FileMeta>]| {
-            self.in_run(files, s, l).iter().all(|f| self.running.leaves_for_below(f, level, 0))
-        };
+        let leaves = |files: &[Arc<FileMeta>]| self.in_run(files, s, l).iter().all(|f| self.leaves(f, level));
         let live = self.version.levels[level].extras.iter().filter(|run| has_some(&run.files) && !leaves(&run.files));
         let mut runs: Vec<u64> = live.map(|run| run.id).collect();
         runs.extend(self.running.runs_to_come(self.cmp(), level, s, l));
         runs.sort_unstable();
         runs.dedup();
-        runs.len() < if self.is_flush_bound() { runs_max_flush_bound(self.options) } else { runs_max(self.options) }
+        runs.len() < self.runs_most()
+    }
+
+    /// Extra runs of a level, wherever their keys lie. Those that running jobs will write count; those of which jobs
+    /// take every table do not.
+    fn runs_that_stay(&self, level: usize) -> usize {
+        let stays = |files: &[Arc<FileMeta>]| !files.iter().all(|f| self.leaves(f, level));
+        let extras = self.version.levels[level].extras.iter().filter(|run| stays(&run.files));
+        let live: Vec<u64> = extras.map(|run| run.id).collect();
+        live.len() + self.running.new_runs_to_come(level, |run| live.contains(&run))
+    }
+
+    /// True when a running job takes a file of a level deeper. Of the last level of df-tiered nothing goes deeper:
+    /// there files leave for the base run.
+    fn leaves(&self, f: &FileMeta, level: usize) -> bool {
+        let tiered = self.options.compaction_style == CompactionStyle::Universal;
+        match tiered && level + 1 == self.num_levels() {
+            true => self.running.leaves_extra_runs(f, level),
+            false => self.running.leaves_for_below(f, level, 0),
+        }
+    }
+
+    /// Extra runs with one key at which no job adds another one.
+    fn runs_most(&self) -> usize {
+        if self.is_flush_bound() { runs_max_flush_bound(self.options) } else { runs_max(self.options) }
     }
 
     /// True where writers wait for flushes, so that bytes count more than jobs.
@@ -265,16 +293,18 @@ impl Picker<'_> {
     }
 
     /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their
-    /// keys, nor has any newer one. With `new`, a run may be made for them. Where the option is off, they go into the
-    /// base run alone: an extra run that is there may be gone before they come, and they would be a new one.
+    /// keys, nor has any newer one. With `new`, a run may be made for them. Into extra runs they go only where the
+    /// level takes another one at their keys. Where the option is off, they go into the base run alone: an extra run
+    /// that is there may be gone before they come, and they would be a new one.
     fn sink(&self, reason: CompactionReason, inputs: &Inputs, level: usize, new: bool) -> Option<Compaction> {
         let [(from, files)] = inputs.as_slice() else { return None };
         if (*from == 0 && files.len() > 1) || self.compression(*from) != self.compression(level) {
             return None;
         }
-        let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id);
-        let extras = extras.filter(|_| self.options.compaction_downforce);
-        let another = (new && self.has_room(inputs, level)).then(|| self.new_run(level));
+        // At these keys a run that is there would be one more, too.
+        let room = self.options.compaction_downforce && self.has_room_at(inputs, level);
+        let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id).filter(|_| room);
+        let another = (new && room && self.has_room(inputs, level)).then(|| self.new_run(level));
         // Not where it would have to wait for another job to commit.
         let run = [0].into_iter().chain(extras).chain(another).find(|run| {
             self.running.depends_on(self.version, inputs, level, *run).is_some_and(|depends_on| depends_on.is_empty())

@@ -102,7 +102,9 @@ pub struct RunningCompactions {
     round_robin: BTreeMap<usize, InternalKey>,
     /// Writing few bytes matters more than running many jobs.
     flush_bound: bool,
-    /// Levels may hold this many times what the options say; 0 means 1.
+    /// Writers do not rest: the next flush is to come.
+    writers_at_work: bool,
+    /// Levels may hold so many times what the options say; 0 is 1.
     level_factor: u64,
     /// The tree at the last pick: a cache. Picks do not depend on it; debug builds compare it with the tree. It is in a
     /// `RefCell` because parts of it are computed only when a strategy asks for them: a `&mut` would have to go through
@@ -353,7 +355,18 @@ impl RunningCompactions {
         self.flush_bound
     }
 
-    /// Sets the factor by which levels may exceed what the options say. Scores must be computed again.
+    /// Says whether more is to be flushed soon: then merges that serve readers alone wait, which cost many bytes for
+    /// each that they move and would have to be made again. Until it is said, writers rest.
+    pub fn set_writers_at_work(&mut self, at_work: bool) {
+        self.writers_at_work = at_work;
+    }
+
+    /// True when writers do not rest, as it was set.
+    pub fn writers_at_work(&self) -> bool {
+        self.writers_at_work
+    }
+
+    /// Says how many times what the options say levels may hold. Scores are to be computed anew.
     pub fn set_level_factor(&mut self, times: u64) {
         self.level_factor = times;
     }

@@ -171,6 +171,11 @@ impl RunningCompactions {
         self.taker(f).is_some_and(|r| r.depth() > Depth::of_run(level, run))
     }
 
+    /// True when a running job takes the file of an extra run into the base run of its level, or deeper.
+    pub(super) fn leaves_extra_runs(&self, f: &FileMeta, level: usize) -> bool {
+        self.taker(f).is_some_and(|r| r.depth() >= Depth::of_run(level, 0))
+    }
+
     /// Ids of the extra runs of a level that running jobs will write between these keys.
     pub(super) fn runs_to_come<'r>(
         &'r self,

@@ -16,6 +16,7 @@ use crate::db::jobs::ordered_commit::{Done, Outcome, not_wanted};
 use crate::db::{CfState, DbInner, State};
 use crate::error::Result;
 use crate::event_listener::CompactionReason;
+use crate::pacing::common::Seconds;
 use crate::pacing::decide::is_flush_bound;
 use crate::pacing::flush_bound::FlushWaits;
 use crate::pacing::write_control::write_control;
@@ -67,8 +68,17 @@ pub(super) fn rescore_levels(state: &mut State) -> bool {
     })
 }
 
+/// The time of a pick.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    /// Seconds since 1970, for the ages of tables.
+    pub unix_seconds: u64,
+    /// The monotonic clock, for pauses between flushes.
+    pub seconds: Seconds,
+}
+
 /// The next job of a column family, if one is due and there is a thread for it.
-pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits: FlushWaits) -> Option<Picked> {
+pub(super) fn pick_compaction(state: &mut State, now: Now, threads: usize, waits: FlushWaits) -> Option<Picked> {
     if !may_pick(state) {
         return None;
     }
@@ -78,7 +88,8 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
         return None;
     }
     let idle = threads.saturating_sub(busy).max(1);
-    let moment = Moment { now, oldest_snapshot: state.jobs().oldest_snapshot };
+    let moment = Moment { now: now.unix_seconds, oldest_snapshot: state.jobs().oldest_snapshot };
+    let rest_awaited = state.jobs().awaiting_rest > 0;
     let at_work = state.jobs().running_compactions > 0 || state.families().any(|c| c.front().sealed_count() > 0);
     let flush_bound = is_flush_bound(waits, at_work);
     // First the column family whose debt delays writers most, then the one whose tree exceeds its shape most.
@@ -89,7 +100,7 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
                 && c.jobs().weighed != Weighed::Now
                 && (c.jobs().scores.needs_compaction()
                     || has_marked(c)
-                    || c.is_aging_due(now)
+                    || c.is_aging_due(now.unix_seconds)
                     || c.version().has_extra_runs()
                     || state.jobs().commits.get(&c.cf().id).is_some_and(|queue| queue.waiting().next().is_some()))
         })
@@ -102,9 +113,13 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
             continue;
         }
         let c = state.family_mut(id)?;
-        let running = &mut c.jobs_mut().running;
+        let has_extra_runs = c.version().has_extra_runs();
+        let jobs = c.jobs_mut();
+        let rests = rest_awaited || jobs.lull.rests(now.seconds);
+        let running = &mut jobs.running;
         running.set_threads(threads, idle);
-        // When writers are idle, the end of the last job triggers this.
+        running.set_writers_at_work(!rests);
+        // When writers rest, the end of the last job tells.
         running.set_flush_bound(flush_bound);
         if let Some(compaction) = c.pick(&moment) {
             let cf = Arc::clone(c.cf());
@@ -115,9 +130,12 @@ pub(super) fn pick_compaction(state: &mut State, now: u64, threads: usize, waits
             return Some(merge);
         }
         let jobs = state.family_mut(id)?.jobs_mut();
-        jobs.aging_blocked = jobs.aging.is_due(now);
-        // Merges that are deferred while writers wait are still to come.
-        jobs.nothing_found = !jobs.running.is_flush_bound();
+        jobs.aging_blocked = jobs.aging.is_due(now.unix_seconds);
+        // What is put off while writers wait, or until they rest, is still to come.
+        let nothing = !flush_bound && (rests || !has_extra_runs);
+        let known = std::mem::replace(&mut jobs.nothing_found, nothing);
+        // Those who wait for it may have looked before.
+        state.jobs_mut().rest_came |= rest_awaited && nothing && !known;
     }
     None
 }

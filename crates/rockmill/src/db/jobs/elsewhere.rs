@@ -25,10 +25,14 @@ impl DbInner {
     ) -> Option<JobOutput> {
         let workers = self.opts.compaction_workers.as_deref()?;
         // What finished jobs wait to commit is merged while they wait: not for long.
-        if compaction.is_intra_df() || !elsewhere::may_go(spec) {
+        if compaction.is_intra_df() {
             return None;
         }
         let (name, number, bytes) = (&cf.name, spec.job, spec.input_bytes());
+        if let Err(why) = elsewhere::may_go(spec) {
+            log_info!(self.log, "[{name}] [JOB {number}] Not offered to a worker: {why}");
+            return None;
+        }
         let mut tried = Vec::new();
         let mut taken = workers.take(bytes, &tried);
         while let Some(worker) = taken {

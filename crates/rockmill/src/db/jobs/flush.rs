@@ -301,6 +301,7 @@ impl DbInner {
         for part in &pick.parts {
             if let Some(c) = state.family_mut(part.cf.id) {
                 c.front_mut().flush_begins(now, bytes as f64);
+                c.jobs_mut().flushes(now);
             }
         }
         state.families().len()

@@ -204,6 +204,14 @@ impl Db {
 
     /// Waits until no flush and no compaction runs or is due.
     pub fn wait_for_background_work(&self) -> Result<()> {
+        // Writers rest for those who wait until nothing is due.
+        self.inner.state.lock().jobs_mut().awaiting_rest += 1;
+        let done = self.wait_until_nothing_is_due();
+        self.inner.state.lock().jobs_mut().awaiting_rest -= 1;
+        done
+    }
+
+    fn wait_until_nothing_is_due(&self) -> Result<()> {
         let db = &self.inner;
         let mut state = db.state.lock();
         loop {

@@ -40,7 +40,9 @@ use crate::compaction::strategy::aging::{Aging, aging};
 use crate::compaction::strategy::score::{LevelScores, level_scores};
 use crate::db::{CfState, State};
 use crate::options::CfOptions;
+use crate::pacing::common::Seconds;
 use crate::pacing::index_tables::IndexSchedule;
+use crate::pacing::lull::Lull;
 use crate::sync::atomic::AtomicBool;
 use crate::version::Version;
 use ordered_commit::Pending;
@@ -63,6 +65,10 @@ pub(crate) struct Jobs {
     paused: usize,
     /// Background threads that run.
     threads: BTreeSet<Worker>,
+    /// How many wait until nothing is due: for them writers rest.
+    awaiting_rest: usize,
+    /// Since then a column family was found to have nothing to do: they are to be told.
+    rest_came: bool,
     /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
     oldest_snapshot: SequenceNumber,
 }
@@ -121,7 +127,9 @@ pub(crate) struct FamilyJobs {
     /// there is one.
     nothing_found: bool,
     weighed: Weighed,
-    /// A caller waits for the flush that runs, or that ran last.
+    /// When it was flushed: whether its writers rest.
+    lull: Lull,
+    /// Somebody waits for the flush that runs, or that ran last.
     flush_awaited: Arc<AtomicBool>,
 }
 
@@ -135,6 +143,7 @@ impl FamilyJobs {
             aging_blocked: false,
             nothing_found: false,
             weighed: Weighed::NotYet,
+            lull: Lull::default(),
             flush_awaited: Arc::default(),
         }
     }
@@ -142,6 +151,16 @@ impl FamilyJobs {
     /// What compactions that run read and write, for those who only look.
     pub fn running(&self) -> &RunningCompactions {
         &self.running
+    }
+
+    /// A flush begins.
+    pub fn flushes(&mut self, now: Seconds) {
+        self.lull.flushes(now);
+    }
+
+    /// From when on a pause of the writers is due to merge extra runs, if there are any and it has not come.
+    fn rest_due(&self, version: &Version, now: Seconds) -> Option<Seconds> {
+        (version.has_extra_runs() && !self.lull.rests(now)).then(|| self.lull.rests_from())
     }
 
     /// How far the levels are from their shape.

@@ -8,13 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::db::jobs::Weighed;
-use crate::db::jobs::compact::{Picked, pick_compaction, rescore_levels, take_unweighed};
+use crate::db::jobs::compact::{Now, Picked, pick_compaction, rescore_levels, take_unweighed};
 use crate::db::jobs::error_recovery::recovery_thread;
 use crate::db::jobs::timer;
 use crate::db::{CfState, Db, DbInner, State};
 use crate::error::{Error, Result};
 use crate::event_listener::BackgroundErrorReason;
 use crate::info_log::log_warn;
+use crate::pacing::common::Seconds;
 use crate::pacing::decide::is_flush_bound;
 use crate::pacing::flush_bound::REST_SECONDS;
 use crate::panics::{caught, guarded};
@@ -177,7 +178,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                     db.work_available.notify_all();
                     continue;
                 }
-                let now = db.now_seconds();
+                let seconds = db.opts.clock.monotonic_nanos() as f64 * 1e-9;
+                let now = Now { unix_seconds: db.now_seconds(), seconds };
                 let threads = thread_counts(db.live().max_background_jobs).1;
                 let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The user's comparator may panic; without this thread nothing would ever be compacted again.
@@ -191,9 +193,13 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 if let Some(picked) = picked.transpose() {
                     break picked;
                 }
+                if std::mem::take(&mut state.jobs_mut().rest_came) {
+                    db.job_finished.notify_all();
+                }
                 // Deferred merges become due when writers go idle; nothing signals that, so we poll.
                 let rest = is_flush_bound(waits, false).then_some(REST_WAIT);
-                match next_due(&state, now).into_iter().chain(rest).min() {
+                let rest = rest.into_iter().chain(next_rest(&state, now.seconds));
+                match next_due(&state, now.unix_seconds).into_iter().chain(rest).min() {
                     Some(wait) => drop(db.work_available.wait_for(&mut state, wait)),
                     None => db.work_available.wait(&mut state),
                 }
@@ -215,6 +221,13 @@ fn next_due(state: &State, now: u64) -> Option<Duration> {
     let next = state.families().filter(waits).map(|c| c.jobs().aging.next_due).min().filter(|&t| t < u64::MAX)?;
     // The clock may be set, so check now and then. And never spin, whatever delays the job.
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
+}
+
+/// How long until the writers of a column family with extra runs rest, if no flush comes before.
+fn next_rest(state: &State, now: Seconds) -> Option<Duration> {
+    let automatic = |c: &&CfState| !c.options().disable_auto_compactions;
+    let due = state.families().filter(automatic).filter_map(|c| c.jobs().rest_due(c.version(), now));
+    due.map(|at| Duration::from_secs_f64((at - now).max(0.0)) + REST_WAIT).min()
 }
 
 #[cfg(test)]

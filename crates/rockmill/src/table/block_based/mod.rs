@@ -41,3 +41,4 @@ pub(super) use open::properties_with_block;
 pub use reader::BlockBasedTable;
 pub use settings::BlockBasedSettings;
 pub(crate) use stream::{BlockStream, ScanFile, StreamReads};
+pub(crate) use verify::BlockSample;

@@ -1,8 +1,8 @@
 //! Checks a whole table file: every block's checksum, the order of keys, and that index, filter and properties agree
-//! with the data.
+//! with the data. Or all that stands outside of the data, and a sample of the data blocks.
 
 use rockmill_format::block::{BlockCursor, BlockKind};
-use rockmill_format::footer::BlockHandle;
+use rockmill_format::footer::{BlockHandle, FOOTER_LEN_MAX};
 use rockmill_format::key::{self, ParsedInternalKey, ValueType};
 use rockmill_format::properties::IndexType;
 
@@ -18,6 +18,43 @@ use crate::error::{Error, Result};
 
 /// Bytes read at once.
 const READ_LEN: usize = 1 << 20;
+
+/// Some of a table's data blocks, chosen by chance. The first and the last one belong to each sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSample {
+    /// Of each hundred blocks, rounded up to whole blocks.
+    pub percent: u8,
+    /// Which ones: the same seed chooses the same ones.
+    pub seed: u64,
+}
+
+impl BlockSample {
+    /// The numbers of the blocks, rising, in a table of `blocks` blocks. Each set of as many blocks is as likely.
+    fn of(self, blocks: usize) -> Vec<usize> {
+        let wanted = (blocks as u128 * u128::from(self.percent.min(100))).div_ceil(100) as usize;
+        let (mut picked, mut state) = (Vec::with_capacity(wanted + 2), self.seed);
+        let mut left = wanted;
+        for block in 0..blocks {
+            // Of those that are left to look at, each is as likely to be one of those that are left to pick.
+            let behind = (blocks - block) as u128;
+            let is_picked = (u128::from(next_random(&mut state)) * behind) >> 64 < left as u128;
+            left -= usize::from(is_picked);
+            if is_picked || block == 0 || block + 1 == blocks {
+                picked.push(block);
+            }
+        }
+        picked
+    }
+}
+
+/// The next number of SplitMix64.
+fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 /// What the data blocks hold, to compare with the properties.
 #[derive(Default)]
@@ -49,9 +86,71 @@ impl BlockBasedTable {
     /// table only once.
     pub fn verify_each(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<()> {
         self.verify_meta_blocks()?;
-        let mut counts = self.verify_data(visit)?;
+        let mut counts = self.verify_data(0..self.data_blocks, READ_LEN, visit)?;
         self.count_range_tombstones(&mut counts)?;
         self.verify_counts(&counts)
+    }
+
+    /// Reads every block outside of the data, and a sample of the data blocks; checks of them what [`Self::verify`]
+    /// does. The counts in the properties must be enough for the blocks that there are, and for what was read. `visit`
+    /// sees each entry that is read.
+    pub fn verify_sample(
+        &self,
+        sample: BlockSample,
+        visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.verify_meta_blocks()?;
+        let blocks = sample.of(self.data_blocks);
+        let unread = self.data_blocks - blocks.len();
+        let mut counts = self.verify_data(blocks.into_iter(), 0, visit)?;
+        self.count_range_tombstones(&mut counts)?;
+        if unread == 0 { self.verify_counts(&counts) } else { self.bound_counts(&counts, unread as u64) }
+    }
+
+    /// Checks that the file has its blocks and its footer, without a gap between them or bytes that belong to none, and
+    /// that the properties say so, as in each table that this store writes. Reads the indexes.
+    pub fn verify_layout(&self) -> Result<()> {
+        let shape = IndexShape::new(&self.properties, self.index_type);
+        let mut others: Vec<BlockHandle> = self.metaindex.iter().map(|(_, handle)| *handle).collect();
+        others.extend([self.index_handle, self.footer().metaindex]);
+        let mut partitions = |top: BlockHandle| -> Result<()> {
+            others.extend(self.index_entries(top, shape.top())?.into_iter().map(|(_, handle)| handle));
+            Ok(())
+        };
+        if self.index_type == IndexType::TwoLevelIndexSearch {
+            partitions(self.index_handle)?;
+        }
+        for (_, filter) in self.metaindex.iter().filter(|(name, _)| name == names::PARTITIONED_FILTER) {
+            partitions(*filter)?;
+        }
+        others.sort_by_key(|handle| handle.offset);
+        // The index may stand in the metaindex, too.
+        others.dedup();
+        let meta = self.meta(false, false)?;
+        let data = (0..meta.index.len()).map(|i| meta.index.handle(i));
+        let mut end = 0;
+        for handle in data.chain(others) {
+            if handle.offset != end {
+                return Err(self.bad(format_args!("a block begins at offset {}, not at {end}", handle.offset)));
+            }
+            end = handle.end();
+        }
+        let (file, footer) = (self.blocks.file.size(), FOOTER_LEN_MAX as u64);
+        if end.checked_add(footer) != Some(file) {
+            return Err(self.bad(format_args!("blocks end at offset {end}, and the footer at {file}")));
+        }
+        let (p, blocks) = (&self.properties, self.data_blocks as u64);
+        for (name, stored, is) in [
+            ("rocksdb.data.size", p.data_size, self.data_end),
+            ("rocksdb.tail.start.offset", p.tail_start_offset, self.data_end),
+            ("rocksdb.num.data.blocks", p.num_data_blocks, blocks),
+            ("rocksdb.num.range-deletions", p.num_range_deletions, self.range_tombstones_stored),
+        ] {
+            if stored != is {
+                return Err(self.bad(format_args!("property {name} is {stored}, the table has {is}")));
+            }
+        }
+        Ok(())
     }
 
     fn bad(&self, what: impl std::fmt::Display) -> Error {
@@ -126,15 +225,21 @@ impl BlockBasedTable {
         Ok(())
     }
 
-    fn verify_data(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<Counts> {
+    /// Checks the data blocks of these numbers, which rise. So many bytes are read at once; 0: block by block.
+    fn verify_data(
+        &self,
+        blocks: impl Iterator<Item = usize>,
+        read_len: usize,
+        visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>,
+    ) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut last: Vec<u8> = Vec::new();
-        let mut stream = BlockStream::new(&StreamReads::unpaced(READ_LEN, true));
+        let mut stream = BlockStream::new(&StreamReads::unpaced(read_len, true));
         stream.begin_file(self.data_end());
         let mut cursor = None;
         let meta = self.meta(false, false)?;
         let index = &meta.index;
-        for block in 0..index.len() {
+        for block in blocks {
             let handle = index.handle(block);
             let layout = stream.load_block(self, handle)?;
             let data = stream.data();
@@ -233,6 +338,24 @@ impl BlockBasedTable {
         Ok(())
     }
 
+    /// Compares the properties with what a part of the data has: `unread` blocks were not read, each of which has an
+    /// entry at least.
+    fn bound_counts(&self, counts: &Counts, unread: u64) -> Result<()> {
+        let p = &self.properties;
+        for (name, stored, least) in [
+            ("rocksdb.num.entries", p.num_entries, counts.entries.saturating_add(unread)),
+            ("rocksdb.deleted.keys", p.num_deletions, counts.deletions),
+            ("rocksdb.merge.operands", p.num_merge_operands, counts.merges),
+            ("rocksdb.raw.key.size", p.raw_key_size, counts.key_bytes),
+            ("rocksdb.raw.value.size", p.raw_value_size, counts.value_bytes),
+        ] {
+            if stored < least {
+                return Err(self.bad(format_args!("property {name} is {stored}, the table has {least} or more")));
+            }
+        }
+        Ok(())
+    }
+
     fn verify_counts(&self, counts: &Counts) -> Result<()> {
         let p = &self.properties;
         let [entries_of_ranges, deletions_of_ranges, keys_of_ranges, values_of_ranges] = counts.of_ranges;
@@ -273,4 +396,36 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         let _ = write!(s, "{b:02x}");
         s
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_its_size_and_both_ends() {
+        for (blocks, percent, most) in [(0, 10, 0), (1, 0, 1), (1, 100, 1), (2, 1, 2), (1000, 0, 2), (1000, 1, 12)] {
+            for seed in 0..50 {
+                let picked = BlockSample { percent, seed }.of(blocks);
+                assert!(picked.is_sorted_by(|a, b| a < b) && picked.len() <= most, "{picked:?}");
+                assert!(picked.len() >= (blocks * usize::from(percent)).div_ceil(100).max(blocks.min(2)));
+                assert!(blocks == 0 || (picked.first() == Some(&0) && picked.last() == Some(&(blocks - 1))));
+            }
+        }
+        assert_eq!(BlockSample { percent: 100, seed: 7 }.of(77), (0..77).collect::<Vec<_>>());
+        assert_eq!(BlockSample { percent: 255, seed: 7 }.of(77).len(), 77);
+    }
+
+    /// Each block but the first and the last is in a tenth of the samples, whatever its place.
+    #[test]
+    fn each_block_is_as_likely() {
+        let (blocks, samples) = (50, 20_000);
+        let mut times = vec![0; blocks];
+        for seed in 0..samples {
+            BlockSample { percent: 10, seed }.of(blocks).into_iter().for_each(|block| times[block] += 1);
+        }
+        let (least, most) = times[1..blocks - 1].iter().fold((samples, 0), |(l, m), &n| (l.min(n), m.max(n)));
+        // 2,000 are expected, with a deviation of 42.
+        assert!(least > 1_800 && most < 2_200, "{least} to {most} times of {samples}");
+    }
 }

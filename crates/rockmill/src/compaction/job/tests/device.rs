@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 
+use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::footer::Footer;
+use rockmill_format::properties::TableProperties;
+
 use super::*;
 use crate::compaction::elsewhere as remote;
 use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::worker::{WorkerDevice, WorkerMachine};
 use crate::compaction::{JobOutput, JobStats};
-use crate::compaction_workers::{JobDevice, RemoteDone, RemoteJob, RemoteUsage, TakenWorker};
+use crate::compaction_workers::{JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
 use crate::error::{Error, ErrorKind};
 
 /// Of a table.
@@ -20,12 +24,25 @@ const FOOTER_BYTES: u64 = 53;
 /// What a worker does to its result before it sends it.
 type Lie = dyn Fn(&mut JobResult) + Send + Sync;
 
+/// What a worker does to its first table before it writes it, given the size that its result says.
+type Forgery = dyn Fn(&mut [u8], usize) + Send + Sync;
+
+/// The part that a sample in these tests has.
+const PERCENT: u8 = 25;
+
+/// Samples and all.
+fn checks() -> [TableCheck; 2] {
+    [TableCheck::All, TableCheck::Sample { percent: PERCENT, seed: 1 }]
+}
+
 /// A worker in this process.
 struct InProcess {
     clock: Arc<dyn rockmill_io::Clock>,
     lie: Box<Lie>,
     /// Changes this byte of the first output.
     damages: Option<u64>,
+    forges: Option<Box<Forgery>>,
+    check: TableCheck,
     /// Writes to the device again when the result is there.
     writes_late: Mutex<Option<Arc<JobDevice>>>,
     rejected: AtomicU64,
@@ -41,6 +58,25 @@ impl fmt::Debug for InProcess {
 struct Lent {
     device: Arc<JobDevice>,
     damages: Option<u64>,
+    /// Writes that are held back, with their offsets.
+    held: Option<Mutex<Vec<(u64, Vec<u8>)>>>,
+}
+
+impl Lent {
+    /// Writes what is held back, the first output as it was made another.
+    fn release(&self, first_size: u64, forge: &Forgery) {
+        let held = std::mem::take(&mut *self.held.as_ref().unwrap().lock());
+        let (outputs_at, mut first, mut others) = (self.device.outputs_at(), Vec::new(), Vec::new());
+        for (offset, data) in held {
+            match offset == outputs_at + first.len() as u64 {
+                true => first.extend(data),
+                false => others.push((offset, data)),
+            }
+        }
+        forge(&mut first, first_size as usize);
+        self.device.write(outputs_at, &first).unwrap();
+        others.into_iter().for_each(|(offset, data)| self.device.write(offset, &data).unwrap());
+    }
 }
 
 impl WorkerDevice for Lent {
@@ -58,6 +94,10 @@ impl WorkerDevice for Lent {
         if let Some(byte) = self.damages.and_then(|n| data.get_mut(usize::try_from(n.checked_sub(place)?).ok()?)) {
             *byte ^= 1;
         }
+        if let Some(held) = &self.held {
+            held.lock().push((offset, data));
+            return Ok(());
+        }
         self.device.write(offset, &data)
     }
 }
@@ -71,11 +111,19 @@ impl TakenWorker for InProcess {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn check(&self) -> TableCheck {
+        self.check
+    }
+
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone> {
         let machine = WorkerMachine::new(JobRegistry::default(), 1, Arc::clone(&self.clock));
         let spec = machine.accept(job.spec)?;
-        let lent = Lent { device: Arc::clone(job.device), damages: self.damages };
-        let mut result = machine.run(&spec, Arc::new(lent), &Arc::default());
+        let held = self.forges.as_ref().map(|_| Mutex::default());
+        let lent = Arc::new(Lent { device: Arc::clone(job.device), damages: self.damages, held });
+        let mut result = machine.run(&spec, Arc::clone(&lent) as Arc<dyn WorkerDevice>, &Arc::default());
+        if let Some(forge) = &self.forges {
+            lent.release(result.outcome.as_ref().unwrap().files[0].size, &**forge);
+        }
         (self.lie)(&mut result);
         *self.writes_late.lock() = Some(Arc::clone(job.device));
         Ok(RemoteDone { result: result.encode()?, worker: "here".to_owned(), usage: RemoteUsage::default() })
@@ -88,6 +136,8 @@ fn honest(ctx: &LocalHost) -> InProcess {
         clock,
         lie: Box::new(|_| {}),
         damages: None,
+        forges: None,
+        check: TableCheck::All,
         writes_late: Mutex::default(),
         rejected: AtomicU64::new(0),
     }
@@ -123,7 +173,7 @@ fn has_what_no_input_has(spec: &JobSpec, ctx: &LocalHost, made: &FileEntry) -> b
 
 /// Compares what a compaction writes here with what a worker writes.
 pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
-    if !remote::may_go(spec) {
+    if remote::may_go(spec).is_err() {
         return;
     }
     let mut spec = spec.clone();
@@ -132,7 +182,8 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
     let here = run(&spec, &host).unwrap();
     let bytes = taken(&host, &here);
     let host = numbered(ctx);
-    let done = remote::run(&spec, &host, &honest(ctx));
+    let check = checks()[(spec.input_bytes() % 2) as usize];
+    let done = remote::run(&spec, &host, &InProcess { check, ..honest(ctx) });
     if here.files.iter().any(|f| has_what_no_input_has(&spec, ctx, f)) {
         done.expect_err("inputs are damaged in a way that no checksum catches");
         return;
@@ -150,7 +201,7 @@ fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
     fs.create_dir(&dir, true).unwrap();
     let (tree, c) = tree_with_l0(Arc::clone(fs) as _, dir.clone(), small_options(), 400);
     let spec = tree.spec(&c);
-    assert!(remote::may_go(&spec));
+    assert_eq!(remote::may_go(&spec), Ok(()));
     let names = fs.list_dir(&dir).unwrap().into_iter().collect();
     (tree, spec, names)
 }
@@ -190,10 +241,10 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
         ("fewer entries read", |made| made.stats.input_records -= 1),
         ("more entries dropped than there are", |made| made.stats.dropped.hidden = u64::MAX),
     ];
-    for (what, change) in lies {
+    for ((what, change), check) in lies.into_iter().flat_map(|lie| checks().map(|check| (lie, check))) {
         let host = numbered(&tree.host());
         let lie = move |result: &mut JobResult| change(result.outcome.as_mut().unwrap());
-        let worker = InProcess { lie: Box::new(lie), ..honest(&host) };
+        let worker = InProcess { lie: Box::new(lie), check, ..honest(&host) };
         let e = remote::run(&spec, &host, &worker).expect_err(what);
         assert!(!e.message().contains("panicked"), "{what}: {e}");
         assert_eq!(worker.rejected.load(Ordering::Relaxed), 1, "{what}");
@@ -232,6 +283,140 @@ fn a_damaged_byte_is_found_wherever_it_is() {
     }
 }
 
+/// The first table of a job, and its data blocks.
+fn first_table(tree: &Tree, spec: &JobSpec) -> (u64, Vec<BlockHandle>) {
+    let host = numbered(&tree.host());
+    let (output, _) = remote::run(spec, &host, &honest(&host)).unwrap();
+    let table = host.open_input(&SpecFile::new(output.files[0].clone())).unwrap();
+    let blocks = table.as_block_based().unwrap().blocks_between(None, None).unwrap();
+    let size = output.files[0].size;
+    taken(&host, &output);
+    (size, blocks)
+}
+
+/// What a sample never misses is all that is not in the middle of the data; and a block there as rarely as is said.
+#[test]
+fn a_sample_finds_what_it_is_said_to_find() {
+    let fs = Arc::new(MemFileSystem::new());
+    let (tree, spec, before) = tree_and_job(&fs);
+    let (size, blocks) = first_table(&tree, &spec);
+    let is_found = |byte: u64, percent: u8, seed: u64| {
+        let host = numbered(&tree.host());
+        let check = TableCheck::Sample { percent, seed };
+        let worker = InProcess { damages: Some(byte), check, ..honest(&host) };
+        match remote::run(&spec, &host, &worker) {
+            Ok((output, _)) => drop(taken(&host, &output)),
+            Err(e) => {
+                assert!(!e.message().contains("panicked"), "byte {byte} of {size}: {e}");
+                assert_eq!(names(&fs), before);
+                return true;
+            }
+        }
+        false
+    };
+    let [first, .., last] = blocks[..] else { panic!("{blocks:?}") };
+    let middle = first.end()..last.offset;
+    let always = (0..size - FOOTER_BYTES).step_by(7).filter(|byte| !middle.contains(byte));
+    for byte in always.chain([size - FOOTER_BYTES, size - 8, size - 1]) {
+        assert!(is_found(byte, 0, byte), "byte {byte} of {size}, where the middle is {middle:?}");
+        assert!(is_found(byte, PERCENT, byte), "byte {byte} of {size}");
+    }
+    let wanted = (blocks.len() * usize::from(PERCENT)).div_ceil(100) as f64 / blocks.len() as f64;
+    let (mut found, mut tried) = (0, 0);
+    for (i, byte) in middle.clone().step_by(7).enumerate() {
+        assert!(!is_found(byte, 0, i as u64), "with nothing but the ends");
+        assert!(is_found(byte, 100, i as u64), "with all blocks");
+        for seed in 0..4 {
+            tried += 1;
+            found += usize::from(is_found(byte, PERCENT, (4 * i + seed) as u64));
+        }
+    }
+    let deviation = (wanted * (1.0 - wanted) / tried as f64).sqrt();
+    let part = found as f64 / tried as f64;
+    println!("{found} of {tried} found, {part:.3} where {wanted:.3} is said; {} blocks", blocks.len());
+    assert!(tried > 200 && (part - wanted).abs() < 4.0 * deviation, "{part} where {wanted} is said");
+}
+
+/// Changes properties in a table of `size` bytes, with a checksum that is right.
+fn forge_properties(table: &mut [u8], size: usize, change: fn(&mut TableProperties)) {
+    let footer = Footer::decode(&table[..size], size as u64).unwrap();
+    let contents = |table: &[u8], handle: BlockHandle| table[handle.offset as usize..][..handle.size as usize].to_vec();
+    let metaindex = contents(table, footer.metaindex);
+    let mut cursor = BlockCursor::new(BlockLayout::parse(&metaindex).unwrap(), BlockKind::Meta);
+    cursor.seek_to_first(&metaindex).unwrap();
+    while cursor.key() != b"rocksdb.properties" {
+        cursor.next(&metaindex).unwrap();
+    }
+    let (place, _) = BlockHandle::decode(&metaindex[cursor.value_range()]).unwrap();
+    let mut properties = TableProperties::decode_block(&contents(table, place)).unwrap();
+    change(&mut properties);
+    let mut block = properties.encode_block();
+    assert_eq!(block.len() as u64, place.size, "another length would need another metaindex");
+    let checksum = footer.block_checksum(&block, 0, place.offset);
+    block.push(0);
+    block.extend_from_slice(&checksum.to_le_bytes());
+    table[place.offset as usize..][..block.len()].copy_from_slice(&block);
+}
+
+#[test]
+fn properties_that_lie_are_found_by_a_sample_unless_only_the_data_says_otherwise() {
+    let fs = Arc::new(MemFileSystem::new());
+    let (tree, spec, before) = tree_and_job(&fs);
+    type Change = fn(&mut TableProperties);
+    // With what a sample of the ends alone sees.
+    let forgeries: [(&str, bool, Change); 9] = [
+        ("nothing", false, |_| {}),
+        ("fewer blocks", true, |p| p.num_data_blocks -= 1),
+        ("less data", true, |p| p.data_size -= 1),
+        ("an earlier end", true, |p| p.tail_start_offset -= 1),
+        ("an entry for each block, less one", true, |p| p.num_entries = p.num_data_blocks - 1),
+        ("another column family", true, |p| p.column_family_id += 1),
+        ("another newest entry", true, |p| p.key_largest_seqno = p.key_largest_seqno.map(|seq| seq ^ 1)),
+        // Which only those see that look at all entries.
+        ("more deletions", false, |p| p.num_deletions += 1),
+        ("longer values", false, |p| p.raw_value_size += 1),
+    ];
+    for (what, is_seen, change) in forgeries {
+        for check in [TableCheck::All, TableCheck::Sample { percent: 0, seed: 0 }] {
+            let host = numbered(&tree.host());
+            let forge = move |table: &mut [u8], size: usize| forge_properties(table, size, change);
+            let worker = InProcess { forges: Some(Box::new(forge)), check, ..honest(&host) };
+            match remote::run(&spec, &host, &worker) {
+                Ok((output, _)) => {
+                    assert!(what == "nothing" || (check != TableCheck::All && !is_seen), "{what}: {check:?}");
+                    taken(&host, &output);
+                }
+                Err(e) => {
+                    assert!(what != "nothing" && (check == TableCheck::All || is_seen), "{what}: {check:?}: {e}");
+                    assert!(!e.message().contains("panicked"), "{what}: {e}");
+                }
+            }
+            assert_eq!(names(&fs), before, "{what}");
+        }
+    }
+}
+
+#[test]
+fn the_rate_limiter_counts_what_a_worker_reads_and_writes() {
+    use crate::rate_limiter::{RateLimiter, RateLimiterMode};
+    let fs = Arc::new(MemFileSystem::new());
+    let (tree, spec, _) = tree_and_job(&fs);
+    for mode in [RateLimiterMode::KReadsOnly, RateLimiterMode::KWritesOnly, RateLimiterMode::KAllIo] {
+        let limiter = RateLimiter::new(1 << 30, 100_000, 10, mode, false);
+        let mut host = numbered(&tree.host());
+        host.means.db.rate_limiter = Some(Arc::clone(&limiter));
+        let worker = honest(&host);
+        let (output, _) = remote::run(&spec, &host, &worker).unwrap();
+        let written = output.stats.output_bytes * u64::from(mode.limits_writes());
+        let read = spec.input_bytes() * u64::from(mode.limits_reads());
+        let through = limiter.total_bytes_through(None);
+        // Whole blocks of 4 KiB, and an input's end is read to open it.
+        assert!(through >= written + read && (through > 0) == (written + read > 0), "{mode:?}: {through}");
+        assert!(read > 0 || through <= written + (output.files.len() as u64) * 4096, "{mode:?}: {through}");
+        taken(&host, &output);
+    }
+}
+
 #[test]
 fn a_late_write_does_not_reach_a_table() {
     let fs = Arc::new(MemFileSystem::new());
@@ -255,15 +440,16 @@ fn jobs_that_workers_cannot_do_stay_here() {
     let (_, spec, _) = tree_and_job(&fs);
     type Change = fn(&mut JobSpec);
     let changes: [(&str, Change); 5] = [
-        ("an unknown comparator", |spec| spec.comparator = "x".into()),
-        ("an unknown operator", |spec| spec.merge_operator = "x".into()),
-        ("a filter", |spec| spec.filter = Some(Default::default())),
+        ("comparator \"x\" is not known", |spec| spec.comparator = "x".into()),
+        ("merge operator \"x\" is not known", |spec| spec.merge_operator = "x".into()),
+        ("compaction filter \"\"", |spec| spec.filter = Some(Default::default())),
         ("into L0", |spec| spec.output.level = 0),
         ("no input", |spec| spec.runs.clear()),
     ];
-    for (what, change) in changes {
+    for (why, change) in changes {
         let mut spec = spec.clone();
         change(&mut spec);
-        assert!(!remote::may_go(&spec), "{what}");
+        let said = remote::may_go(&spec).unwrap_err();
+        assert!(said.contains(why), "{said}, where {why} is the reason");
     }
 }

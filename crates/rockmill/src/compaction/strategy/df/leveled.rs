@@ -10,6 +10,8 @@
 //!   and touches them. Such jobs take little of the key space, so that many run at once.
 //! - *Where writers wait for flushes* (`set_flush_bound`): one job leaves L0 at a time and takes all,
 //!   and runs are let be until there are many, which then go down as one. Bytes count more than jobs there.
+//! - *While writers are at work* such a merge must be cheap (`merge_cost_max`), unless the level above or writers would
+//!   have to wait otherwise.
 //! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
 
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::{Inputs, runs_due, runs_kept_flush_bound, runs_max};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
+use crate::pacing::write_control::{StallReason, write_control};
 use crate::sync::atomic::Ordering as Atomic;
 
 /// Files of a run that are tried as the first of a merge.
@@ -249,12 +252,18 @@ impl Picker<'_> {
     /// Files of the newest extra runs, into the base run.
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
-        // Where as many runs as are due lie upon each other; at rest, where the most do.
+        let at_work = self.options.compaction_downforce && !self.is_flush_bound() && self.running.writers_at_work();
+        let at_work = at_work && !self.keeps_l0_waiting(level) && !self.keeps_writers_waiting();
         let due = if self.is_flush_bound() { runs_kept_flush_bound(self.options) + 1 } else { runs_due(self.options) };
-        let due = due.min(self.sums[level].free_depth);
+        // While writers are at work, wherever that is cheap. Otherwise where as many runs as are due lie upon each
+        // other; at rest, where the most do.
+        let (least, cost_max) = match at_work {
+            true => (1, self.merge_cost_max(level)),
+            false => (due.min(self.sums[level].free_depth), f64::INFINITY),
+        };
         let limit = self.max_compaction_bytes();
         let mut best: Option<(f64, Inputs)> = None;
-        for run in extras.iter().take((extras.len() + 1).saturating_sub(due)) {
+        for run in extras.iter().take((extras.len() + 1).saturating_sub(least)) {
             let free: Vec<_> = run.files.iter().filter(|f| !f.being_compacted.load(Atomic::Acquire)).collect();
             let step = free.len().div_ceil(CANDIDATES_MAX).max(1);
             for f in free.into_iter().step_by(step) {
@@ -262,16 +271,20 @@ impl Picker<'_> {
                 let found = self.running.overlap_below(level, f.number(), find);
                 debug_assert_eq!(found, find().found);
                 let Some((all, base, runs)) = found else { continue };
-                if runs < due {
+                if runs < least {
                     continue;
                 }
                 // Bytes written for each byte that leaves the extra runs; too large ones only if there is no other.
-                let cost =
-                    all as f64 / (all - base).max(1) as f64 + if all > limit { all as f64 / limit as f64 } else { 0.0 };
+                let of_each = all as f64 / (all - base).max(1) as f64;
+                let cost = of_each + if all > limit { all as f64 / limit as f64 } else { 0.0 };
                 if best.as_ref().is_some_and(|b| cost >= b.0) {
                     continue;
                 }
                 let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
+                // Dear ones only where the level above would have to wait otherwise.
+                if of_each > cost_max && (runs < due || self.has_room(&[(level, files.clone())], level)) {
+                    continue;
+                }
                 if let Some(inputs) = self.down_to((level, run.id), files, level, 0, true)
                     && self.running.depends_on(self.version, &inputs, level, 0).is_some()
                 {
@@ -281,5 +294,36 @@ impl Picker<'_> {
         }
         let (_, inputs) = best?;
         self.df_job(CompactionReason::LevelMaxLevelSize, inputs, level, 0)
+    }
+
+    /// True where what is due in L0 must wait until the level has fewer runs, and no job is about to bring that. L0
+    /// reaches over many keys, so it waits for runs that lie apart, too: at each key there may be room for more.
+    fn keeps_l0_waiting(&self, level: usize) -> bool {
+        if level != self.scores.base_level || self.scores.scores[0] < 1.0 || self.sums[level].busy() > 0 {
+            return false;
+        }
+        let free = self.free_l0(level, self.new_run(level));
+        !free.is_empty() && !self.has_room(&[(0, free)], level)
+    }
+
+    /// True where sorted runs slow writers although most threads have nothing to do: what is put off to save bytes must
+    /// not hold anybody up.
+    fn keeps_writers_waiting(&self) -> bool {
+        let idle = self.running.count() == 0 || 2 * self.running.idle_threads() > self.running.threads();
+        let control = write_control(self.scores.load(), self.options);
+        idle && control.pressure > 0.0 && control.reason == StallReason::L0Files
+    }
+
+    /// Bytes that a merge into the base run of a level may write for each byte of its extra runs while writers are at
+    /// work. At 100 percent: what it takes with as many runs as are due, each as large as the level above may be.
+    /// Leveled compaction, which merges one such run at a time, rewrites that many times as much of the base run.
+    fn merge_cost_max(&self, level: usize) -> f64 {
+        let due = runs_due(self.options);
+        let above = match level > self.scores.base_level {
+            true => self.scores.targets[level - 1],
+            false => (self.options.write_buffer_size as u64).saturating_mul(due as u64),
+        };
+        let base = self.base_bytes(level) as f64 / above.max(1) as f64 / due as f64;
+        1.0 + base * f64::from(self.options.compaction_downforce_merge_percent) / 100.0
     }
 }

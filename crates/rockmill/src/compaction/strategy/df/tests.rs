@@ -160,7 +160,8 @@ fn a_job_for_space_leaves_small_runs_out() {
     assert_eq!(taken(1), [1, 2, 3, 4, 5]);
 }
 
-/// Seven runs are due in L0, and as many lie in the last level; a job merges so many of them as it may.
+/// Seven runs are due in L0, and as many lie in the last level; a job merges so many of them as it may. The base run,
+/// which is larger than all others together, stays out.
 #[test]
 fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
     let taken = |width: u32, l0: bool| {
@@ -174,7 +175,7 @@ fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
         let mut cursors = RunningCompactions::new();
         cursors.set_threads(4, 4);
         let (c, _) = next(&t.build(), &o, &mut cursors).expect("as many as are due");
-        assert_eq!((c.reason, c.output_run == 0), (CompactionReason::UniversalSortedRunNum, !l0));
+        assert_eq!((c.reason, c.output_run), (CompactionReason::UniversalSortedRunNum, 1));
         let mut taken: Vec<u64> = c.input_files().map(|f| f.number()).collect();
         taken.sort_unstable();
         taken
@@ -182,9 +183,70 @@ fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
     // Numbers are by age, the oldest first.
     assert_eq!(taken(u32::MAX, true), [2, 3, 4, 5, 6, 7]);
     assert_eq!(taken(4, true), [2, 3, 4, 5]);
-    assert_eq!(taken(u32::MAX, false), [1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(taken(3, false), [1, 2, 3], "the base run with the two above it");
-    assert_eq!(taken(0, false), [1, 2], "fewer than two are no merge");
+    assert_eq!(taken(u32::MAX, false), [2, 3, 4, 5, 6, 7]);
+    assert_eq!(taken(3, false), [2, 3, 4], "the oldest extra run with the two above it");
+    assert_eq!(taken(0, false), [2, 3], "fewer than two are no merge");
+}
+
+/// Runs of the last level with these sizes, the oldest first: those that the next job merges, and into which run.
+fn merged_in_the_last_level(sizes: &[u64]) -> Option<(Vec<u64>, u64)> {
+    let mut t = TreeSpec::new(3);
+    for (run, size) in sizes.iter().enumerate() {
+        t = t.file(2, "a", "z", size * MB).in_run(run as u64);
+    }
+    let mut cursors = RunningCompactions::new();
+    cursors.set_threads(4, 4);
+    let (c, _) = next(&t.build(), &options(CompactionStyle::Universal), &mut cursors)?;
+    assert_eq!((c.reason, c.output_level), (CompactionReason::UniversalSortedRunNum, 2));
+    let mut taken: Vec<u64> = c.input_files().map(|f| f.number()).collect();
+    taken.sort_unstable();
+    Some((taken, c.output_run))
+}
+
+/// As in universal compaction, runs of about one size are merged, so that no run is rewritten for each that comes.
+#[test]
+fn the_last_level_of_df_tiered_merges_runs_of_about_one_size() {
+    assert_eq!(merged_in_the_last_level(&[100, 10, 10]), Some((vec![2, 3], 1)));
+    assert_eq!(merged_in_the_last_level(&[100, 60, 50]), Some((vec![1, 2, 3], 0)), "together they are as large");
+    assert_eq!(merged_in_the_last_level(&[100, 40]), None, "it is not worth it");
+    assert_eq!(merged_in_the_last_level(&[100, 40, 15]), None);
+    // No more runs may come, whatever their sizes are.
+    let runs = runs_max(&options(CompactionStyle::Universal));
+    assert_eq!(runs, 4);
+    assert_eq!(merged_in_the_last_level(&[100, 40, 15, 5]), Some((vec![1, 2, 3, 4], 0)), "the least for each byte");
+    assert_eq!(merged_in_the_last_level(&[900, 40, 15, 5]), Some((vec![2, 3, 4], 1)));
+}
+
+/// A level is due before it takes no more, however many runs a job should have.
+#[test]
+fn a_level_of_df_tiered_that_is_full_is_due() {
+    let mut o = options(CompactionStyle::Universal);
+    (o.compaction_options_universal.min_merge_width, o.compaction_options_universal.max_size_amplification_percent) =
+        (100, 1_000_000);
+    let mut t = TreeSpec::new(4);
+    for run in 1..=runs_max(&o) as u64 {
+        t = t.file(1, "a", "z", 10 * MB).in_run(run);
+    }
+    let mut cursors = RunningCompactions::new();
+    cursors.set_threads(4, 4);
+    let (c, _) = next(&t.build(), &o, &mut cursors).expect("no run may come before some leave");
+    assert_eq!((c.start_level(), c.output_level, c.inputs.len()), (1, 2, runs_max(&o)));
+}
+
+/// Extra runs that leave the last level for its base run make room for others.
+#[test]
+fn what_a_merge_of_the_last_level_has_makes_room() {
+    let mut t = TreeSpec::new(3);
+    for run in 0..5 {
+        t = t.file(2, "a", "z", 100 * MB).in_run(run);
+    }
+    let v = t.file(1, "a", "z", 10 * MB).in_run(1).file(1, "a", "z", 10 * MB).in_run(2).build();
+    let (o, mut cursors) = (options(CompactionStyle::Universal), RunningCompactions::new());
+    cursors.set_threads(8, 8);
+    let jobs: Vec<_> = std::iter::from_fn(|| next(&v, &o, &mut cursors)).map(|(c, _)| (c.start_level(), c)).collect();
+    let levels: Vec<usize> = jobs.iter().map(|(level, _)| *level).collect();
+    assert!(jobs.iter().any(|(level, c)| *level == 2 && c.output_run == 0), "{levels:?}");
+    assert!(levels.contains(&1), "{levels:?}");
 }
 
 /// What a job takes deeper makes room, before it has committed.
@@ -250,6 +312,89 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
     cursors.set_flush_bound(true);
     assert!(next(&v, &o, &mut cursors).is_some_and(|(c, _)| c.start_level() == 0 && c.output_run > 0));
     assert!(runs_max(&o) < runs_kept_flush_bound(&o) && runs_kept_flush_bound(&o) < runs_max_flush_bound(&o));
+}
+
+/// While writers are at work, extra runs are merged where that is as cheap as the option says, or where the level takes
+/// no more of them; at rest all are.
+#[test]
+fn while_writers_are_at_work_no_merge_is_dear() {
+    // L1 may have 100 MB, L2 has five times that, two runs are due: 1 + 5 / 2 bytes may be written for each at 100 %.
+    let inputs = |percent: u32, sizes: &[u64], at_work: bool| {
+        let o = CfOptions { compaction_downforce_merge_percent: percent, ..options(CompactionStyle::Level) };
+        let mut t = TreeSpec::new(4).file(2, "a", "z", 500 * MB);
+        for (run, size) in (1..).zip(sizes) {
+            t = t.file(2, "a", "z", size * MB).in_run(run);
+        }
+        let (v, mut cursors) = (t.build(), RunningCompactions::new());
+        cursors.set_writers_at_work(at_work);
+        next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
+    };
+    for (percent, sizes, at_work) in [
+        (100, &[250][..], Some(2)),        // 3.0, though one run is none that is due
+        (100, &[150], None),               // 4.3
+        (150, &[150], Some(2)),            // of 4.75
+        (100, &[80, 80], None),            // 4.1
+        (100, &[120, 120], Some(3)),       // 3.1
+        (0, &[250], None),                 // nothing is as cheap as that
+        (100, &[10, 10, 10], None),        // 17.7
+        (1000, &[10, 10, 10], Some(4)),    // of 26
+        (u32::MAX, &[1], Some(2)),         // no bound
+        (100, &[10, 10, 10, 10], Some(5)), // no further one may come
+        (0, &[10, 10, 10, 10], Some(5)),
+    ] {
+        assert_eq!(inputs(percent, sizes, true), at_work, "{percent} %, {sizes:?}");
+        assert_eq!(inputs(percent, sizes, false), Some(sizes.len() + 1), "{percent} %, {sizes:?} at rest");
+    }
+}
+
+/// Extra runs of the base level that lie apart leave room at each key and none for L0, which reaches over all of them:
+/// they are merged though that is dear, or L0 would wait until writers rest.
+#[test]
+fn l0_does_not_wait_for_runs_that_lie_apart() {
+    let next_of = |l0: usize| {
+        let mut t = TreeSpec::new(4);
+        for (begin, end) in [("a", "c"), ("d", "f"), ("g", "i"), ("j", "l")] {
+            t = t.file(1, begin, end, 24 * MB);
+        }
+        for (run, key) in (1..).zip(["b", "e", "h", "k"]) {
+            t = t.file(1, key, key, MB / 2).in_run(run);
+        }
+        for _ in 0..l0 {
+            t = t.file(0, "a", "l", 2 * MB);
+        }
+        let (v, o, mut cursors) = (t.build(), options(CompactionStyle::Level), RunningCompactions::new());
+        assert_eq!(extra_depth(&v.cmp, &v.levels[1], |_| true), 1);
+        cursors.set_writers_at_work(true);
+        let first = next(&v, &o, &mut cursors).map(|(c, _)| c);
+        if let Some(c) = &first {
+            assert_eq!((c.start_level(), c.output_level, c.output_run, c.inputs.len()), (1, 1, 0, 2), "{c:?}");
+            assert!(next(&v, &o, &mut cursors).is_none(), "once one leaves there is room");
+        }
+        first.is_some()
+    };
+    assert!(!next_of(1), "nothing is due in L0");
+    assert!(next_of(2));
+}
+
+/// Merges are put off to save bytes, and not where runs slow writers whom idle threads could help.
+#[test]
+fn what_is_put_off_holds_no_writer_up() {
+    let inputs = |slowdown: i32| {
+        let o = CfOptions { level0_slowdown_writes_trigger: slowdown, ..options(CompactionStyle::Level) };
+        let mut t = TreeSpec::new(4);
+        for (level, base) in [(3, 5000), (2, 500)] {
+            t = t.file(level, "a", "z", base * MB);
+            for run in 1..=3 {
+                t = t.file(level, "a", "z", 10 * MB).in_run(run);
+            }
+        }
+        let (v, mut cursors) = (t.file(0, "a", "z", MB).build(), RunningCompactions::new());
+        cursors.set_writers_at_work(true);
+        next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
+    };
+    // One table of L0, and in two levels one run more than is due.
+    assert_eq!(inputs(20), None);
+    assert_eq!(inputs(2), Some(4));
 }
 
 /// At rest what lies in several levels is written once, not level by level.

@@ -3,8 +3,9 @@
 //!
 //! What the options of universal compaction say here:
 //!
-//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger. It takes no more than are
-//!   due, so that the next job begins beside it, and no more than `max_merge_width`; jobs that save space may.
+//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger, and as far as a level may
+//!   have so many. It takes no more than are due, so that the next job begins beside it, and no more than
+//!   `max_merge_width`; jobs that save space may.
 //! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
 //!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
 //! - `max_size_amplification_percent`: when the runs above the oldest come to so much of its size, as far as none is
@@ -12,13 +13,14 @@
 //! - `stop_style`, `max_read_amp` and `compression_size_percent` have nothing to say here and are refused.
 //! - Periodic and marked files are compacted as in universal compaction.
 //!
-//! The last level merges its runs into its base run.
+//! The last level merges neighbours of about one size; its base run is one of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::inputs::{Files, Picker, any_busy, total_bytes};
 use super::super::tiered::Universal;
-use super::Inputs;
+use super::{Inputs, runs_max};
 use crate::compaction::Compaction;
 use crate::event_listener::CompactionReason;
 use crate::options::UniversalCompactOptions;
@@ -72,7 +74,7 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     let (picker, of) = (&universal.picker, universal.of);
     let reason = CompactionReason::UniversalSortedRunNum;
     if level + 1 >= picker.num_levels() {
-        return into_base(picker, level);
+        return within_last(universal, level);
     }
     let below = level + 1;
     let run = picker.new_run(below);
@@ -85,7 +87,7 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
             runs.take_while(|files| !any_busy(files)).map(<[_]>::to_vec).collect()
         }
     };
-    let due = universal.trigger().max(of.min_merge_width.max(2) as usize);
+    let due = due(universal);
     if free.len() < due {
         return None;
     }
@@ -106,20 +108,46 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     picker.df_job(reason, inputs, below, run)
 }
 
+/// Runs of a level at which they are due; never more than it may have.
+fn due(universal: &Universal<'_>) -> usize {
+    let due = universal.trigger().max(universal.of.min_merge_width.max(2) as usize);
+    due.min(runs_max(universal.picker.options))
+}
+
 /// Runs that a job merges at most which does not save space.
 fn width_max(of: &UniversalCompactOptions) -> usize {
     of.max_merge_width.max(2) as usize
 }
 
-/// All runs of the last level into its base run, or as many of the oldest as a job may merge.
-fn into_base(picker: &Picker<'_>, level: usize) -> Option<Compaction> {
+/// Neighbours of the last level into one run, that of the oldest of them. As in universal compaction runs of about one
+/// size go together: one that is larger than the newer ones together stays out until these have grown, or all that
+/// there is would be rewritten for each run that comes. Where the level takes no more runs, those go together that cost
+/// least.
+fn within_last(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
+    let (picker, of) = (&universal.picker, universal.of);
     let runs: Vec<&[Arc<_>]> = picker.version.levels[level].runs().collect();
-    // Newer runs may stay where a job has them; what is older than a busy one cannot be merged past it.
-    let oldest_free = runs.iter().rev().take_while(|files| !any_busy(files)).count();
-    if oldest_free < 2 {
-        return None;
+    let due = due(universal).min(width_max(of));
+    let full = runs.len() >= runs_max(picker.options);
+    // How much of a job the oldest run of it may be.
+    let larger = (100.0 + f64::from(of.size_ratio)) / 100.0;
+    let mut best: Option<(f64, Range<usize>)> = None;
+    for oldest in (1..runs.len()).rev().filter(|i| !any_busy(runs[*i])) {
+        let (size, mut newer) = (total_bytes(runs[oldest]) as f64, 0.0);
+        for newest in (oldest.saturating_sub(width_max(of) - 1)..oldest).rev() {
+            if any_busy(runs[newest]) {
+                break;
+            }
+            newer += total_bytes(runs[newest]) as f64;
+            let alike = oldest + 1 - newest >= due && size <= newer * larger;
+            // Bytes written for each that goes into another run.
+            let cost = (size + newer) / f64::max(newer, 1.0);
+            if (alike || full) && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, newest..oldest + 1));
+            }
+        }
     }
-    let merged = oldest_free.min(width_max(&picker.options.compaction_options_universal));
-    let inputs = runs[runs.len() - merged..].iter().map(|files| (level, files.to_vec())).collect();
-    picker.df_job(CompactionReason::UniversalSortedRunNum, inputs, level, 0)
+    let (_, range) = best?;
+    let run = runs[range.end - 1].first()?.entry.extra_run;
+    let inputs = runs[range].iter().map(|files| (level, files.to_vec())).collect();
+    picker.df_job(CompactionReason::UniversalSortedRunNum, inputs, level, run)
 }
