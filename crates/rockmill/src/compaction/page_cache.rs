@@ -7,8 +7,8 @@
 //! outputs that nobody asked for would push out what users read.
 //!
 //! RocksDB leaves everything in the page cache unless `use_direct_io_for_flush_and_compaction` is on. Here, with that
-//! option or `use_direct_reads` everything bypasses it; without them, the engine `pread` bypasses it for nothing. The
-//! engine `kernel` always reads and writes past it, whatever the page cache has.
+//! option or `use_direct_reads` everything bypasses it; without them, the engine `pread` never bypasses it. The engine
+//! `kernel` always reads and writes past it, whatever the page cache has.
 
 use super::MergeEngine;
 use crate::options::DbOptions;

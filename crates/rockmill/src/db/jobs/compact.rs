@@ -57,8 +57,8 @@ pub(super) enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-/// Computes again what is due in column families whose levels' sizes have changed since their scores were computed.
-/// True if there are any: then the decisions that depend on scores must be made again.
+/// Computes again what is due in column families whose levels may now hold more or less than when their scores were
+/// computed. True if there are any: then the decisions that depend on scores must be made again.
 pub(super) fn rescore_levels(state: &mut State) -> bool {
     let oldest_snapshot = state.jobs().oldest_snapshot;
     let changed = state.families_mut().filter(|c| c.jobs().running.level_factor() != c.front().level_factor());

@@ -184,7 +184,8 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
                 // The user's comparator may panic; without this thread nothing would ever be compacted again.
                 let picked = guarded("the choice of a compaction", || {
-                    // A decision may itself change the levels' sizes, and nothing would wake this thread for that.
+                    // A decision may itself change how much levels may hold, and nothing would wake this thread for
+                    // that.
                     while rescore_levels(&mut state) {
                         db.update_pressure(&state);
                     }

@@ -99,7 +99,8 @@ impl DbInner {
         }
     }
 
-    /// After a change threads look for work, and compaction threads use the new sizes of levels (`db/jobs/threads.rs`).
+    /// After a change threads look for work, and compaction threads use the room that levels have now
+    /// (`db/jobs/threads.rs`).
     fn obey_schedule(&self, state: &State, one: &OneSchedule) {
         let Some(c) = state.family(one.id) else { return };
         c.front().set_schedule(one.schedule);
