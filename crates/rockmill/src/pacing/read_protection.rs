@@ -280,7 +280,7 @@ impl ReadProtection {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    /// Whether compactions are behind, as last set.
+    /// Whether somebody waits for compactions, as last set.
     #[cfg(test)]
     pub fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
