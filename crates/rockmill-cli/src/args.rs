@@ -197,7 +197,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).ok_or_else(bad)
 }
 
-/// Where the options come from that no flag gives.
+/// Where options come from that no flag sets.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Store options")]
 pub struct StoredArgs {
@@ -216,10 +216,10 @@ pub struct StoredArgs {
     /// Directory of the WALs on a faster device; values stay there until they are flushed in large runs
     #[arg(long, value_name = "DIR", conflicts_with = "wal_dir")]
     pub fast_path: Option<PathBuf>,
-    /// Bytes of WALs at most, with values that stay in them [default: 1G with --fast-path, otherwise off]
+    /// The most bytes of WALs, with values that stay in them [default: 1G with --fast-path, otherwise off]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub fast_capacity: Option<u64>,
-    /// Directories of the tables, in the order of every opening: {{path=DIR;target_size=SIZE}:{path=DIR}}
+    /// Directories of the tables, in the same order at every opening: {{path=DIR;target_size=SIZE}:{path=DIR}}
     #[arg(long, value_name = "PATHS")]
     pub db_paths: Option<String>,
     /// Directories of the tables of the column families, instead of those
@@ -259,10 +259,10 @@ pub struct TableArgs {
     /// Kind of tables; those of the other kind that are there stay until compactions rewrite them [new: block]
     #[arg(long, value_enum)]
     pub table_format: Option<TableFormatArg>,
-    /// Files that a TPH table consists of at most [new: 16]
+    /// The most files that a TPH table consists of [new: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub piece_limit: Option<u32>,
-    /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [new: 20]
+    /// Compactions rewrite files of a TPH table above this many unused bytes, in percent of those in use [new: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub garbage_percent: Option<u32>,
 }
@@ -281,7 +281,7 @@ pub struct WriteArgs {
     /// The compression library's level
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub compression_level: Option<i32>,
-    /// Compression of the deepest level, if it should be another
+    /// Compression of the deepest level, if it should differ
     #[arg(long, value_enum)]
     pub bottommost_compression: Option<CompressionArg>,
     /// Bits per key of Bloom filters; 0 writes none, 10 is a good choice; TPH tables have none [new: 0]
@@ -320,7 +320,7 @@ pub struct WriteArgs {
     /// How the engine kernel runs its program [default: run]
     #[arg(long, value_enum)]
     pub kernel_driver: Option<DriverArg>,
-    /// Compiled merge program of one's own for the engine kernel [default: builtin]
+    /// Your own compiled merge program for the engine kernel [default: builtin]
     #[arg(long, value_name = "PATH")]
     pub kernel_program: Option<PathBuf>,
     /// Read and write tables past the page cache (O_DIRECT)
@@ -384,9 +384,9 @@ pub struct InputArgs {
 
 /// Load files into a database; creates the database, and the column family, if missing
 ///
-/// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
-/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and everything else as it is in
-/// the line.
+/// The format is known from a file's extension or given by --format. A record whose key exists already replaces the old
+/// one. A file - is standard input. Strings in jsonl become their characters; numbers and everything else are taken as
+/// they are in the line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -422,8 +422,8 @@ pub struct LoadArgs {
 
 /// Write a table of sorted records, to be ingested
 ///
-/// Keys must rise from record to record, over all files; --sort brings them into order in memory first, and of records
-/// with one key the last counts. The formats are those of `load`.
+/// Keys must rise from record to record, over all files; --sort sorts them in memory first, and of records with the
+/// same key the last counts. The formats are those of `load`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -452,8 +452,8 @@ pub struct WriteSstArgs {
 
 /// Make tables of `write-sst` (or of RocksDB's SstFileWriter) part of a database
 ///
-/// All of them or none. What they hold is newer than what is there; where files overlap each other, later ones are
-/// newer.
+/// All of them are ingested, or none. Their entries are newer than those in the database; of files that overlap each
+/// other, later ones are newer.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -467,10 +467,10 @@ pub struct IngestArgs {
     /// Tables
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Link the files into the database and take their old names away, instead of copying them
+    /// Link the files into the database and remove their old names, instead of copying them
     #[arg(long = "move")]
     pub move_files: bool,
-    /// Put them under everything else: keys that are there keep their values
+    /// Put them below everything else: keys in the database keep their values
     #[arg(long)]
     pub ingest_behind: bool,
     /// Read and check every block first
@@ -539,7 +539,7 @@ pub struct GetArgs {
 
 /// Delete keys, or all keys of a range
 ///
-/// Deleting a key that is not there is no error.
+/// Deleting a key that does not exist is not an error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -572,7 +572,8 @@ pub struct DeleteArgs {
 
 /// Print entries in key order
 ///
-/// One line an entry: key, tab, value, as they are; with --hex both as hexadecimal, with --json one object a line.
+/// Prints one line for each entry: key, tab, value, as they are; with --hex both as hexadecimal, with --json one object
+/// per line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -593,7 +594,7 @@ pub struct ScanArgs {
     /// Only keys that begin with this
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// Entries at most
+    /// The most entries to print
     #[arg(long, value_name = "N", alias = "max_keys")]
     pub limit: Option<u64>,
     /// From the last key to the first
@@ -628,12 +629,12 @@ Examples:
 pub struct StatsArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Show what the process does that has it open, every SECONDS [default: 1], as `rockmill top` does
+    /// Every SECONDS [default: 1], show what the process that has it open does, as `rockmill top` does
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(value_parser = top::parse_seconds)]
     pub watch: Option<f64>,
-    /// Print the text that Prometheus reads: of the process that has it open, if that writes a status file, or of this
-    /// command's own opening
+    /// Print the text that Prometheus reads: from the process that has it open, if that writes a status file, otherwise
+    /// from this command's own opening
     #[arg(long, conflicts_with = "watch")]
     pub prometheus: bool,
     /// Write a page with the tree as a picture, too: levels, sorted runs, ages of tables, what overlaps what
@@ -667,7 +668,7 @@ pub struct ShapeArgs {
 pub enum BottommostArg {
     /// Rewrite them, so that all tables have the options given; not those that this command has written already
     ForceOptimized,
-    /// Rewrite all of them, also those that this command has just written
+    /// Rewrite all of them, even those that this command has just written
     Force,
     /// Leave them if nothing is above them
     Skip,
@@ -718,8 +719,8 @@ pub struct CompactArgs {
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "jobs", conflicts_with = "reproducible")]
     pub explain: Option<ExplainArg>,
-    /// Write the same bytes whenever this is run on a copy of the database, with any engine: tables get fixed ids and,
-    /// for times, those of their data. For comparisons, not for a database in use
+    /// Write the same bytes whenever this is run on a copy of the database, with any engine: tables get fixed ids and
+    /// the times of their data. For comparisons, not for a database in use
     #[arg(long)]
     pub reproducible: bool,
     #[command(flatten)]
@@ -743,9 +744,10 @@ pub struct DirArgs {
 
 /// Check every file of a database without changing it
 ///
-/// MANIFEST, every table (each block's checksum, order of keys, filter, counts; size, key range and sequence numbers
-/// against the MANIFEST), levels (no overlap inside one; newer versions of a key never below older ones), every WAL
-/// record, missing files. Files that do not belong are reported and are no problem. Exit code 0 only if all holds.
+/// Checks the MANIFEST, every table (each block's checksum, order of keys, filter, counts; size, key range and sequence
+/// numbers against the MANIFEST), levels (no overlap inside one; newer versions of a key never below older ones), every
+/// WAL record, missing files. Files that do not belong to the database are reported, but are not a problem. Exit code 0
+/// only if all checks pass.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -755,7 +757,7 @@ Examples:
 pub struct VerifyArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Read tables past the page cache (O_DIRECT), so that it is the disk that is checked
+    /// Read tables without the page cache (O_DIRECT), so that the disk itself is checked
     #[arg(long)]
     pub direct: bool,
     #[command(flatten)]
@@ -778,13 +780,13 @@ pub struct DumpArgs {
     /// Tables: print every version of every key
     #[arg(long)]
     pub entries: bool,
-    /// Entries or records at most, and blocks of a table's index
+    /// The most entries or records, and blocks of a table's index
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// Print keys and values as hexadecimal, in full
     #[arg(long)]
     pub hex: bool,
-    /// What the file is, where its name does not tell
+    /// What the file is, if its name does not say
     #[arg(long = "type", value_enum)]
     pub file_type: Option<FileTypeArg>,
 }

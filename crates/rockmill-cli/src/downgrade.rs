@@ -22,7 +22,7 @@ use crate::store::{self, Manner, OpenToWrite};
 /// sorted runs in levels, and some kinds of table share files with others. RocksDB refuses a database that has either.
 /// Each extra run is merged into its level's base run, and each table of several files is rewritten as one file in its
 /// place, in all column families. Then a MANIFEST without them is begun. Column families write block-based tables from
-/// then on. Nothing else is rewritten. When interrupted, run it again: the database is whole at every moment.
+/// then on. Nothing else is rewritten. If it is interrupted, run it again: the database is whole at every moment.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -11,7 +11,7 @@ use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::store::{OpenToWrite, all_families};
 
-/// Write what is only in the log as tables
+/// Write data that is only in the log as tables
 ///
 /// Afterwards no log is needed to read the column family. Opening a database for writing does the same, unless the
 /// option avoid_flush_during_recovery is stored.
@@ -32,7 +32,7 @@ pub struct FlushArgs {
     pub store: WriteArgs,
 }
 
-/// Refuses a column family beside all of them.
+/// Refuses a column family together with `--all-column-families`.
 pub fn check_all(all: bool, family: Option<&str>) -> Result<()> {
     match family {
         Some(name) if all => {

@@ -54,8 +54,8 @@ pub struct MergeArgs {
 
 /// Print the values of several keys, read together
 ///
-/// One line a key that is there, in the order given: key, tab, value, as scan prints them. With --json one object a
-/// line for every key, with `found`. Exit code 1 if a key is not there.
+/// Prints one line for each key that exists, in the order given: key, tab, value, as scan prints them. With --json, one
+/// object per line for every key, with `found`. Exit code 1 if a key does not exist.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -93,7 +93,7 @@ pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Says of a database that is missing how this command makes one.
+/// Adds to the error for a missing database how this command creates one.
 pub fn how_to_create(e: CliError) -> CliError {
     match e.hint.as_deref() {
         Some(store::CREATE_HINT) => e.hint("--create makes a new database there"),

@@ -25,7 +25,7 @@ impl Out {
         Self { writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()), json, quiet }
     }
 
-    /// True when people look at standard output.
+    /// True if standard output is a terminal.
     pub fn is_terminal(&self) -> bool {
         io::stdout().is_terminal()
     }
@@ -35,13 +35,13 @@ impl Out {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
     }
 
-    /// Prints one line of text, whatever the names in it are: line breaks and all that terminals act upon are escaped.
+    /// Prints one line of text, whatever names are in it: line breaks and control characters are escaped.
     pub fn line(&mut self, text: impl AsRef<str>) -> Result<()> {
         self.bytes(printable::line(text.as_ref()).as_bytes())?;
         self.bytes(b"\n")
     }
 
-    /// Prints a text whose line breaks are meant: a table, a report. Names in it must have none of their own.
+    /// Prints a text that has line breaks: a table, a report. Names in it must not contain any.
     pub fn text(&mut self, text: impl AsRef<str>) -> Result<()> {
         self.bytes(printable::lines(text.as_ref()).as_bytes())
     }
@@ -67,13 +67,13 @@ impl Out {
         self.json_text(&text)
     }
 
-    /// Hands everything to whoever reads.
+    /// Flushes everything to the reader.
     pub fn flush(&mut self) -> Result<()> {
         self.writer.flush().map_err(|e| CliError::output(&e))
     }
 }
 
-/// A list inside one JSON object, printed as it comes rather than gathered: `{"a":1,"NAME":[item,item]}`.
+/// A list inside one JSON object, printed item by item instead of gathered: `{"a":1,"NAME":[item,item]}`.
 pub struct JsonList {
     any: bool,
 }
@@ -125,7 +125,7 @@ pub fn append_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Bytes from hexadecimal of either case, with or without `0x` before it; `None` when it is none.
+/// Bytes from hexadecimal of either case, with or without `0x` before it; `None` if it is not hexadecimal.
 pub fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")).unwrap_or(text);
     if !text.len().is_multiple_of(2) {
@@ -217,8 +217,8 @@ pub fn round(v: f64, decimals: i32) -> f64 {
     (v * scale).round() / scale
 }
 
-/// What standard error gets for an error or a warning: no control character of a name in it, and lines behind the first
-/// indented, so that none of them looks like another message.
+/// The text of an error or a warning for standard error: without control characters from names, and with lines after
+/// the first indented, so that none of them looks like another message.
 pub fn message(text: &str) -> String {
     let text = printable::lines(text);
     let mut out = String::with_capacity(text.len());

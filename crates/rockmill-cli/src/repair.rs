@@ -14,9 +14,9 @@ use crate::{progress, store};
 
 /// Make a damaged database usable again, from what is left of it
 ///
-/// Reads every table and WAL, writes a new MANIFEST, and moves what is damaged or not needed any more to the directory
-/// `lost` in the database's; nothing is deleted. What was in damaged files is gone: restore a backup where there is
-/// one.
+/// Reads every table and WAL, writes a new MANIFEST, and moves files that are damaged or not needed any more to the
+/// directory `lost` in the database's; nothing is deleted. The data of damaged files is lost: if there is a backup,
+/// restore it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -13,7 +13,7 @@ use crate::store::{self, OpenToWrite};
 
 /// Change options that a database has stored
 ///
-/// Options have RocksDB's names; `rockmill options DB` lists them. Options of tables hold for tables that are written
+/// Options have RocksDB's names; `rockmill options DB` lists them. Options of tables apply to tables that are written
 /// from now on. No other process may have the database open.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -12,7 +12,8 @@ use crate::args::Cli;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// Options below such a heading are many, alike in most commands, and seldom needed: `--help` has them, `-h` does not.
+/// Options under these headings are many, the same in most commands, and seldom needed: `--help` shows them, `-h` does
+/// not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Input"];
 
 /// Commands with so many options that `-h` has only those that most calls need.
@@ -42,8 +43,8 @@ const SEE_HELP: &str = "--help has examples, and every option";
 
 /// Print completions for a shell
 ///
-/// bash, zsh, fish, elvish and powershell ask a script of completions for what may come next. The shell reads it when
-/// it starts.
+/// bash, zsh, fish, elvish and powershell use such a script to complete commands, options and values. The shell reads
+/// it when it starts.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -89,7 +90,7 @@ fn with_underscores(command: Command) -> Command {
     command.mut_subcommands(with_underscores)
 }
 
-/// Leaves out of `-h` what is long: examples, and options that most calls do not need.
+/// Leaves examples, and options that most calls do not need, out of `-h`.
 fn shorten(command: Command) -> Command {
     let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
     let short = SHORT.iter().find(|(name, _)| *name == command.get_name()).map(|(_, options)| *options);

@@ -226,11 +226,10 @@ pub struct SimulateArgs {
     /// Kind of tables; of TPH tables, what compactions leave where it is and what functions take are modelled
     #[arg(long, value_enum, default_value_t = TableFormatArg::Block)]
     pub table_format: TableFormatArg,
-    /// Files that a TPH table consists of at most [default: 16]
+    /// The most files that a TPH table consists of [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub piece_limit: Option<u32>,
-    /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [default:
-    /// 20]
+    /// Compactions rewrite files of a TPH table above this many unused bytes, in percent of those in use [default: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub garbage_percent: Option<u32>,
     /// An option of the column family, as in OPTIONS files; may be repeated

@@ -44,7 +44,7 @@ pub struct LevelRow {
     pub score: f64,
     /// Bytes that must leave the level.
     pub debt: u64,
-    /// Contents, where the tables' properties were read.
+    /// Contents, if the tables' properties were read.
     pub contents: Option<Contents>,
     /// Sorted runs above the base run.
     pub extra_runs: u64,
@@ -106,7 +106,7 @@ pub fn levels_json(levels: &[LevelRow]) -> Value {
     levels.iter().map(level).collect()
 }
 
-/// The files that a column family's tables have besides their own.
+/// The files that a column family's tables have in addition to their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces {
     /// Tables that have some.
@@ -115,7 +115,7 @@ pub struct Pieces {
     files: u64,
     /// Bytes of them.
     bytes: u64,
-    /// Of those, what some table refers to.
+    /// Those bytes of them to which some table refers.
     live_bytes: u64,
 }
 
@@ -250,7 +250,7 @@ impl Family {
         self.levels.iter().map(|l| l.bytes).sum()
     }
 
-    /// All tables over those of the deepest level: 1 when nothing lies above it.
+    /// Bytes of all tables divided by those of the deepest level: 1 if nothing lies above it.
     fn space_amplification(&self) -> f64 {
         let deepest = self.levels.iter().rev().find(|l| l.bytes > 0).map_or(0, |l| l.bytes);
         if deepest == 0 { 1.0 } else { self.bytes() as f64 / deepest as f64 }
@@ -271,7 +271,7 @@ impl Family {
         })
     }
 
-    /// Keys and values over the data blocks that hold them.
+    /// Bytes of keys and values divided by those of the data blocks that hold them.
     fn compression_ratio(&self) -> Option<f64> {
         let c = self.contents();
         (c.data_bytes > 0).then(|| c.raw_bytes as f64 / c.data_bytes as f64)
@@ -302,8 +302,8 @@ impl Family {
     }
 }
 
-/// Sums of tables' properties by column family and level. A table that cannot be read counts nothing here: `verify`
-/// is where damage is reported.
+/// Sums of tables' properties by column family and level. A table that cannot be read is not counted here: `verify`
+/// reports damage.
 fn read_contents(db: &Db) -> Result<HashMap<(String, usize), Contents>> {
     let fs = PosixFileSystem::default();
     let mut all: HashMap<(String, usize), Contents> = HashMap::new();

@@ -23,7 +23,7 @@ use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::progress;
 
-/// Where nobody looks at a progress line, one is printed so often.
+/// How often a progress line is printed if standard output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Run random operations on a new database, kill them at random moments, and check that nothing is lost
@@ -55,13 +55,13 @@ pub struct StressArgs {
     /// End earlier, after N operations
     #[arg(long, value_name = "N")]
     pub ops: Option<u64>,
-    /// A run by name, or all one after the other; `list` shows them
+    /// A run by name, or `all` of them one after the other; `list` shows them
     #[arg(long, value_name = "NAME")]
     pub scenario: Option<String>,
     /// Only compare what a kept run left
     #[arg(long, conflicts_with = "scenario")]
     pub verify: bool,
-    /// Seed of what is random, except what threads do at the same time [default: any]
+    /// Seed of all random choices; how threads interleave stays random [default: any]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Threads [default: 8]

@@ -1,4 +1,4 @@
-//! Write batches as they stand in the WAL (RocksDB `db/write_batch.cc`).
+//! Write batches as they are stored in the WAL (RocksDB `db/write_batch.cc`).
 //!
 //! ```text
 //! u64 sequence of the first record | u32 count | records
@@ -262,7 +262,7 @@ impl BatchRep {
         self.rep.len()
     }
 
-    /// How far behind the header `part` begins, which is a slice of one of the batch's records.
+    /// How far after the header `part`, a slice of one of the batch's records, begins.
     #[inline]
     pub fn offset_in_records(&self, part: &[u8]) -> usize {
         (part.as_ptr() as usize).wrapping_sub(self.rep.as_ptr() as usize).wrapping_sub(HEADER_LEN)

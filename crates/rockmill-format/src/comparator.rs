@@ -12,8 +12,8 @@ use crate::key::{self, MAX_SEQUENCE, TAG_LEN, VALUE_TYPE_FOR_SEEK};
 ///
 /// Keys that compare as equal are one key: an update of one overwrites the other. Where keys of different bytes can be
 /// equal, do not use filters of whole keys (`set_bloom_filter`, `set_memtable_whole_key_filtering`), and give no prefix
-/// extractor that tells equal keys apart: filters go by bytes, as RocksDB's do, and would say that a key is not there
-/// which was stored in other bytes.
+/// extractor that tells equal keys apart: like RocksDB's, filters compare bytes, and would not find a key that was
+/// stored with other, equal bytes.
 pub trait Comparator: Send + Sync {
     /// The stored name, for example `leveldb.BytewiseComparator`.
     fn name(&self) -> &str;
@@ -23,14 +23,15 @@ pub trait Comparator: Send + Sync {
     fn find_shortest_separator(&self, _start: &mut Vec<u8>, _limit: &[u8]) {}
     /// May change `key` to a shorter key that is not less than it. Leaving it as it is is always right.
     fn find_short_successor(&self, _key: &mut Vec<u8>) {}
-    /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then keys are told
-    /// apart by `compare` alone, and the hash index of data blocks, which finds a key by its bytes, is neither written
-    /// nor used. True unless a comparator says otherwise. Say `false` only where keys are equal that have the same
-    /// bytes and no others: lookups and compactions then go by bytes, and would take equal keys for different ones.
+    /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then only `compare`
+    /// distinguishes keys, and the hash index of data blocks, which finds a key by its bytes, is neither written nor
+    /// used. True unless a comparator says otherwise. Return `false` only if keys are equal exactly when their bytes
+    /// are: lookups and compactions then compare bytes, and would treat equal keys with different bytes as different.
     fn can_keys_with_different_byte_contents_be_equal(&self) -> bool {
         self.builtin().is_none()
     }
-    /// Which of the orders that are compared without a call this is; one's own comparator leaves it as it is.
+    /// Which of the built-in orders this is, which are compared without a call. Your own comparators should not
+    /// override this.
     #[doc(hidden)]
     fn builtin(&self) -> Option<BuiltinOrder> {
         None
@@ -188,8 +189,8 @@ pub fn key_at(search_key: u32) -> [u8; 8] {
 
 /// Order by [`search_key`], then by bytes (CompassDB, section 3.4; RocksDB has none of this name). Keys that were
 /// written together are spread evenly over all tables, and compactions cut tables at fixed places of the hash's range.
-/// Scans go in the order of the hash: all keys with a prefix, or all between two keys in the order of their bytes, do
-/// not stand together.
+/// Scans go in the order of the hash: keys with a common prefix, or between two keys in the order of their bytes, are
+/// not next to each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HashRangeComparator;
 
@@ -249,7 +250,7 @@ impl Default for InternalKeyComparator {
 impl InternalKeyComparator {
     /// Internal order over `user`.
     pub fn new(user: Arc<dyn Comparator>) -> Self {
-        // Not by name: nothing keeps a user's comparator from having a built-in one's.
+        // Not by name: a user's comparator could have the name of a built-in one.
         let finds_by_bytes = !user.can_keys_with_different_byte_contents_be_equal();
         Self { builtin: user.builtin(), finds_by_bytes, user }
     }

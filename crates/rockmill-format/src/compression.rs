@@ -23,7 +23,7 @@ use zstd::zstd_safe;
 use crate::coding;
 use crate::error::{FormatError, Result};
 
-/// Level that stands for the library's default (RocksDB's `kDefaultCompressionLevel`).
+/// The level that means the library's default (RocksDB's `kDefaultCompressionLevel`).
 pub const DEFAULT_LEVEL: i32 = i32::MAX;
 /// Largest block that RocksDB compresses, in bytes; a larger one is stored as it is.
 pub const COMPRESSED_INPUT_LEN_MAX: usize = i32::MAX as usize;
@@ -105,7 +105,7 @@ pub struct CompressorParams<'a> {
     pub checksum: bool,
     /// Compressed bytes for each 1024 of input up to which the result is kept.
     pub bytes_per_kib_max: u32,
-    /// What blocks have in common: zlib, LZ4 and ZSTD refer to it. Empty for none.
+    /// The dictionary: contents that blocks have in common, to which zlib, LZ4 and ZSTD refer. Empty for none.
     pub dictionary: &'a [u8],
 }
 
@@ -143,8 +143,8 @@ enum Engine {
     Zstd(Box<zstd::bulk::Compressor<'static>>),
 }
 
-/// LZ4's working memory. What is found in an input depends on the kind of table, so that depends on the input alone:
-/// the library's own choice would remember that there was a large one before.
+/// LZ4's working memory. The matches found depend on the kind of table, which therefore must depend only on the input:
+/// the library's own choice depends on whether there was a large input before.
 #[derive(Default)]
 struct Lz4Tables {
     /// For inputs whose places are 16-bit numbers.
@@ -162,8 +162,8 @@ impl Lz4Tables {
     }
 }
 
-/// What zlib works in. Where memory is too short for it the library panics, as nothing else here does; the blocks then
-/// stay as they are, as RocksDB's do.
+/// zlib's working memory. If there is not enough memory, the library panics, unlike everything else here; the blocks
+/// then stay uncompressed, as in RocksDB.
 fn deflate_state(level: Compression, window_bits: u8) -> Option<Box<Compress>> {
     std::panic::catch_unwind(|| Box::new(Compress::new_with_window_bits(level, false, window_bits))).ok()
 }
@@ -241,8 +241,8 @@ impl Compressor {
             }
             Engine::Zlib(deflate) => {
                 coding::put_varint32(out, input.len() as u32);
-                // Room for the limit and a byte: zlib does not say that it came to its end where no byte of room is
-                // left, and whether a block of just that size is kept must not depend on the room of an earlier one.
+                // Room for the limit and one byte: zlib does not report its end if no byte of room is left, and whether
+                // a block of exactly that size is kept must not depend on the room for an earlier one.
                 out.reserve_exact(limit + 1 - out.len());
                 let Some(deflate) = deflate else { return false };
                 deflate.reset();
@@ -371,7 +371,7 @@ pub fn decompress_into(
         out.extend_from_slice(input);
         return Ok(());
     }
-    // Before memory is taken for it: what the claim cannot be.
+    // Checked before memory is allocated: sizes that the input cannot have.
     let possible = most_from(kind, input.len());
     if len > possible {
         return Err(damaged(kind, format_args!("it claims {len} bytes, and can have {possible} at most")));
@@ -659,7 +659,7 @@ mod tests {
                     bad[at] = rng.u8(..);
                 }
                 bad.truncate(rng.usize(0..=bad.len()));
-                // A change may still decompress, to something of the claimed length.
+                // Changed bytes may still decompress to something of the claimed length.
                 if let Ok(out) = decompress(kind as u8, &bad, None, 100_000) {
                     assert!(out.len() <= 100_000);
                 }

@@ -6,8 +6,8 @@
 //!            | (varint32 custom tag | varint32 length | bytes)* | varint32 1
 //! ```
 //!
-//! Forward compatibility is in the numbers: a tag with bit 13 has its length behind it and may be skipped; a custom
-//! tag with bit 6 must not be. Encoding writes tags in RocksDB's order, so that an edit that RocksDB wrote and that
+//! The numbers give forward compatibility: a tag with bit 13 is followed by its length and may be skipped; a custom tag
+//! with bit 6 must not be skipped. Encoding writes tags in RocksDB's order, so that an edit that RocksDB wrote and that
 //! holds nothing unknown encodes to the same bytes again.
 
 use crate::coding::{Decoder, put_fixed64, put_length_prefixed, put_varint32, put_varint64};
@@ -95,12 +95,12 @@ pub const MAX_FILE_NUMBER: u64 = 0x3FFF_FFFF_FFFF_FFFF;
 pub const MAX_PATH_ID: u8 = 3;
 /// RocksDB has no limit on levels; this one keeps a bad number from becoming a large allocation.
 pub const MAX_LEVELS: u32 = 256;
-/// Largest temperature (`kIce`); RocksDB takes what is above it for unknown.
+/// Largest temperature (`kIce`); RocksDB treats larger ones as unknown.
 const MAX_TEMPERATURE: u8 = 0x10;
 /// What RocksDB calls an unknown whole-file checksum.
 const UNKNOWN_CHECKSUM_FUNC: &str = "Unknown";
 
-/// Further files that a table has at most.
+/// The most further files of a table.
 pub const PIECES_MAX: usize = 1024;
 
 /// A file of a table.
@@ -114,8 +114,9 @@ pub struct TableFile {
     pub path_id: u32,
 }
 
-/// A further file of a table, which other tables may share. Like [`FileEntry`] it is what a MANIFEST has, and what
-/// makes one names each field; so it is not `#[non_exhaustive]`, and a new field is a new version of the interface.
+/// A further file of a table, which other tables may share. Like [`FileEntry`] it is what a MANIFEST stores, and code
+/// that makes one names each field; so it is not `#[non_exhaustive]`, and a new field is a new version of the
+/// interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablePiece {
     /// File number.
@@ -125,7 +126,7 @@ pub struct TablePiece {
     /// Bytes of the file that the table still refers to; at most `size`. Newer files of the table hide the rest, or it
     /// belongs to other tables.
     pub live: u64,
-    /// Index into the column family's paths: where the file was written. Tables that go on using it may be elsewhere.
+    /// Index into the column family's paths: where the file was written. Tables that keep using it may be elsewhere.
     pub path_id: u32,
 }
 
@@ -183,10 +184,10 @@ pub struct FileEntry {
     pub min_timestamp: Vec<u8>,
     /// Largest user-defined timestamp; empty without them.
     pub max_timestamp: Vec<u8>,
-    /// What RocksDB 11's table factory keeps to open the file faster; opaque, empty unknown.
+    /// Data with which RocksDB 11's table factory opens the file faster; opaque, empty if unknown.
     pub file_open_metadata: Vec<u8>,
-    /// The sorted run of its level that the file belongs to: 0 the base run, else an extra run, of which larger ids are
-    /// newer. Rockmill's own: written where it is not 0, and RocksDB then refuses the directory.
+    /// The sorted run of its level that the file belongs to: 0 is the base run, others are extra runs, and larger ids
+    /// are newer. Rockmill's own: written if it is not 0, and RocksDB then refuses the directory.
     pub extra_run: u64,
     /// Further files that the table consists of, which other tables may share; at most [`PIECES_MAX`], in an order that
     /// the kind of table gives a meaning. Rockmill's own, as `extra_run`.
@@ -259,8 +260,8 @@ pub struct VersionEdit {
     pub remaining_in_group: Option<u32>,
     /// `full_history_ts_low`, only with user-defined timestamps.
     pub full_history_ts_low: Option<Vec<u8>>,
-    /// WALs tracked in the MANIFEST: (number, synced size if known). RocksDB takes an edit with WAL additions or
-    /// deletions for one about WALs alone and passes over its other fields: write them as edits of their own.
+    /// WALs tracked in the MANIFEST: (number, synced size if known). RocksDB treats an edit with WAL additions or
+    /// deletions as one about WALs alone and ignores its other fields: write them as separate edits.
     pub wal_additions: Vec<(u64, Option<u64>)>,
     /// WALs below this number are no longer tracked.
     pub wal_deletions: Option<u64>,
@@ -276,7 +277,7 @@ pub struct VersionEdit {
 
 impl VersionEdit {
     /// The record's bytes, with the tags RocksDB writes, in its order. Blob files and subcompaction progress are not
-    /// written: a database with the first is refused, and the second is of use to RocksDB alone.
+    /// written: a database with the former is refused, and only RocksDB can use the latter.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.deleted_files.len() * 12 + self.new_files.len() * 160);
         let dst = &mut out;
@@ -341,8 +342,8 @@ impl VersionEdit {
         Ok(Self::decode_while(record, |_| true)?.unwrap_or_default())
     }
 
-    /// The same; `goes_on` looks at what is there after each field. `None` where it ends the reading: what a record
-    /// names takes more memory than its bytes.
+    /// The same; `goes_on` checks the edit after each field. `None` if it ends the reading, because the decoded edit
+    /// may take more memory than its bytes.
     pub fn decode_while(record: &[u8], mut goes_on: impl FnMut(&Self) -> bool) -> Result<Option<Self>> {
         let mut edit = Self::default();
         let mut d = Decoder::new(record);
@@ -468,7 +469,7 @@ impl FileEntry {
         TableFile { number: self.number, size: self.size, path_id: self.path_id }
     }
 
-    /// Bytes that the table counts for: its own file, and what it refers to of its pieces.
+    /// Bytes that the table counts for: its own file, and the bytes that it refers to in its pieces.
     pub fn table_size(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.live).fold(self.size, u64::saturating_add)
     }
@@ -560,7 +561,7 @@ impl FileEntry {
             let at = d.offset();
             let t = d.varint32("new file: custom tag")?;
             if t == custom::TERMINATE {
-                // A checksum means nothing without its function.
+                // A checksum is meaningless without its function.
                 if self.file_checksum_func_name.is_empty() {
                     self.file_checksum.clear();
                 }

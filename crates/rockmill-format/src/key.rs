@@ -51,8 +51,8 @@ pub enum ValueType {
     CfWideColumnEntity = 0x17,
     ValuePreferredSeqno = 0x18,
     CfValuePreferredSeqno = 0x19,
-    /// Rockmill's own, in pieces of TPH tables: older pieces of the table may still have entries of the user key, and
-    /// none of them counts.
+    /// Rockmill's own, in pieces of TPH tables: a placeholder. Older pieces of the table may still have entries of the
+    /// user key, and none of them counts.
     Placeholder = 0x7E,
     /// Never on disk: the largest type, used to build seek keys.
     Max = 0x7F,

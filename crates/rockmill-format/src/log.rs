@@ -9,8 +9,9 @@
 //! How reading goes:
 //! 1. Blocks are read whole. A header never crosses a block's end: fewer bytes than a header are padding.
 //! 2. Fragments are checked one by one and joined (full, or first, middles, last).
-//! 3. Everything that is not a good fragment becomes a [`LogEvent::Damage`] with its [`DamageKind`]; reading can go
-//!    on behind it. What the event means is [`RecoveryMode::action`]'s decision, so the reader itself knows no modes.
+//! 3. Everything that is not a good fragment becomes a [`LogEvent::Damage`] with its [`DamageKind`]; reading can
+//!    continue after it. [`RecoveryMode::action`] decides what the event means, so the reader itself does not depend on
+//!    the mode.
 //!
 //! Invariant: a record is delivered only if all its fragments stood in order with right checksums and this log's
 //! number.
@@ -137,8 +138,8 @@ impl LogEncoder {
     }
 }
 
-/// How much damage a log may have and still be read (RocksDB's `WALRecoveryMode`). There are these four, and no
-/// more to come: whoever matches a mode has to decide about each of them.
+/// How much damage a log may have and still be read (RocksDB's `WALRecoveryMode`). These four are final, so code that
+/// matches a mode has to decide about each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecoveryMode {
     /// A cut-off last record is ignored (it is what a crash leaves); all other damage is an error. MANIFESTs are

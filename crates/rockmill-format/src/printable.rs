@@ -1,8 +1,8 @@
-//! Text of others before people's eyes: names, keys, paths and messages without what a terminal acts upon.
+//! Text from others made safe to show: names, keys, paths and messages without characters that a terminal acts upon.
 //!
-//! A terminal takes commands out of what it shows: escape sequences rename its window, move its cursor and answer into
-//! the shell; C1 controls begin such sequences without an escape; marks of direction show text in another order than
-//! it has; a line break makes a line that looks as if the program had printed it. All of them become `\xNN`.
+//! A terminal obeys commands in the text that it shows: escape sequences rename its window, move its cursor and send
+//! input to the shell. C1 controls begin such sequences without an escape. Marks of direction show text in another
+//! order than it has. A line break makes a line that looks as if the program had printed it. All of them become `\xNN`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -48,7 +48,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     without(text, &[])
 }
 
-/// The text, whose line breaks and tabs are meant, without anything else that a terminal acts upon.
+/// The text with its line breaks and tabs, but without anything else that a terminal acts upon.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, &['\n', '\t'])
 }
@@ -71,9 +71,9 @@ pub fn bytes(bytes: &[u8], len_max: usize) -> String {
     out
 }
 
-/// JSON with those characters as `\uNNNN`, which is the same JSON: they stand in its strings only.
+/// JSON with those characters as `\uNNNN`, which is the same JSON, because they occur only in its strings.
 pub fn json(text: &str) -> Cow<'_, str> {
-    // Line breaks and tabs are those between values: within strings JSON has them escaped.
+    // Line breaks and tabs can only be between values: within strings JSON escapes them.
     if !any_acts(text, &['\n', '\t']) {
         return Cow::Borrowed(text);
     }

@@ -1,8 +1,8 @@
 //! Prefix extractors: functions from a key to the part of it that a prefix filter holds (RocksDB's `SliceTransform`,
 //! `util/slice.cc`).
 //!
-//! The name stands in each table's properties. A table's prefix filter can be asked only by who knows how its prefixes
-//! were made: by name, RocksDB's own extractors can be made again from what the table says.
+//! The name stands in each table's properties. A table's prefix filter can be asked only if it is known how its
+//! prefixes were made; RocksDB's own extractors can be made from the name in the table.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub type InDomainFn = fn(&[u8]) -> bool;
 
 /// Takes a key's prefix, for keys that have one (RocksDB's `SliceTransform`). Cheap to clone.
 ///
-/// What filters rely on: a key begins with its prefix, and keys with the same prefix stand together in the order of
-/// keys.
+/// Filters rely on this: a key begins with its prefix, and keys with the same prefix are next to each other in the
+/// order of keys.
 #[derive(Clone)]
 pub struct SliceTransform {
     kind: Kind,
@@ -40,7 +40,7 @@ impl SliceTransform {
         Self { kind: Kind::Fixed(len), name: format!("{FIXED}.{len}").into() }
     }
 
-    /// The first `len` bytes, of shorter keys all (RocksDB's `NewCappedPrefixTransform`).
+    /// The first `len` bytes, or the whole key if it is shorter (RocksDB's `NewCappedPrefixTransform`).
     pub fn create_capped_prefix(len: usize) -> Self {
         Self { kind: Kind::Capped(len), name: format!("{CAPPED}.{len}").into() }
     }
@@ -50,7 +50,7 @@ impl SliceTransform {
         Self { kind: Kind::Noop, name: NOOP.into() }
     }
 
-    /// A prefix of one's own: `transform` is called for the keys of which `in_domain` is true (all, without it). The
+    /// Your own prefix: `transform` is called for the keys for which `in_domain` is true (without it, for all). The
     /// name is stored in tables: give another extractor another name.
     pub fn create(name: impl Into<String>, transform: TransformFn, in_domain: Option<InDomainFn>) -> Self {
         Self { kind: Kind::User(transform, in_domain), name: name.into().into() }

@@ -33,7 +33,7 @@ pub const fn align_up(n: u64) -> u64 {
 
 /// Heap memory that starts at a multiple of [`ALIGNMENT`] and is a multiple of it long, always initialised.
 ///
-/// Dereferences to all of its capacity: who uses it keeps the used length. An empty one owns no memory.
+/// Dereferences to all of its capacity: its user keeps track of the used length. An empty one owns no memory.
 #[derive(Debug)]
 pub struct AlignedBuf {
     start: NonNull<u8>,
@@ -42,8 +42,8 @@ pub struct AlignedBuf {
     before: usize,
 }
 
-/// From so many bytes on the allocator is asked for memory without an alignment, and for a page more: it then hands on
-/// zeroed pages of the kernel's as they are, where it would fill aligned ones with zeros itself, used or not.
+/// From this many bytes on, the allocator is asked for memory without an alignment, and for one page more: then it
+/// passes on zeroed pages of the kernel, while it would fill aligned ones with zeros itself, used or not.
 const PLAIN_BYTES_MIN: usize = 256 << 10;
 
 // SAFETY: the buffer owns its memory alone, and shared access to it is read-only; it is a Vec<u8> but for alignment.

@@ -160,7 +160,7 @@ impl FirstFailure {
         if self.0.is_some() {
             return error;
         }
-        // One error in two hands: the caller's and ours.
+        // Two owners of one error: the caller and this file.
         let shared = Arc::new(error);
         self.0 = Some(Arc::clone(&shared));
         io::Error::new(shared.kind(), Shared(shared))

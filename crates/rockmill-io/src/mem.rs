@@ -5,7 +5,8 @@
 //! - **Crash images.** [`MemFileSystem::crash_image`] gives a new, independent file system as the next start would
 //!   find it after a power cut now. After [`MemFileSystem::start_recording`] the same can be had later for every
 //!   point in between, by [`MemFileSystem::replay`].
-//! - **Faults.** A hook sees every call before it happens and decides: as asked, fail, happen partly, flip a bit, wait.
+//! - **Faults.** A hook sees every call before it happens and decides what it does: as asked, fail, happen partly, flip
+//!   a bit, wait.
 //! - **Counts.** Every call has a number and is counted by kind, so that a test can fail each in turn.
 //!
 //! Relative paths start at the root, which is there from the start.
@@ -94,7 +95,7 @@ impl Live {
 struct Shared {
     live: RwLock<Live>,
     hook: Mutex<Option<FaultHook>>,
-    /// Spares calls the hook's mutex while there is none.
+    /// Avoids locking the hook's mutex while there is no hook.
     hooked: AtomicBool,
     calls: AtomicU64,
     counts: [AtomicU64; OpKind::ALL.len()],

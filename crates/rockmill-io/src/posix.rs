@@ -1,11 +1,12 @@
 //! The real file system.
 //!
-//! A directory may be another's, who put links, pipes and devices where the store looks for its files. So:
+//! A directory may belong to somebody else, who may have put links, pipes and devices where the store looks for its
+//! files. So:
 //!
-//! - Creation is exclusive and follows no link. What has the name already is removed: the name, never what it leads to.
-//! - What is read is a regular file, looked at before anything waits for it. A link is followed only if the process's
-//!   user or root made it, or the owner of the file that it leads to.
-//! - In a view beneath a directory no name is a link, whatever the call: each is looked up in its directory's
+//! - Creation is exclusive and follows no link. An existing name is removed, but never the target of a link.
+//! - Only regular files are read; this is checked before anything waits for the file. A link is followed only if the
+//!   process's user, root, or the owner of its target made it.
+//! - In a view beneath a directory no call accepts a name that is a link. Each name is looked up in its directory's
 //!   descriptor, so that a directory that becomes a link meanwhile is not followed either.
 
 mod direct;
@@ -31,7 +32,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use sys::{At, FileFacts, Stat};
 
-/// Times that something is tried again which another process undid in between.
+/// How often something is tried again that another process has undone in between.
 const TRIES: usize = 8;
 
 /// Permission bits of files that are made, where nothing narrower is asked for: RocksDB's.
@@ -113,8 +114,9 @@ impl PosixFileSystem {
         if facts.is_regular { Ok((opened, facts)) } else { Err(no_file()) }
     }
 
-    /// Opens what a link leads to: a table that its owner moved elsewhere. It is looked at first, since opening a
-    /// device may do something; and only whom it belongs to may have it read in a directory of his by root.
+    /// Opens the target of a link: a table that its owner moved elsewhere. The target is checked first, since opening a
+    /// device may have an effect. And a link of another user is followed only to a file of that user, so that nobody
+    /// can make root read other users' files.
     fn follow(link: &At, flags: libc::c_int) -> io::Result<File> {
         let owner = sys::stat_at(link, false)?.uid;
         let target = sys::stat_at(link, true)?;
@@ -343,7 +345,8 @@ impl FileSystem for PosixFileSystem {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let link = || {
             let from = self.locate(from)?;
-            // The second name would be one of the link, which leads elsewhere from there. A copy can be made instead.
+            // The second name would be one of the link, which may lead elsewhere from there. The caller can copy the
+            // file instead.
             if sys::stat_at(&from, false)?.is(libc::S_IFLNK) {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, is_link()));
             }

@@ -1,7 +1,8 @@
 //! Many reads and writes in flight at once, from one thread: what compactions and flushes read and write through.
 //!
 //! 1. [`FileSystem::batch_io`] makes a [`BatchIo`] for the calling thread: a ring of
-//!    io_uring, or plain calls behind the same interface where there is none ([`BatchProbe`] says why), or in memory.
+//!    io_uring or, if there is none ([`BatchProbe`] says why) or files are in memory, plain calls with the same
+//!    interface.
 //! 2. [`BatchIo::read`] takes a [`ReadPlan`]: for each input run the spans that will be read, in order. Several of each
 //!    run are in flight ahead of the one in use; [`ReadStream::next`] gives them in order as [`Window`]s, borrowed from
 //!    the arena and given back by dropping them. [`Pieces`] does that for scattered places, whose bytes are wanted in
@@ -9,15 +10,15 @@
 //! 3. [`BatchIo::create`] gives a [`BatchWriter`]: bytes are put in place in its buffers, which go to the file as large
 //!    writes, several in flight.
 //!
-//! Layers, from the top: `pieces` over `stream`, and `writer`, say what to transfer; `transfers` sees each transfer
-//! through to its end (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring,
-//! `call` by plain calls; `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
+//! Layers, from the top: `pieces` over `stream`, and `writer`, say what to transfer; `transfers` brings each transfer
+//! to its end (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring, `call` by
+//! plain calls; `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
 //!
 //! A job that reads 256 KiB spans and writes 1 MiB at a time, per GB read and written: about 4,800 operations in 1,250
-//! system calls. Reads are submitted together, by the call that waits for some of those before; a write goes along.
+//! system calls. Reads are submitted together, by the call that waits for earlier ones; writes are submitted with them.
 //!
-//! What was measured (`examples/ring_copy.rs`: four inputs copied into one output, past the page cache, on a virtual
-//! NVMe disk and a machine with much else to do; ratios to the ring's defaults, paired, medians of 7 to 9 rounds):
+//! Measured (`examples/ring_copy.rs`: four inputs copied into one output, without the page cache, on a virtual NVMe
+//! disk and a busy machine; ratios to the ring's defaults, paired, medians of 7 to 9 rounds):
 //!
 //! | variant | time | CPU |
 //! |---|---|---|
@@ -30,7 +31,7 @@
 //! | writes that extend the file instead of filling reserved space | 1.0 to 1.2 | 1.3 to 1.4 |
 //!
 //! The last line is why [`BatchWriter`] reserves space within the file's length: ext4 waits inside the submitting call
-//! for a direct write that extends a file, so that however many are in flight, there is one.
+//! for a direct write that extends a file, so only one such write is ever in flight.
 //!
 //! Keep a `BatchIo` and let the next thread that needs one [`claim`](BatchIo::claim) it: setting up the arena's huge
 //! pages takes 1 to 35 ms for 16 MiB, depending on how scattered free memory is; a ring over them takes 50 us.
@@ -86,7 +87,7 @@ use std::path::Path;
 use std::sync::Arc;
 use transfers::Transfers;
 
-/// Smallest span of a ring: below that the device's requests cost more than they bring.
+/// Smallest span of a ring: smaller requests cost the device more than they gain.
 const SPAN_BYTES_MIN: usize = 64 << 10;
 
 /// Spans of each run that a ring should have memory for.
@@ -98,7 +99,7 @@ const SPAN_BYTES_PLAIN: usize = 2 << 20;
 /// Which implementation of batched I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BatchKind {
-    /// io_uring where it is to be had, plain calls elsewhere.
+    /// io_uring if it is available, otherwise plain calls.
     #[default]
     Auto,
     /// Plain calls (`pread`, `pwrite`).
@@ -120,7 +121,7 @@ impl fmt::Display for BatchKind {
 /// What one thread's batched I/O may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchLimits {
-    /// Size of the arena, in bytes. Spans that no slot is large enough for may take as much again.
+    /// Size of the arena, in bytes. Spans for which no slot is large enough may take as much again.
     pub memory_bytes: usize,
     /// Bytes of it that are set up at once, the rest when [`BatchIo::claim`] asks for more; 0 for all.
     pub memory_ready: usize,
@@ -154,15 +155,15 @@ impl Default for BatchLimits {
 }
 
 impl BatchLimits {
-    /// Memory with which a ring reads so many runs from files on `device` as it likes best, beside one writer. Without
-    /// runs, the writer's.
+    /// The memory with which a ring reads this many runs from files on `device` in the preferred way, next to one
+    /// writer. Without runs, the writer's memory.
     pub fn memory_for(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
         let run = (stream::depth_for(runs) + 1) * stream::slot_bytes(DeviceFacts::read_bytes(device));
         writer::memory_of(self.writes_in_flight).saturating_add(run.saturating_mul(runs))
     }
 
-    /// The same where the files are in the page cache and no writer is beside: a read is a copy then, and two of the
-    /// device's reads for each run hold several smaller spans.
+    /// The same if the files are in the page cache and there is no writer: a read is a copy then, and the memory of two
+    /// device reads for each run holds several smaller spans.
     pub fn memory_for_cached(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
         (2 * DeviceFacts::read_bytes(device)).saturating_mul(runs)
     }
@@ -173,7 +174,7 @@ impl BatchLimits {
     }
 }
 
-/// Told of transfers that go past the files' own methods: what a file system that counts cannot see otherwise.
+/// Gets reports of transfers that bypass the files' own methods, which a counting file system would not see otherwise.
 pub trait BatchObserver: Send + Sync + fmt::Debug {
     /// A read that gave so many bytes.
     fn read(&self, bytes: u64);
@@ -183,11 +184,11 @@ pub trait BatchObserver: Send + Sync + fmt::Debug {
     fn synced(&self);
     /// Write-back was started.
     fn write_back(&self);
-    /// So many calls handed transfers over or waited for them.
+    /// This many calls submitted transfers or waited for them.
     fn entered(&self, calls: u64);
 }
 
-/// What the kernel agreed to keep at hand.
+/// What the kernel agreed to register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registered {
     /// Bytes of the arena.
@@ -198,14 +199,14 @@ pub(crate) struct Registered {
     refused: Option<String>,
 }
 
-/// How a [`BatchIo`] came out, for the log and for statistics.
+/// The properties of a [`BatchIo`], for the log and for statistics.
 #[derive(Debug, Clone)]
 pub struct BatchFacts {
     /// Which implementation it is: never [`BatchKind::Auto`].
     pub kind: BatchKind,
     /// The kernel's flags that the ring has; empty for plain calls.
     pub flags: &'static str,
-    /// Why it is not io_uring, when that was not asked for otherwise.
+    /// Why it is not io_uring, unless plain calls were asked for.
     pub fallback: Option<String>,
     /// Size of the arena, as far as it is set up.
     pub memory_bytes: usize,
@@ -232,7 +233,7 @@ pub struct BatchCounts {
     pub retries: u64,
     /// Plain calls made because the ring could not.
     pub plain_calls: u64,
-    /// Of the operations, those that a program in the ring handed over ([`program_slot`]).
+    /// Operations that a program in the ring submitted ([`program_slot`]).
     #[cfg(feature = "program")]
     pub by_program: u64,
 }
@@ -250,7 +251,7 @@ pub struct BatchIo {
 }
 
 impl BatchIo {
-    /// Plain calls. What every file system can.
+    /// Plain calls, which every file system supports.
     pub fn plain(limits: &BatchLimits, fallback: Option<String>) -> io::Result<Self> {
         Self::calls(limits, CallOrder::OnDemand, BatchKind::Pread, fallback)
     }
@@ -301,8 +302,8 @@ impl BatchIo {
         Self { shared: Arc::new(Mutex::new(transfers)), arena, buffers: Arc::default(), facts, limits }
     }
 
-    /// True when no stream, writer or window of it is left, nothing is in flight, and the ring has not failed: another
-    /// job may use it, which nothing of the ones before can reach.
+    /// True if no stream, writer or window of it is left, nothing is in flight, and the ring has not failed: another
+    /// job may use it, and nothing of earlier jobs can affect it.
     pub fn is_idle(&self) -> bool {
         self.arena.is_unused() && self.shared.lock().is_idle()
     }
@@ -310,8 +311,8 @@ impl BatchIo {
     /// Hands it to the calling thread, with at least `memory_bytes` of the arena set up, as far as its limit allows.
     /// Fails where it is not [idle](Self::is_idle), and where the thread gets no ring.
     ///
-    /// For a thread that has it already, this costs nothing; for another one a ring, which takes some 50 us, and not an
-    /// arena, which can take a thousand times as long.
+    /// For the thread that has it already, this costs nothing. For another thread it makes a new ring, which takes some
+    /// 50 us, but not a new arena, which can take a thousand times as long.
     pub fn claim(mut self, memory_bytes: usize) -> io::Result<Self> {
         if !self.is_idle() {
             return Err(io::Error::other("a ring is still in use by a job, or failed in one"));
@@ -363,9 +364,9 @@ impl BatchIo {
     }
 
     /// Bytes that spans should have, for a plan of so many runs from files on `device` (see
-    /// [`FileSystem::device`]). A ring keeps several in flight: they are as large as the device likes, or smaller where
-    /// the arena does not hold three for each run beside a writer's buffers. Plain calls wait for each, so that larger
-    /// ones are worth the memory they take.
+    /// [`FileSystem::device`]). A ring keeps several in flight: they are as large as the device prefers, or smaller if
+    /// the arena cannot hold three for each run next to a writer's buffers. Plain calls wait for each span, so larger
+    /// ones are worth their memory.
     pub fn span_bytes(&self, device: Option<&DeviceFacts>, runs: usize) -> usize {
         let usual = DeviceFacts::read_bytes(device);
         if self.facts.kind == BatchKind::Uring {
@@ -377,7 +378,7 @@ impl BatchIo {
         aligned::align_down(affordable.clamp(usual, SPAN_BYTES_PLAIN) as u64) as usize
     }
 
-    /// Tells `observer` of transfers that go past the files' own methods.
+    /// Reports to `observer` transfers that bypass the files' own methods.
     pub fn observe(&self, observer: Arc<dyn BatchObserver>) {
         self.shared.lock().observe(observer);
     }

@@ -4,7 +4,7 @@
 //! `--cfg rockmill_shuttle` they are those of the schedule-exploring tester (shuttle), in which every operation is a
 //! point where another thread may go on; then they work inside one of its runs only (the test `schedules`).
 //!
-//! What only counts (statistics) keeps the standard library's atomics: it orders nothing, and each point costs time.
+//! Pure counters (statistics) keep the standard library's atomics: they order nothing, and each point costs time.
 
 #[cfg(not(rockmill_shuttle))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};

@@ -1,17 +1,17 @@
-//! A file system that is as slow as a device which is described: to try on any machine, and without being root, what a
-//! store does on one.
+//! A file system that is as slow as a described device: it shows on any machine, and without being root, how a store
+//! behaves on such a device.
 //!
 //! What is modelled is a device behind an empty page cache:
 //!
 //! - each read goes to the device, takes its share of the bandwidth, and comes after the latency;
-//! - what is written is gathered for each file up to 1 MiB, waits then for the device to take it, and at a sync or at
-//!   closing for the rest; a sync takes the latency, too;
-//! - so many operations are under way at most, the next ones wait for one to end;
+//! - writes are gathered for each file up to 1 MiB and then wait for the device to take them; a sync or close waits for
+//!   the rest; a sync takes the latency, too;
+//! - the number of operations in progress is limited, and further ones wait for one to end;
 //! - names, lengths and lists of files cost nothing.
 //!
-//! Whoever asks sleeps, by the [`Clock`], until the device would have answered, or until the file system underneath
-//! has, if that is later: a device that is faster than the real one cannot be had. Files give no descriptors and there
-//! is no io_uring, as transfers past the files' own calls would go past this; engines use plain calls and say why.
+//! The caller sleeps, by the [`Clock`], until the device would have answered, or until the file system underneath has,
+//! if that is later: the modelled device cannot be faster than the real one. Files give no descriptors and there is no
+//! io_uring, as transfers past the files' own calls would go past this; engines use plain calls and say why.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ const GATHERED_BYTES: u64 = 1 << 20;
 /// Why there is no ring.
 const NO_RING: &str = "the device is a model, which sees plain calls only";
 
-/// By so much sleeps may be too long, in nanoseconds, and the device still has done its work meanwhile.
+/// A sleep may be too long by this many nanoseconds and the device still counts as having worked meanwhile.
 const OVERSLEPT_MAX: u64 = 5_000_000;
 
 /// What a device can do. 0 is no limit.

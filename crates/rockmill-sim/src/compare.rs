@@ -1,8 +1,9 @@
-//! A strategy beside the same with DF-compaction, by one rule for both.
+//! Compares a strategy with the same strategy with DF-compaction, by one rule for both.
 //!
-//! In the store DF-compaction splits jobs over idle threads, and other strategies do not. Run as they are, the two are
-//! thus compared with different rules: part of what DF-compaction gains is gained by splitting. So both are run twice:
-//! with no job split, which is what DF-compaction alone gains, and with the jobs of both split by its rule.
+//! In the store DF-compaction splits jobs over idle threads, and other strategies do not. Without further measures the
+//! two would thus be compared with different rules: part of what DF-compaction gains would come from splitting. So both
+//! are run twice: with no job split, which shows what DF-compaction alone gains, and with the jobs of both split by its
+//! rule.
 //!
 //! [`AllStrategies`] does the same with the six strategies of the paper on DF-compaction side by side.
 

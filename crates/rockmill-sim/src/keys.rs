@@ -1,10 +1,11 @@
 //! Which keys are where, without any key.
 //!
-//! Keys are parted into *classes* by how often they are written, each spread evenly over the whole key space. A table
-//! holds, of each class, so many keys of its range, evenly. Of `n` writes of which the share `p` goes to a class of `K`
-//! keys, a memtable keeps `K (1 - e^(-np/K))`: the others are newer versions of these. Where tables are merged, a key
-//! of the range is in the result unless it is in none of them: with parts `d` of a class' keys in them,
-//! `1 - (1 - d1)(1 - d2)...` of it. Where each key is written once (a fill), parts add up instead.
+//! Keys are divided into *classes* by how often they are written, each spread evenly over the whole key space. A table
+//! holds a number of keys of each class, spread evenly over its range. If the share `p` of `n` writes goes to a class
+//! of `K` keys, a memtable keeps `K (1 - e^(-np/K))` of them: the other writes are newer versions of these keys. Where
+//! tables are merged, a key of the range is in the result unless it is in none of them: if they hold the parts `d` of a
+//! class's keys, the result holds `1 - (1 - d1)(1 - d2)...` of it. If each key is written once (a fill), parts add up
+//! instead.
 
 use crate::settings::{KeyOrder, Settings, Workload};
 

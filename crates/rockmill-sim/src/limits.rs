@@ -1,4 +1,4 @@
-//! What kept a run from being faster: of each moment, the part that writers were held up, and by what.
+//! What kept a run from being faster: for each moment, how much writers were held up, and by what.
 
 use crate::share::{Capacity, Cost};
 

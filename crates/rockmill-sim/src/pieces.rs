@@ -1,8 +1,8 @@
 //! TPH tables: which files tables share, what jobs write of a table, and what is still in use (docs/tph.md).
 //!
-//! A table is a file of its own and *parts* of older files, each with the keys that are still the table's. Which files
-//! a job's outputs may go on using is decided by the store's own code. Of a kept part those keys stay that nothing from
-//! above has: everything else is written to the output's own file, with a function of all its keys.
+//! A table is a file of its own and *parts* of older files, each with the keys that are still the table's. The store's
+//! own code decides which files a job's outputs may keep using. The keys of a kept part stay there unless something
+//! from above has them; everything else is written to the output's own file, with a function of all the table's keys.
 //!
 //! User keys with several versions under snapshots, range tombstones and placeholders are not modelled.
 

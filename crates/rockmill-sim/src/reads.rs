@@ -1,11 +1,11 @@
-//! What a tree costs those who read it.
+//! What reads of a tree cost.
 //!
-//! A lookup asks, from the newest on, each table that may have its key; it is taken to ask all of them, as it must for
-//! a key that is in the last level or nowhere. Of those asked one has the key, whose block is read; of the others a
-//! block is read as often as their filter errs, or always where there are none. A seek stands at the beginning of every
-//! sorted run, and reads a block of each: of TPH tables one of each file of the table where it stands. Their function
-//! errs once in 255 absent keys. Blocks are read one after the other. How many of them a cache has is in the
-//! bytes that a block takes from the device ([`Settings::read_bytes`]) and nowhere else.
+//! A lookup asks each table that may have its key, from the newest on. It is assumed to ask all of them, as it must for
+//! a key that is in the last level or nowhere. One of the tables has the key, and its block is read. For each of the
+//! others a block is read as often as its filter errs, or always if there is no filter. A seek positions every sorted
+//! run, and reads a block of each; for TPH tables, a block of each file of the table at that position. Their function
+//! errs once in 255 absent keys. Blocks are read one after the other. A cache is modelled only by the bytes that a
+//! block takes from the device ([`Settings::read_bytes`]).
 
 use crate::pieces::ABSENT_PER_READ;
 use crate::settings::Settings;

@@ -30,8 +30,8 @@ pub struct Capacity {
     pub fast: [f64; 3],
 }
 
-/// Units per second for each of `wishes`, (most units per second, cost of a unit): all have the same part of what they
-/// wish until a resource is used up; those that need none of it go on (progressive filling).
+/// Units per second for each of `wishes`, (most units per second, cost of a unit): all get the same part of their wish
+/// until a resource is used up; those that need none of it get more (progressive filling).
 pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
     let [fast_read, fast_write, fast_total] = capacity.fast;
     let mut left = [capacity.cores, capacity.read, capacity.write, capacity.total, fast_read, fast_write, fast_total];

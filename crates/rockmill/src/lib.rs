@@ -1,7 +1,7 @@
 //! Rockmill: an embedded, ordered, persistent key-value store in RocksDB's formats.
 //!
-//! Names and meanings are those of the `rocksdb` crate, so that a program may change from one to the other; a directory
-//! may, too, in both directions. [`Options`] says how a database behaves, [`Db`] is an open one.
+//! Names and meanings are those of the `rocksdb` crate, so that a program can change from one to the other. So can a
+//! database directory, in both directions. [`Options`] says how a database behaves; [`Db`] is an open one.
 //!
 //! # The life of a database
 //!

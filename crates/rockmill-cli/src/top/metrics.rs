@@ -16,7 +16,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Takes a text apart. A line that is none of the format's is named in the error.
+    /// Parses a text. The error names a line that is not in the format.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all = Self::default();
         let mut typed: HashMap<&str, &str> = HashMap::new();
@@ -115,7 +115,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     is_name(name).then_some((name, labels, value))
 }
 
-/// A label's value, up to the quote that ends it, and what is behind that.
+/// A label's value, up to the quote that ends it, and what follows.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -133,8 +133,8 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The value below which `share` of the values lie that were added from `before` to `now`, linear within a bucket;
-/// `None` without any.
+/// Of the values added from `before` to `now`, `share` are below this value; linear within a bucket. `None` if there
+/// are none.
 pub fn percentile(before: &[(f64, f64)], now: &[(f64, f64)], share: f64) -> Option<f64> {
     let earlier = |limit: f64| {
         // A histogram grows by buckets: what an earlier text lacks had all its values by then.

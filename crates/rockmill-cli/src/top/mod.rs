@@ -31,17 +31,17 @@ use crate::{interrupt, store};
 use screen::Screen;
 use source::Seen;
 
-/// Columns of a frame that goes to no terminal, unless COLUMNS says another number.
+/// Columns of a frame that does not go to a terminal, unless COLUMNS is set.
 const COLUMNS: usize = 100;
-/// How often the screen's size is looked at.
+/// How often the screen's size is checked.
 const RESIZE: Duration = Duration::from_millis(250);
 
-/// Watch what a database does that another process has open
+/// Watch what a database does while another process has it open
 ///
-/// Levels, running jobs, stalls and their reason, cache, rates and latencies, every second; q ends it. All figures are
-/// there if the process opened the database with Options::set_status_file("STATUS"). Without that file, and for
-/// RocksDB's processes, the levels are from the MANIFEST, and jobs and the last statistics from the info log. The
-/// database is not opened.
+/// Shows levels, running jobs, stalls and their reason, cache, rates and latencies, every second; q ends it. All
+/// figures are available if the process opened the database with Options::set_status_file("STATUS"). Without that file,
+/// and for RocksDB's processes, the levels are from the MANIFEST, and jobs and the last statistics from the info log.
+/// The database is not opened.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +55,7 @@ pub struct TopArgs {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds)]
     pub every: f64,
-    /// Look twice, print one frame, and end
+    /// Measure twice, print one frame, and end
     #[arg(long)]
     pub once: bool,
     /// The file that the process writes its status to [default: STATUS in the database directory]

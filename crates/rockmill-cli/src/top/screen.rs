@@ -41,7 +41,7 @@ impl Screen {
         (usize::from(columns).max(1), usize::from(rows).max(1))
     }
 
-    /// Keys that were pressed; disconnected when there will be none any more.
+    /// Keys that were pressed; disconnected when there can be no more.
     pub fn keys(&self) -> &Receiver<u8> {
         &self.keys
     }
@@ -67,7 +67,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the screen back, if it is taken. For a panic, and for signals.
+/// Restores the screen, if it is taken. For panics and signals.
 pub fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = write(LEAVE);

@@ -13,20 +13,20 @@ use crate::running::{self, Told};
 
 /// Most bytes of a status file that are read.
 const STATUS_BYTES_MAX: u64 = 64 << 20;
-/// A status file that is older is of a process that is gone, or stopped.
+/// An older status file is from a process that has ended or is stopped.
 const STATUS_SECONDS_MAX: f64 = 10.0;
 
 /// What was seen at one moment.
 pub struct Seen {
     /// Unix time in seconds.
     pub at: f64,
-    /// From the status file, where there is one.
+    /// From the status file, if there is one.
     pub live: Option<Metrics>,
-    /// From the database's own files, where there is none.
+    /// From the database's own files, if there is no status file.
     pub files: Option<Files>,
     /// The process that has the database open.
     pub process: Option<Process>,
-    /// Why the status file was not taken.
+    /// Why the status file was not used.
     pub why: String,
 }
 
@@ -36,11 +36,11 @@ pub struct Files {
     pub families: Vec<DbSummary>,
     /// From the info log.
     pub told: Option<Told>,
-    /// Lines of the last dump of statistics in the info log, with the time that they have there.
+    /// Lines of the last dump of statistics in the info log, with their time there.
     pub dumped: Vec<String>,
 }
 
-/// What the system says of a process.
+/// What the system says about a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Process {
     /// Its number.
@@ -60,12 +60,12 @@ pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// Where the status file is, unless the call says it.
+/// Where the status file is, unless the command line says it.
 pub fn status_path(db: &Path, given: Option<&PathBuf>) -> PathBuf {
     given.cloned().unwrap_or_else(|| db.join("STATUS"))
 }
 
-/// What the status file says; an error says why it is of no use.
+/// What the status file says; an error says why it cannot be used.
 pub fn status(path: &Path) -> std::result::Result<Metrics, String> {
     let text = status_text(path)?;
     let metrics = Metrics::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -116,7 +116,7 @@ pub fn look(db: &Path, status_file: &Path) -> Result<Seen> {
     Ok(seen)
 }
 
-/// What `/proc` says of a process; `None` where there is none, or nothing may be asked of it.
+/// What `/proc` says about a process; `None` if there is no such process, or it may not be read.
 fn process(pid: u64) -> Option<Process> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
     // Behind the name, which may have anything in it: state, then user and system time as the 12th and 13th.

@@ -1,12 +1,12 @@
 //! Decoding a block's entries ahead, some at a time: what a merge reads.
 //!
-//! A cursor decodes one entry when it is asked for, and whoever asked waits for it: the next entry's place is known
-//! only when this one's lengths are. Decoded in a row, the loads of one entry overlap with the copies of the one
-//! before, and a step from entry to entry is an addition. Keys are written out whole, one behind the other; values
-//! stay where they are.
+//! A cursor decodes one entry at a time, and its caller waits for that: the next entry's place is known only when this
+//! one's lengths are. If entries are decoded in a row, the loads of one entry overlap with the copies of the previous
+//! one, and a step from entry to entry is an addition. Keys are written out whole, one after another; values stay where
+//! they are.
 //!
-//! Batches are bounded in entries and key bytes, so that a block whose keys share almost everything cannot grow beyond
-//! measure when its keys are written out.
+//! Batches are bounded in entries and key bytes, so that the keys of a block that share almost everything cannot take
+//! unbounded memory when they are written out.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::{BlockCursor, BlockKind, BlockLayout};
 use crate::error::{FormatError, Result};
 use crate::key::TAG_LEN;
 
-/// Entries of a batch at most.
+/// The most entries of a batch.
 const ENTRIES_MAX: usize = 64;
 /// Key bytes at which a batch ends.
 const KEY_BYTES_MAX: usize = 32 << 10;
@@ -23,7 +23,7 @@ const KEY_BYTES_MAX: usize = 32 << 10;
 const WHOLE_ENTRIES_MAX: usize = 1 << 16;
 const WHOLE_KEY_BYTES_MAX: usize = 1 << 20;
 const DAMAGED: &str = "block has a damaged entry";
-/// Copies of at most so many bytes are made as one copy of so many.
+/// Copies of at most this many bytes are made as one copy of exactly this many.
 const CHUNK: usize = 16;
 
 /// One entry.

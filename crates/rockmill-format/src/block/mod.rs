@@ -64,8 +64,8 @@ pub enum BlockKind {
 }
 
 /// Bounds the keys of a block of properties, of a metaindex or of range tombstones: `total` bytes of them so far in a
-/// block of `block_len`. Who keeps them all would otherwise need memory without bound for a small block, in which each
-/// shares almost all with the one before. RocksDB writes these blocks with whole keys.
+/// block of `block_len`. Otherwise a caller that keeps all keys would need unbounded memory for a small block in which
+/// each key shares almost everything with the previous one. RocksDB writes these blocks with whole keys.
 ///
 /// # Errors
 /// `Corruption` when they take more than sixteen times the block, and 64 KiB.

@@ -1,7 +1,7 @@
-//! Where a record's payload stands in a log file, for those who read parts of it later.
+//! Where a record's payload is in a log file, for reading parts of it later.
 //!
-//! A payload is cut at the ends of 32 KiB blocks, and each piece has a header in front. So a part of it that begins in
-//! one block and ends in another has headers in its middle; where they are follows from its offset alone.
+//! A payload is cut at the ends of 32 KiB blocks, and each piece has a header before it. So a part of the payload that
+//! begins in one block and ends in another has headers in its middle; their positions follow from its offset alone.
 
 use super::{BLOCK_SIZE, HEADER_LEN, RECYCLABLE_HEADER_LEN};
 
@@ -43,8 +43,8 @@ impl RecordPlace {
         if len <= first { len } else { len + (len - first).div_ceil(block - header) * header }
     }
 
-    /// Takes the headers out of `bytes`, which were read from `offset` on and are as many as [`Self::span`] says. What
-    /// is left is the payload, as many bytes as the answer.
+    /// Removes the headers from `bytes`, which were read from `offset` on and are as many as [`Self::span`] says. The
+    /// rest is the payload; the result is its length.
     pub fn join(self, offset: u64, bytes: &mut [u8]) -> usize {
         let (block, header) = (BLOCK_SIZE, self.header_len() as usize);
         let mut to = (block - (offset % block as u64) as usize).min(bytes.len());

@@ -1,4 +1,4 @@
-//! Finding whole fragments behind damage, where nothing says any more where they begin.
+//! Finds whole fragments after damage, where nothing says any more where they begin.
 
 use super::{BLOCK_SIZE, HEADER_LEN, block_start, kind};
 use crate::checksum::{crc32c, unmask};
@@ -35,8 +35,8 @@ impl Found<'_> {
     }
 }
 
-/// Every whole fragment with a short header in `bytes`, which stand at `offset` of their log. None overlap. `None` when
-/// telling would take more than `work_max` bytes of checksums: bytes that look like headers everywhere.
+/// Every whole fragment with a short header in `bytes`, which are at `offset` of their log. None overlap. `None` if
+/// this would take more than `work_max` bytes of checksums, because bytes look like headers everywhere.
 pub fn fragments(bytes: &[u8], offset: u64, work_max: usize) -> Option<Vec<Found<'_>>> {
     let mut found = Vec::new();
     let (mut at, mut work) = (0, 0);

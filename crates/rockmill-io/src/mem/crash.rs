@@ -149,7 +149,8 @@ fn journaled(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
 
 /// Which changes of names survive where nothing orders them: any, but none of a name without those of that name before.
 fn unordered(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
-    // Few, half, most and nearly all: a single lost change among many kept ones shows what a half-lost crowd hides.
+    // Few, half, most and nearly all: a single lost change among many kept ones reveals errors that are hidden if half
+    // of all are lost.
     let odds = [4, 8, 12, 15][rng.below(4)];
     let mut lost: BTreeSet<(Id, &OsString)> = BTreeSet::new();
     let mut kept = Vec::with_capacity(pending.len());

@@ -49,9 +49,9 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
 
 /// Opens the lock file, which no link may lead to, or makes it.
 ///
-/// Only a descriptor that can write gets the write lock, and only one that can read gets a read lock. So who may read
-/// the file and not write to it could keep the owner out: nobody gets such rights here, and they are taken from a file
-/// that has no other name and is ours.
+/// Only a descriptor that can write gets the write lock, and only one that can read gets a read lock. So a user who may
+/// read the file but not write to it could keep the owner out: new lock files give nobody such rights, and they are
+/// removed from a lock file that is ours and has no other name.
 fn open(fs: &PosixFileSystem, path: &Path) -> io::Result<(File, std::fs::Metadata)> {
     let at = fs.locate(path)?;
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;

@@ -1,11 +1,11 @@
 //! The memory that transfers go to and come from.
 //!
 //! 1. An [`Arena`] is one mapping, on huge pages where the kernel gives them: fewer entries in the TLB and fewer pages
-//!    to pin for each transfer are worth a quarter of a merge's time. It lives as long as anything in it. Huge pages
-//!    cost the kernel milliseconds to find: so as many are made ready as are wanted, and more when more are.
+//!    to pin for each transfer are worth a quarter of a merge's time. It lives as long as anything in it. The kernel
+//!    takes milliseconds to find huge pages, so only as many are made ready as are wanted, and more later if needed.
 //! 2. A [`Pool`] is a region of it, cut into slots of one size: one for each stream or file, so that nothing fragments.
-//! 3. A [`Lease`] is one slot in one hand. Who has it may read and write it; handing it to a transfer gives it away
-//!    until the completion brings it back; dropping it frees the slot.
+//! 3. A [`Lease`] owns one slot. Its owner may read and write the slot; giving the lease to a transfer gives the slot
+//!    away until the completion returns it; dropping the lease frees the slot.
 //!
 //! Invariants: regions of live pools do not overlap; a slot is in its pool's free list or in exactly one lease; all
 //! memory is initialised from the start (the kernel gives zeros).
@@ -109,7 +109,8 @@ impl Mapping {
             return Ok((mapping, Some(Pages::HugeTlb)));
         }
         let mapping = Self::map_for_huge(len)?;
-        // Collapsing would also work against the administrator's word, which it is not for us to break.
+        // Collapsing would work even if the administrator has switched huge pages off, and that decision must be
+        // respected.
         let allowed = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         let small = if allowed.contains("[never]") {
             Some(Pages::Small("transparent huge pages are switched off".to_string()))
@@ -120,7 +121,7 @@ impl Mapping {
         Ok((mapping, small))
     }
 
-    /// Has the kernel find huge pages for a part now.
+    /// Makes the kernel find huge pages for a part now.
     #[cfg(target_os = "linux")]
     fn make_ready(&self, part: Range<usize>) -> Pages {
         // Faults everything in; older kernels do not know it, and the first use faults it in then.
@@ -217,7 +218,7 @@ impl Arena {
             return false;
         }
         if matches!(parts.pages, None | Some(Pages::Transparent)) {
-            // What cannot be had for this part will not be asked for again.
+            // If this part cannot get huge pages, they are not requested again.
             parts.pages = Some(self.mapping.make_ready(parts.ready..wanted));
         }
         parts.ready = wanted;

@@ -1,9 +1,10 @@
-//! Plain calls behind the interface of a queue: what does the work where there is no io_uring, and in memory.
+//! Plain calls with the interface of a queue: used where there is no io_uring, and in memory.
 //!
-//! Reads are done when they are waited for, so that each goes to memory that is about to be used; until then the kernel
-//! is told that they will come (`prefetch`), which for buffered files is readahead. Writes are done at once, in order.
+//! Reads are done when they are waited for, so that each goes to memory that is about to be used. Before that the
+//! kernel is told that they will come (`prefetch`), which for buffered files is readahead. Writes are done at once, in
+//! order.
 //!
-//! The memory file system gives another order, so that tests meet completions in every one.
+//! The memory file system uses other orders, so that tests meet completions in every order.
 
 use super::queue::{Action, Done, Op, Queue, QueueCounts, Target};
 use std::collections::VecDeque;

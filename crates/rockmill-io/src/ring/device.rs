@@ -1,4 +1,4 @@
-//! What the device behind a file does best, from the kernel's own description of it.
+//! The preferred request sizes of the device behind a file, from the kernel's description of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Read size that measured best on NVMe disks; larger ones gain nothing and need more memory.
 const REQUEST_BYTES_USUAL: usize = 256 << 10;
 
-/// A block device as far as reads and writes care.
+/// The properties of a block device that matter for reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFacts {
     /// Its name in `/sys/block`, for people.
@@ -46,7 +46,7 @@ impl DeviceFacts {
     /// Bytes to read at once: 256 KiB, unless the device takes less in one piece or likes more. Without facts, 256 KiB.
     pub fn read_bytes(facts: Option<&Self>) -> usize {
         let Some(facts) = facts else { return REQUEST_BYTES_USUAL };
-        // `rotational` is not asked: virtual disks say so, whatever is behind them.
+        // `rotational` is not used: virtual disks report it whatever is behind them.
         let wanted = REQUEST_BYTES_USUAL.max(facts.optimal_bytes).min(facts.request_bytes_max);
         wanted.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX)
     }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-/// A queue that nobody can make.
+/// A queue that cannot be made.
 #[derive(Debug)]
 pub(super) struct KernelQueue(Infallible);
 

@@ -1,10 +1,11 @@
 //! Pieces of files at scattered places, read as one batch: values that an index points to, blocks of many lookups.
 //!
-//! 1. Pieces are asked for in the order in which they are wanted, and stand one after another in one buffer.
+//! 1. Pieces are requested in the order in which they are wanted, and are one after another in one buffer.
 //! 2. They are read in the order of their places, through one stream. Those that are close together are read together;
-//!    what is longer than a span is read in several, so that a stream's memory is bounded whatever the pieces are.
+//!    a piece longer than a span is read in several spans, so that a stream's memory is bounded whatever the pieces
+//!    are.
 //! 3. [`take`](Pieces::take) copies what was read to where it belongs, a few spans at a time: reads go on while the
-//!    caller does something else in between. What was taken stays in the buffer when the stream's memory is free again.
+//!    caller does something else in between. Copied data stays in the buffer after the stream's memory is freed.
 
 use super::stream::{self, ReadOptions, ReadPlan, ReadStream, Span};
 use super::{BatchIo, Window};
@@ -53,13 +54,13 @@ pub struct Pieces {
     /// Bytes of all pieces.
     bytes: usize,
     stream: Option<ReadStream>,
-    /// Reads that there are, and those that were taken.
+    /// The number of reads, and how many were taken.
     spans: usize,
     taken: usize,
 }
 
 impl Pieces {
-    /// Bytes that a stream needs to have so many reads of pieces in flight, besides the one that is taken.
+    /// Bytes that a stream needs for this many reads of pieces in flight, in addition to the one that is being taken.
     pub fn memory_in_flight(reads: usize) -> usize {
         reads.saturating_add(1).saturating_mul(stream::slot_bytes(SPAN_BYTES as usize))
     }
@@ -87,7 +88,7 @@ impl Pieces {
         (self.files.len() - 1) as u32
     }
 
-    /// Asks for `len` bytes at `offset` of a file that was added. Gives the piece's number.
+    /// Requests `len` bytes at `offset` of a file that was added. Returns the piece's number.
     pub fn add(&mut self, file: u32, offset: u64, len: usize) -> usize {
         debug_assert!((file as usize) < self.files.len());
         self.pieces.push(Piece { file, offset, len, to: self.bytes });
@@ -124,7 +125,7 @@ impl Pieces {
     /// bytes that will be read.
     ///
     /// # Errors
-    /// Pieces of more bytes than there may be.
+    /// If the pieces together have too many bytes.
     pub fn begin(&mut self, io: &BatchIo, options: ReadOptions, gap_max: u64) -> io::Result<u64> {
         let too_many = |_| io::Error::new(io::ErrorKind::InvalidInput, "too many pieces to be read at once");
         self.order.extend(0..u32::try_from(self.pieces.len()).map_err(too_many)?);
@@ -196,7 +197,7 @@ impl Pieces {
         self.take(self.reads_left())
     }
 
-    /// A piece's bytes. Those of reads that were not taken are anything.
+    /// A piece's bytes. Bytes of reads that were not taken are undefined.
     pub fn piece(&self, number: usize) -> &[u8] {
         let piece = self.pieces.get(number);
         piece.and_then(|p| self.buffer.get(p.to..p.to + p.len)).unwrap_or(&[])
@@ -225,7 +226,7 @@ impl Pieces {
                 let part = &window[(from - begin) as usize..(to - begin) as usize];
                 buffer[at..at + part.len()].copy_from_slice(part);
             }
-            // Pieces may lie within others: those before one that goes on are looked at again.
+            // Pieces may lie within others, so those before an unfinished one are checked again.
             all_before &= (piece.file, piece.end()) <= (file, end);
             *first += usize::from(all_before);
         }

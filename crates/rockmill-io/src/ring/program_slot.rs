@@ -1,15 +1,15 @@
-//! A program of the kernel's in a ring (Linux 7.1): whoever enters the ring runs it.
+//! An eBPF program in a ring (Linux 7.1): entering the ring runs it.
 //!
-//! 1. [`BatchIo::program_slot`] makes place for one: a page, which the ring has as its region, says what is to be done.
-//!    Who attaches the program does that with the ring's descriptor ([`ProgramSlot::ring`]).
-//! 2. As long as the slot lives, what is begun is only queued. [`ProgramSlot::enter`] is one call of the kernel's, in
-//!    which the program hands over everything that was queued, does its own work, and waits for what was named, if it
-//!    needs it. So reads and writes cost no call of their own.
-//! 3. Who has to wait for a transfer meanwhile enters the same way, and the program does nothing but to hand over and
-//!    wait.
+//! 1. [`BatchIo::program_slot`] makes a slot for one: a page, which is the ring's region, says what is to be done. The
+//!    program is attached with the ring's descriptor ([`ProgramSlot::ring`]).
+//! 2. As long as the slot lives, started operations are only queued. [`ProgramSlot::enter`] is one system call, in
+//!    which the program submits everything that was queued, does its own work, and waits for the named transfers, if it
+//!    needs them. So reads and writes need no calls of their own.
+//! 3. A thread that has to wait for a transfer meanwhile enters in the same way; then the program only submits and
+//!    waits.
 //!
-//! The program finds operations where the ring keeps them; it does not write any. What they transfer to is known here
-//! alone, and what becomes of them is seen to in `transfers`, as ever.
+//! The program finds operations where the ring keeps them; it does not write any. Only this process knows what they
+//! transfer to, and `transfers` handles their results as usual.
 
 use super::BatchIo;
 use super::queue::Op;

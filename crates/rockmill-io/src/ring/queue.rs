@@ -1,5 +1,5 @@
-//! What an implementation of batched I/O is to the code above it: operations go in with their memory, completions come
-//! out with it, in any order and as raw as the kernel gives them (short, interrupted, cancelled).
+//! The interface of an implementation of batched I/O: operations go in with their memory, completions come out with it,
+//! in any order and unprocessed, as the kernel gives them (short, interrupted, cancelled).
 
 use super::Registered;
 use super::arena::Lease;
@@ -40,7 +40,7 @@ pub(crate) struct BatchFile {
 impl BatchFile {
     /// `grows`: the file may be longer by now than when it was opened.
     pub(crate) fn reading(file: Arc<dyn RandomAccessFile>, path: &Path, grows: bool) -> Self {
-        // Direct reads end at a sector, so that where the file ends must be known.
+        // Direct reads end at a sector, so the end of the file must be known.
         let size = if grows && !file.is_direct() { u64::MAX } else { file.size() };
         let (fd, path, index) = (file.raw_fd(), path.to_path_buf(), AtomicU32::new(NOT_REGISTERED));
         Self { target: Target::Read(file), path, fd, index, size }
@@ -134,10 +134,10 @@ pub(crate) struct Done {
     pub(crate) op: Op,
     /// Bytes transferred, or what the kernel or the file said.
     pub(crate) result: io::Result<usize>,
-    /// True for what the kernel says of an operation, which may only mean that it is to be tried again; false for the
-    /// last word of a file's own method.
+    /// True for the kernel's result for an operation, which may only mean that it must be tried again; false for the
+    /// final result of a file's own method.
     pub(crate) raw: bool,
-    /// True when it went past the file's own methods, so that whoever wraps the file has not seen it.
+    /// True if it bypassed the file's own methods, so that a wrapper of the file has not seen it.
     pub(crate) bypassed: bool,
 }
 
@@ -183,13 +183,14 @@ pub(crate) trait Queue: Send + Debug {
     fn enter_program(&mut self, _control: u32, _awaited: &[u64]) -> io::Result<u32> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "there is no ring, only plain calls"))
     }
-    /// Takes an operation over; it may be handed on only at the next [`submit`](Self::submit) or
-    /// [`reap`](Self::reap). Never called with `depth` operations in it.
+    /// Takes over an operation; it may be passed on only at the next [`submit`](Self::submit) or [`reap`](Self::reap).
+    /// Never called with `depth` operations in it.
     fn push(&mut self, op: Op);
     /// Hands on what was pushed.
     fn submit(&mut self) -> io::Result<()>;
-    /// Gathers completions. If `wait` is not 0, hands on what was pushed and comes back with at least one, if any
-    /// operation is in it; so many are needed before the caller goes on. `wanted` says which one is waited for.
+    /// Gathers completions. If `wait` is not 0, passes on what was pushed and returns with at least one completion, if
+    /// any operation is in the queue; `wait` is how many the caller needs to continue. `wanted` says which one it waits
+    /// for.
     fn reap(&mut self, wait: usize, wanted: u64, done: &mut Vec<Done>) -> io::Result<()>;
     /// Operations in it that were not handed on yet.
     fn unsubmitted(&self) -> usize;

@@ -1,12 +1,13 @@
-//! Transfers: operations that are seen through to their end, whatever the kernel makes of each try.
+//! Transfers: operations that are brought to their end, whatever the kernel does with each try.
 //!
 //! 1. `start` hands an operation to the queue and gives a token.
-//! 2. Each completion is looked at: all there, or a transfer that goes on (a short one, an interruption, a cancellation
-//!    nobody asked for, a shortage of memory), or a plain call where the ring cannot, or a failure.
+//! 2. Each completion is examined: the transfer is complete; or it continues (after a short transfer, an interruption,
+//!    an unrequested cancellation, a shortage of memory); or a plain call is made because the ring cannot do it; or it
+//!    has failed.
 //! 3. `wait` gives the memory and the outcome, once for each token. The failure names the file and the offset.
 //!
 //! Invariants: a token is given out once and taken once; the number of tries is bounded, and the last is a plain call,
-//! which does not know the ring's troubles.
+//! which the ring's problems do not affect.
 
 use super::arena::Lease;
 #[cfg(feature = "program")]
@@ -417,7 +418,8 @@ impl Transfers {
                     true => align_down(running.done as u64) as usize,
                     false => running.done,
                 };
-                // Progress starts the count anew. Crumbs within a sector are none: the ring cannot go on from there.
+                // Progress restarts the count. Less than a sector is no progress, because the ring cannot continue from
+                // there.
                 running.tries = 0;
                 let (start, end) = (running.range.start + from, running.range.end);
                 op.offset = running.offset + from as u64;
@@ -428,7 +430,7 @@ impl Transfers {
                 self.again(op);
             }
             Err(e) if raw => {
-                // A sync that failed is never tried again, but one that did not happen is.
+                // A failed sync is never tried again, but one that did not happen is.
                 let again = match raw_os_error(&e) {
                     Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => Again::Ring,
                     // Memory comes free when another operation is done.
@@ -485,7 +487,7 @@ impl Transfers {
     }
 }
 
-/// What becomes of a failed try.
+/// What to do after a failed try.
 enum Again {
     Ring,
     Call,

@@ -1,4 +1,5 @@
-//! Writing a file front to back: bytes are put where they are written from, and several large writes are in flight.
+//! Writing a file front to back: bytes are put directly into the buffers from which they are written, and several large
+//! writes are in flight.
 //!
 //! 1. The caller appends, or fills [`space`](BatchWriter::space) in place and says how much of it counts.
 //! 2. A buffer without room for more goes to the file, up to the last sector's start when writing past the page cache;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Weak};
 /// Buffer size when the options name none.
 const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
 
-/// The end of the file that write-back leaves alone: a page still being filled would be written twice.
+/// The end of the file that write-back leaves alone: a page that is still being filled would be written twice.
 const WRITE_BACK_LAG: u64 = 1 << 20;
 
 /// Writes in flight: plain calls have one.
@@ -401,7 +402,7 @@ impl BatchWriter {
                             return Ok(false);
                         }
                     }
-                    // Whatever comes of it: it is not asked twice.
+                    // Whatever the result is, it is not asked for twice.
                     self.syncing = None;
                     transfers.wait(token).result?;
                     self.unsynced = false;

@@ -1,26 +1,27 @@
 //! The order in which jobs of a column family commit. A pure structure: no files, no clock, no lock of its own.
 //!
 //! A job may be picked while another one still holds tables that lie between its inputs and its output
-//! (`strategy/order.rs` says when): it counts on the other one to have taken them further down by the time that it
-//! commits. So it must not commit first, or newer data would lie below older data; and if the other one fails, it must
-//! not commit at all. Everything else may commit as soon as it is done, since places in the tree, not times of
-//! commits, say what is newer: a level's extra runs have ids that were given out when their jobs were issued.
+//! (`strategy/order.rs` says when): it *needs* the other one to move them further down first. So it must not commit
+//! first, or newer data would lie below older data; and if the other one fails, it must not commit at all. All other
+//! jobs may commit as soon as they are done, because places in the tree, not commit times, determine what is newer: a
+//! level's extra runs have ids that were given out when their jobs were issued.
 //!
 //! Contract, all of it under the lock that picks are made under:
 //!
-//! 1. [`issue`](CommitQueue::issue) right after the pick, with the numbers of the jobs that it needs. Who does the job
-//!    has a [`Ticket`] then, and gives it back with its end: only a job that is in the queue can end, and only once.
+//! 1. [`issue`](CommitQueue::issue) right after the pick, with the numbers of the jobs that it needs. The thread that
+//!    does the job gets a [`Ticket`], and gives it back at the end: only a job that is in the queue can end, and only
+//!    once.
 //! 2. [`finished`](CommitQueue::finished) when its output is durable; [`failed`](CommitQueue::failed) when it ended in
 //!    any other way, also when the write of its edit failed.
 //! 3. After either of them, and after [`committed`](CommitQueue::committed): [`turn`](CommitQueue::turn) until there is
 //!    nothing more. [`Step::Commit`]: write the edit, outside of the lock if that suits, then call `committed`, once
 //!    the new version is in place. [`Step::Drop`]: remove the outputs; the job is no longer in the queue.
-//! 4. A job that runs looks at its ticket's [`cancelled`](Ticket::cancelled) now and then, and ends early: what it
-//!    needs has failed.
+//! 4. A running job checks its ticket's [`cancelled`](Ticket::cancelled) now and then. If it is set, a job that it
+//!    needs has failed, and it ends early.
 //!
-//! A job's inputs stay busy until it has left the queue: who frees them earlier lets another job have them.
+//! A job's inputs must stay busy until it has left the queue, so that no other job takes them.
 //!
-//! What waits and is finished may be merged, so that readers do not get ever more runs once the job in front commits
+//! Finished jobs that wait may be merged, so that readers do not get more and more runs once the job in front commits
 //! (*intra-DF*, `strategy/intra.rs` says when): [`begin_merge`](CommitQueue::begin_merge), then
 //! [`merged`](CommitQueue::merged) or [`merge_failed`](CommitQueue::merge_failed). Until then none of the parts
 //! commits, and none is dropped.
@@ -36,11 +37,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub enum Step<T> {
     /// Make this output live, then call [`CommitQueue::committed`], or [`CommitQueue::failed`].
     Commit(Ticket, T),
-    /// The output of the job with this number must never be live, as a job that it needed failed.
+    /// The output of the job with this number must never become live, because a job that it needed failed.
     Drop(u64, T),
 }
 
-/// A job's place in a queue. Whoever has it owes the queue the job's end.
+/// A job's place in a queue. Its holder must report the job's end to the queue.
 #[derive(Debug)]
 #[must_use = "the queue waits for the job's end for ever"]
 pub struct Ticket {
@@ -54,13 +55,14 @@ impl Ticket {
         self.number
     }
 
-    /// Set when the output can no longer become live, as a job that this one needs has failed: it is to end early.
+    /// Set when the output can no longer become live because a job that this one needs has failed: this job should end
+    /// early.
     pub fn cancelled(&self) -> &Arc<AtomicBool> {
         &self.cancelled
     }
 }
 
-/// A merge of finished jobs, which is owed its end.
+/// A merge of finished jobs. Its holder must report its end.
 #[derive(Debug)]
 #[must_use = "the jobs that it merges wait for ever"]
 pub struct MergeTicket {
@@ -75,18 +77,18 @@ impl MergeTicket {
         &self.numbers
     }
 
-    /// Set when one of the jobs can no longer become live: the merge is to end early.
+    /// Set when one of the jobs can no longer become live: the merge should end early.
     pub fn cancelled(&self) -> &Arc<AtomicBool> {
         &self.cancelled
     }
 }
 
-/// A ticket of another queue: the job is not in this one, and its output comes back.
+/// The ticket is of another queue: the job is not in this one, and its output is returned.
 #[derive(Debug)]
 pub struct Unknown<T> {
     /// The job's number.
     pub number: u64,
-    /// What it was to commit.
+    /// What it was going to commit.
     pub output: T,
 }
 
@@ -127,7 +129,7 @@ impl<T> Job<T> {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// It is finished, and may only commit after others.
+    /// It is finished, and may commit only after others.
     fn waits(&self) -> bool {
         !self.is_cancelled() && matches!(self.stage, Stage::Finished(_)) && !self.depends_on.is_empty()
     }
@@ -145,8 +147,8 @@ impl<T> CommitQueue<T> {
         Self::default()
     }
 
-    /// A job begins, with the number and the needs that [`RunningCompactions::start`] gave it. What it needs must be in
-    /// the queue: who picks a job looks at the running jobs and at the queue under one lock.
+    /// A job begins, with the number and the needs that [`RunningCompactions::start`] gave it. The jobs that it needs
+    /// must be in the queue: a pick looks at the running jobs and at the queue under one lock.
     ///
     /// [`RunningCompactions::start`]: super::strategy::RunningCompactions::start
     pub fn issue(&mut self, job: Issued) -> Ticket {
@@ -161,7 +163,7 @@ impl<T> CommitQueue<T> {
     /// The job's output is durable. It waits until [`turn`](Self::turn) gives it out.
     ///
     /// # Errors
-    /// The output, when the ticket is of another queue: it must be removed, or it is lost.
+    /// The output, if the ticket is of another queue: the caller must remove it, or it is leaked.
     pub fn finished(&mut self, ticket: Ticket, output: T) -> Result<(), Unknown<T>> {
         let number = ticket.number;
         match self.job_mut(number) {
@@ -190,7 +192,7 @@ impl<T> CommitQueue<T> {
         }
     }
 
-    /// The job's output is live: those that needed it need it no longer.
+    /// The job's output is live: jobs that needed it no longer wait for it.
     pub fn committed(&mut self, ticket: Ticket) {
         self.remove(&ticket);
         for job in &mut self.jobs {
@@ -198,8 +200,8 @@ impl<T> CommitQueue<T> {
         }
     }
 
-    /// The job ended without output, or its output could not be made live. All that need it, and those that need
-    /// these, are cancelled; the others go on.
+    /// The job ended without output, or its output could not be made live. All jobs that need it, directly or through
+    /// others, are cancelled; the rest continue.
     pub fn failed(&mut self, ticket: Ticket) {
         self.remove(&ticket);
         let mut gone = vec![ticket.number];
@@ -237,7 +239,8 @@ impl<T> CommitQueue<T> {
         self.jobs.len()
     }
 
-    /// True while there are jobs that can no longer become live. Who needs one of them would not, either.
+    /// True while there are jobs that can no longer become live. A job that needs one of them would not become live,
+    /// either.
     pub fn has_cancelled(&self) -> bool {
         self.jobs.iter().any(Job::is_cancelled)
     }
@@ -247,9 +250,9 @@ impl<T> CommitQueue<T> {
         self.jobs.is_empty()
     }
 
-    /// What these jobs are to commit is going to be merged: from now on none of them commits before
-    /// [`merged`](Self::merged) or [`merge_failed`](Self::merge_failed). `None` if one of them does not wait, or if
-    /// one that is not among them needs one of them and is needed by another: neither it nor the merged job could ever
+    /// The outputs of these jobs are going to be merged: from now on none of them commits before
+    /// [`merged`](Self::merged) or [`merge_failed`](Self::merge_failed). `None` if one of them does not wait, or if one
+    /// that is not among them needs one of them and is needed by another: neither it nor the merged job could ever
     /// commit. The caller knows by the order of runs that the outputs may become one.
     pub fn begin_merge(&mut self, numbers: &[u64]) -> Option<MergeTicket> {
         let mut numbers = numbers.to_vec();
@@ -269,7 +272,7 @@ impl<T> CommitQueue<T> {
         Some(MergeTicket { numbers, cancelled })
     }
 
-    /// True when one of `group` needs, through others, another one of them. Jobs that are being merged are one.
+    /// True if one of `group` needs, through other jobs, another one of them. Jobs that are being merged count as one.
     fn would_need_itself(&self, group: &[u64]) -> bool {
         let mut seen = HashSet::new();
         let of_group = self.jobs.iter().filter(|j| group.contains(&j.number));
@@ -333,7 +336,7 @@ impl<T> CommitQueue<T> {
         Ok(())
     }
 
-    /// The merge came to nothing: its jobs wait as before.
+    /// The merge failed: its jobs wait as before.
     pub fn merge_failed(&mut self, ticket: MergeTicket) {
         for job in self.jobs.iter_mut().filter(|j| ticket.numbers.contains(&j.number)) {
             job.stage = match std::mem::replace(&mut job.stage, Stage::Running) {

@@ -33,16 +33,16 @@ pub struct JobFamily {
     pub options: Arc<CfOptions>,
     /// Live snapshots, rising.
     pub snapshots: Vec<SequenceNumber>,
-    /// Tables that left the current version and whose files are still there, rising.
+    /// Tables that are no longer in the current version and whose files still exist, rising.
     pub past: Vec<u64>,
 }
 
-/// Tables replaced before that a job's tables list, at most; the newest. Readers that keep more are not expected, and
-/// each table has the list.
+/// The most earlier replaced tables that a job's tables list, the newest ones. Readers are not expected to keep more,
+/// and each table has the list.
 const PAST_MAX: usize = 16 << 10;
 
 impl JobFamily {
-    /// What the family's tables say of their origin.
+    /// What the family's tables say about their origin.
     pub(super) fn owner(&self) -> TableOwner {
         let operator = self.options.merge_operator.as_ref();
         TableOwner {
@@ -93,7 +93,8 @@ impl JobSpec {
             }
         }
         let cf = &*family.options;
-        // What is ingested behind later lies below everything; what an intra-DF merge's parts wait for, too.
+        // Files that are ingested behind later lie below everything, and so does what the parts of an intra-DF merge
+        // wait for.
         let knows = compaction.output_level > 0 && !compaction.version.reserves_last_level && !compaction.is_intra_df();
         let times = compaction.input_files().map(|f| f.entry.oldest_ancester_time).filter(|&t| t != 0);
         let mut format = TableFormat::of(cf);
@@ -102,7 +103,7 @@ impl JobSpec {
         }
         let by_hash = means.objects.cmp.is_hash_range() && compaction.output_level > 0;
         let (grandparents, file_size_max) = match by_hash {
-            // Subtrees say where tables end.
+            // Subtrees determine where tables end.
             true => (FileRanges::default(), compaction.output_file_size_target.saturating_mul(2)),
             false => (FileRanges::of(&compaction.grandparents), compaction.output_file_size_max),
         };
@@ -131,7 +132,7 @@ impl JobSpec {
             older: knows.then(|| compaction.older_runs().iter().map(|files| FileRanges::of(files)).collect()),
             parts_max: match compaction.subcompactions_max {
                 0 => means.db.max_subcompactions as usize,
-                // What its caller says; else what the strategy found idle, or the options say.
+                // As many as the caller says; otherwise as many as the strategy found idle, or the options say.
                 n if compaction.reason == CompactionReason::ManualCompaction => n,
                 n => n.max(means.db.max_subcompactions as usize),
             },

@@ -1,5 +1,5 @@
 //! Jobs that another machine does, seen from the store: a job is laid out on a device ([`JobDevice`]), its spec says
-//! where, a [`TakenWorker`] has it done, and what they give back is checked as if an enemy had sent it.
+//! where, a [`TakenWorker`] does it, and its results are checked as if an enemy had sent them.
 //!
 //! 1. Inputs lie one after another on the device, each from a block on; outputs have room behind them, one place for
 //!    each file number that is set aside. The spec has both as extents.
@@ -10,8 +10,8 @@
 //!    keep to what the job may write: within the keys and sequence numbers of the inputs, in order, without overlaps.
 //! 4. Where anything is wrong, all files are removed, and the caller does the job itself.
 //!
-//! What cannot be seen here is a worker that resolves wrongly: one that leaves an entry out and counts it as hidden.
-//! Workers are trusted with that, as a disk is trusted with what it gives back.
+//! These checks cannot detect a worker that resolves wrongly, for example one that leaves an entry out and counts it as
+//! hidden. Workers are trusted with that, as a disk is trusted to return what was written.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,9 +43,10 @@ use crate::sync::atomic::Ordering;
 use crate::table::{BlockSample, Table, TableSummary};
 use crate::version::table_of_files;
 
-/// File numbers that are set aside for a job, at most.
+/// The most file numbers that are set aside for a job.
 const NUMBERS_MAX: u64 = 4096;
-/// Bytes that outputs may have, besides twice those of the inputs: small tables grow by filters and properties.
+/// Outputs may have this many bytes in addition to twice those of the inputs: small tables grow by filters and
+/// properties.
 const ROOM_MIN: u64 = 64 << 20;
 /// Bytes of an output that are gathered before they are written, at most.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
@@ -75,11 +76,11 @@ pub(crate) fn may_go(spec: &JobSpec) -> std::result::Result<(), String> {
     JobRegistry::default().objects(spec).map(drop).map_err(|e| e.message().to_owned())
 }
 
-/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also gives who did it, and what
-/// that took; the result is in [`JobOutput`] alone.
+/// Has a job done on another machine. Its tables are durable with their names, and not live. Also returns which machine
+/// did it and what that took; the result is only in [`JobOutput`].
 ///
 /// # Errors
-/// Whatever kept it from being done, or is wrong with what came back. Then nothing is left of it.
+/// Whatever kept it from being done, or is wrong with the results. Nothing is left of the job then.
 pub(crate) fn run(spec: &JobSpec, host: &LocalHost, worker: &dyn TakenWorker) -> Result<(JobOutput, RemoteDone)> {
     let (clock, cpu) = (Arc::clone(&host.means.clock), ThreadCpu::now());
     let started = clock.monotonic_nanos();
@@ -96,7 +97,7 @@ pub(crate) fn run(spec: &JobSpec, host: &LocalHost, worker: &dyn TakenWorker) ->
         progress: &progress,
     };
     let done = guarded("a compaction elsewhere", || worker.run(&job));
-    // From here on nobody but this thread can change them.
+    // From here on only this thread can change them.
     let outputs = device.fence();
     let numbers: Vec<u64> = outputs.iter().map(|output| output.number).collect();
     let accepted = done.and_then(|mut done| {
@@ -207,7 +208,7 @@ fn accept(
         let before = i.checked_sub(1).and_then(|i| made.files.get(i));
         tables.push(checks.table(entry, before)?);
     }
-    // What the tables say of themselves, not what was sent of it.
+    // The tables' own properties, not what was sent.
     made.properties = tables.iter().map(|table| table.properties().clone()).collect();
     checks.counts(&mut made)?;
     host.sync_outputs()?;
@@ -240,7 +241,7 @@ struct Checks<'a> {
     keys: (&'a [u8], &'a [u8]),
     /// Largest sequence number of the inputs.
     newest: SequenceNumber,
-    /// Entries of the inputs, at least and at most; `None` where tables do not say.
+    /// The least and the greatest possible number of entries of the inputs; `None` if tables do not say.
     entries: Option<(u64, u64)>,
     /// Seconds since 1970.
     now: u64,
@@ -268,7 +269,7 @@ impl<'a> Checks<'a> {
         })
     }
 
-    /// A table that is what the result says of it. `before`: the one before it.
+    /// A table that matches its description in the result. `before`: the table before it.
     fn table(&self, entry: &FileEntry, before: Option<&FileEntry>) -> Result<Arc<Table>> {
         let path = self.host.output_path(entry.number);
         let file = self.host.means.fs.open_random(&path, false);

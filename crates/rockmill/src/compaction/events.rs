@@ -1,4 +1,4 @@
-//! What a job tells of while it runs: the tables that it writes.
+//! What a job reports while it runs: the tables that it writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct JobEvents {
     pub(crate) progress: Arc<JobProgress>,
     /// For the version that they will be part of.
     pub(crate) new_tables: Arc<NewTables>,
-    /// Where listeners may not be called yet: what they are to be told.
+    /// If listeners may not be called yet: the events for them.
     pub(crate) deferred: Option<Arc<Mutex<Vec<TableFileCreationInfo>>>>,
 }
 

@@ -1,5 +1,5 @@
-//! Key ranges and sizes of tables that a job does not read. They say where its own tables end and which tombstones may
-//! go.
+//! Key ranges and sizes of tables that a job does not read. They determine where its own tables end and which
+//! tombstones may be dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,12 +45,12 @@ impl FileRanges {
         out
     }
 
-    /// Empty, with room for so many tables.
+    /// Empty, with room for this many tables.
     pub(super) fn with_capacity(tables: usize) -> Self {
         Self { keys: Vec::new(), files: Vec::with_capacity(tables) }
     }
 
-    /// Adds a table behind the others.
+    /// Adds a table after the others.
     pub fn push(&mut self, file: FileRange<'_>) {
         let smallest = self.keys.len();
         self.keys.extend_from_slice(file.smallest);

@@ -1,4 +1,4 @@
-//! A job's compaction filter: which one it asks, what it is told, and what becomes of its panics.
+//! A job's compaction filter: which one is asked, what it is told, and how its panics are handled.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::panics::{caught, in_words};
 
 impl FilterSpec {
-    /// That of a compaction; `None` where it has no filter.
+    /// The filter of a compaction; `None` if it has none.
     pub(super) fn of_compaction(
         compaction: &Compaction,
         objects: &JobObjects,
@@ -34,7 +34,7 @@ impl FilterSpec {
         spec.of_factory(objects, TableFileCreationReason::Compaction)
     }
 
-    /// That of a flush, which a factory must have asked for.
+    /// The filter of a flush; flushes are filtered only if a factory asks for it.
     pub(super) fn of_flush(
         objects: &JobObjects,
         reason: TableFileCreationReason,
@@ -90,7 +90,7 @@ impl FilterPlan {
         Some(Self { source, level: filter.input_start_level.unwrap_or(0), now_micros: filter.now_micros })
     }
 
-    /// A filter that every job shares, asked by a job from this level.
+    /// A filter that all jobs share; `level` is the lowest level that the job reads.
     #[cfg(test)]
     pub(super) fn shared(filter: SharedFilter, level: u32) -> Self {
         Self { source: Source::Shared(filter), level, now_micros: 0 }

@@ -1,5 +1,5 @@
-//! Flush: what a front has sealed into one L0 table, through the same resolution and output as a compaction. `job.rs`
-//! runs it as it runs any spec.
+//! Flush: writes the memtables that a front has sealed as one L0 table, with the same resolution and output as a
+//! compaction. `job.rs` runs it like any spec.
 //!
 //! Nothing is known of older data, so tombstones of every kind are kept; versions that no snapshot can tell apart
 //! are written once.
@@ -45,7 +45,7 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     plan.output.page_cache = page_cache::takes_flush(&means.db);
     let cmp = &plan.rules.cmp;
     let reading = sealed.read_memory();
-    // What reads through it goes before it does.
+    // Readers that use the ring must be dropped before the ring.
     let ring = if plan.output.page_cache && reading == 0 {
         None
     } else {
@@ -75,7 +75,7 @@ fn write(spec: &JobSpec, created: &Created<'_>) -> Result<JobOutput> {
     Ok(output)
 }
 
-/// What a ring may have for reads: what the writer of a table leaves, or half where that is more.
+/// The ring's memory for reads: what the writer of a table leaves, or half of all memory if that is more.
 fn memory_beside_writer(ring: &BatchIo) -> usize {
     let limits = ring.limits();
     limits.memory_bytes.saturating_sub(limits.memory_for(None, 0)).max(limits.memory_bytes / 2)

@@ -8,9 +8,9 @@
 //! | progress | `progress`, `output_done` |
 //! | the machine | `means`, `device` |
 //!
-//! A runner calls them for a job, a part or a file, never for a block or an entry. A host has to have neither a
-//! directory nor a version: inputs are told as the spec describes them, extents included, and an output is whatever
-//! takes writes. What a runner works with, and no other host needs to know, is plain data ([`JobMeans`]).
+//! A runner calls them for a job, a part or a file, never for a block or an entry. A host needs neither a directory nor
+//! a version: inputs are identified as the spec describes them, extents included, and an output is anything that takes
+//! writes. What a runner works with, and no other host needs to know, is plain data ([`JobMeans`]).
 //!
 //! The store's is in `local_host.rs`. The tests have another one (`job/tests/elsewhere.rs`).
 
@@ -61,7 +61,7 @@ pub(crate) trait JobHost: Send + Sync {
         Err(Error::not_supported(format!("memtables {ids:?} are not here: the flush has to be run where they are")))
     }
 
-    /// The number of the next output, when those that the spec sets aside are used.
+    /// The number of the next output, after those that the spec sets aside are used up.
     ///
     /// # Errors
     /// A host that has no more to give.
@@ -81,7 +81,7 @@ pub(crate) trait JobHost: Send + Sync {
         ring: Option<&BatchIo>,
     ) -> Result<Box<dyn WritableFile>>;
 
-    /// Makes all outputs durable that are complete and synced, with their names.
+    /// Makes all complete and synced outputs durable, including their names.
     ///
     /// # Errors
     /// A failed sync.
@@ -90,16 +90,16 @@ pub(crate) trait JobHost: Send + Sync {
     /// Removes an output of a job that failed, if it is there.
     fn remove_output(&self, number: u64);
 
-    /// Set when the job's output is no longer wanted: it ends early.
+    /// Set when the job's output is no longer wanted: then the job ends early.
     fn cancelled(&self) -> &AtomicBool;
 
     /// Where the job says how far it is.
     fn progress(&self) -> &Arc<JobProgress>;
 
-    /// An output is durable, but for its name, or could not be written. `pieces`: the further files of its table.
+    /// An output is durable except for its name, or could not be written. `pieces`: the further files of its table.
     fn output_done(&self, _number: u64, _path: &Path, _pieces: &[TablePiece], _done: &Result<TableSummary>) {}
 
-    /// What the device with the job's files likes, where that is known.
+    /// What the device with the job's files prefers, if known.
     fn device(&self) -> Option<DeviceFacts> {
         None
     }
@@ -108,13 +108,13 @@ pub(crate) trait JobHost: Send + Sync {
 /// How far a job is.
 #[derive(Debug, Default)]
 pub struct JobProgress {
-    /// Of its input, as it is stored, what the merge has taken.
+    /// Stored bytes of its input that the merge has taken.
     pub(crate) bytes: AtomicU64,
     /// Parts that have begun.
     pub(crate) parts: AtomicU64,
 }
 
-/// What a machine does jobs with. Of it, a table's bytes depend on the clock and the objects alone.
+/// What a machine does jobs with. Only the clock and the objects influence a table's bytes.
 #[derive(Clone)]
 pub(crate) struct JobMeans {
     /// What the spec names.
@@ -125,17 +125,17 @@ pub(crate) struct JobMeans {
     pub fs: Arc<dyn FileSystem>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// What takes long to make, and what the engines did: shared by the jobs of the machine.
+    /// Objects that take long to make, and counters of the engines: shared by the jobs of the machine.
     pub engines: Arc<SharedEngines>,
-    /// Where engines say what they cannot do.
+    /// The log in which engines report what they cannot do.
     pub log: InfoLog,
     /// Set when the machine does no more jobs: this one ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
-    /// Parts of the job that run in parallel, at most. The spec may say fewer.
+    /// The most parts of the job that run in parallel. The spec may say fewer.
     pub parallel_parts_max: usize,
-    /// Writers are delayed or stopped until background work has done more: the rate limiter lets it go first.
+    /// Writers are delayed or stopped until background work catches up, so the rate limiter lets this job go first.
     pub writers_wait: Arc<AtomicBool>,
-    /// Writers would soon wait for a flush: compactions let it go first at the device.
+    /// Writers would soon wait for a flush, so compactions let it go first at the device.
     pub flush_priority: Arc<FlushPriority>,
     /// No caller waits for the job: it leaves a part of the device to users' reads (`pacing/read_protection.rs`).
     pub device_share: Option<Arc<DeviceShare>>,
@@ -166,7 +166,7 @@ impl JobMeans {
         Some(Limit { limiter, priority, writers_wait, stop, statistics: self.db.statistics.clone() })
     }
 
-    /// How a job reads its inputs where no ring does, `readahead` bytes at a time.
+    /// How a job reads its inputs without a ring, `readahead` bytes at a time.
     pub(crate) fn reads(&self, readahead: usize) -> StreamReads {
         let limit = self.limit(IoPriority::Low).filter(|l| l.limiter.mode().limits_reads());
         StreamReads { readahead, verify: true, limit, device_share: self.device_share.clone() }

@@ -1,4 +1,4 @@
-//! Runs a job: engine → resolution → output, split over threads where it is large.
+//! Runs a job: engine → resolution → output, split over threads if it is large.
 //!
 //! 1. The plan is made from the spec. Range tombstones of all inputs are gathered, newest first; an input that they
 //!    delete as a whole, for every snapshot, is dropped unread.
@@ -9,8 +9,8 @@
 //! 4. When all parts are done, the entries read are compared with what the tables' properties promise, and the host
 //!    makes the tables durable with their names. Only then may the caller commit.
 //!
-//! Whatever goes wrong in any part, a panic included, every table written is removed and the first error is returned.
-//! A flush (`flush.rs`) is one part, whose input the host has in memory.
+//! If anything goes wrong in any part, even a panic, every table written is removed and the first error is returned. A
+//! flush (`flush.rs`) is one part, whose input the host has in memory.
 
 use rockmill_format::edit::FileEntry;
 
@@ -37,7 +37,7 @@ use crate::sync::thread;
 /// Runs a job, whoever made its spec. The tables that it returns are durable with their names, and not live.
 ///
 /// # Errors
-/// Whatever kept the job from being done. Then it has left nothing.
+/// Whatever kept the job from being done. Nothing is left of it then.
 pub(crate) fn run(spec: &JobSpec, host: &dyn JobHost) -> Result<JobOutput> {
     let clock = &*host.means().clock;
     let started = clock.monotonic_nanos();
@@ -52,8 +52,8 @@ pub(crate) fn run(spec: &JobSpec, host: &dyn JobHost) -> Result<JobOutput> {
     Ok(output)
 }
 
-/// Describes and runs a flush: writes `sealed` as one L0 table, durable with its name; without one when nothing
-/// survives. The epoch number is the caller's to set.
+/// Describes and runs a flush: writes `sealed` as one L0 table, durable with its name; no table if nothing survives.
+/// The caller sets the epoch number.
 pub(crate) fn build_l0(
     sealed: &SealedRuns,
     family: &JobFamily,
@@ -105,7 +105,7 @@ fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
     Ok(output)
 }
 
-/// Does all parts, so many at a time.
+/// Does all parts, up to the given number at a time.
 fn run_parts(
     plan: &JobPlan,
     tombstones: &Tombstones,
@@ -137,7 +137,7 @@ fn run_parts(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Where there is no thread, the others do its parts.
+            // If a thread cannot be started, the others do its parts.
             let _ = thread::Builder::new().name("rockmill:subcomp".to_owned()).spawn_scoped(scope, work);
         }
         work();
@@ -178,14 +178,14 @@ fn run_part(
             }
             PartEnd::HandOver(reason) => {
                 means.engines.stats.hand_over(engine.kind(), reason, &means.log);
-                // With `reproducible` the next one's tables are those that any engine writes, their numbers included;
-                // and numbers that were set aside for the job are no more than it needs.
+                // With `reproducible`, the next engine's tables must be those that any engine writes, with the same
+                // numbers; and no more numbers are set aside for the job than it needs.
                 if plan.output.reproducible || plan.leased { created.give_back() } else { created.remove() }
             }
             PartEnd::Missing => {}
         }
     }
-    // `pread` is always there.
+    // `pread` is always available.
     Err(Error::new(ErrorKind::Aborted, "no merge engine did the part"))
 }
 

@@ -22,7 +22,7 @@ use crate::version::{FileMeta, TableSource};
 /// The host of one job: files of a directory, and tables that it may have open.
 #[derive(Clone)]
 pub(crate) struct LocalHost {
-    /// What the job is done with; its file system has the files.
+    /// The means of the job; its file system has the files.
     pub means: JobMeans,
     /// Directory of the outputs.
     pub dir: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct LocalHost {
 }
 
 impl LocalHost {
-    /// The same, which knows the inputs of this compaction.
+    /// The same, for a host that knows the inputs of this compaction.
     #[must_use]
     pub fn with_inputs(self, compaction: &Compaction) -> Self {
         let inputs = compaction.input_files().map(|f| (f.number(), Arc::clone(f))).collect();

@@ -1,15 +1,15 @@
 //! The merge: many sorted runs in, one sorted stream of internal entries out.
 //!
-//! Engines differ in how blocks arrive ([`feed`]); they share everything behind that: runs over decoded entries
+//! Engines differ in how blocks arrive ([`feed`]); they share everything after that: runs over decoded entries
 //! ([`run`]), the choice of the smallest (`order`), and [`MergeStream`], the interface that resolution reads.
 //!
 //! 1. A run decodes its blocks some entries at a time, and each entry has a *key prefix*: eight bytes of its user key
 //!    as a number, taken after the bytes that all keys of the job share (bytewise order only). Prefixes order as keys
 //!    do; keys are compared only where two prefixes are equal.
-//! 2. The run with the smallest prefix gives the next entry. It goes on giving entries without a look at the others as
-//!    long as its prefixes stay below the smallest of theirs (galloping).
-//! 3. Then the smallest is looked for again: among few runs by going over their prefixes, which stand in one or two
-//!    cache lines and need no branches; among many in a tree of losers.
+//! 2. The run with the smallest prefix gives the next entry. As long as its prefixes stay below the smallest of the
+//!    others', it continues without looking at them (galloping).
+//! 3. Then the smallest is determined again: among few runs by scanning their prefixes, which are in one or two cache
+//!    lines and need no branches; among many with a tree of losers.
 //!
 //! No step allocates. A key or value is valid until the next step.
 
@@ -41,9 +41,9 @@ pub trait MergeStream {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
-    /// True where the current user key is surely another than that of the entry before; false says nothing.
+    /// True if the current user key certainly differs from the previous entry's; false says nothing.
     fn surely_new_user_key(&self) -> bool;
-    /// True where the job's filter was asked about the current value by the stream, and keeps it.
+    /// True if the stream has asked the job's filter about the current value, and the filter keeps it.
     fn filter_kept(&self) -> bool {
         false
     }
@@ -61,11 +61,11 @@ pub trait MergeStream {
     fn leaves(&self) -> Leaves {
         Leaves::Nothing
     }
-    /// A block that the stream would give from its first to its last entry, with nothing in between, and whose first
-    /// user key is not the last one given. While there is one the stream is not [`Self::valid`]; it goes on with
+    /// A block whose entries the stream would give one after another with nothing in between, and whose first user key
+    /// is not the last one given. While there is one, the stream is not [`Self::valid`]; it continues with
     /// [`Self::take_block`].
     fn block(&self) -> Option<WholeBlock<'_>>;
-    /// Goes on behind the block if its entries were `taken`, at its first entry otherwise.
+    /// Continues after the block if its entries were `taken`, otherwise at its first entry.
     fn take_block(&mut self, taken: bool) -> Result<()>;
 }
 
@@ -79,20 +79,20 @@ pub trait Run {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
-    /// True where the run stands between two blocks, on no entry, and waits for [`Self::next_block`]. Most never do.
+    /// True if the run is between two blocks, on no entry, and waits for [`Self::next_block`]. Most runs never do.
     fn waits(&self) -> bool {
         false
     }
-    /// The internal key before, where it waits; empty where that is not known.
+    /// The previous internal key, if it waits; empty if that is not known.
     fn key_before(&self) -> &[u8] {
         &[]
     }
-    /// To the next block's first entry, where it waits.
+    /// To the next block's first entry, if it waits.
     fn next_block(&mut self) -> Result<()> {
         Ok(())
     }
-    /// Decodes all of a block on whose first entry the run stands, if all prefixes in it are below `prefix`. True when
-    /// that is done: [`Self::whole_block`] then gives it.
+    /// Decodes the whole block on whose first entry the run is, if all prefixes in it are below `prefix`. If true,
+    /// [`Self::whole_block`] then returns it.
     fn fill_whole(&mut self, prefix: u64) -> bool {
         let _ = prefix;
         false
@@ -101,7 +101,7 @@ pub trait Run {
     fn whole_block(&self) -> Option<WholeBlock<'_>> {
         None
     }
-    /// Behind that block, where it waits.
+    /// To the position after that block, if it waits.
     fn skip_block(&mut self) -> Result<()> {
         Ok(())
     }
@@ -131,7 +131,7 @@ pub trait Run {
 /// How eight bytes of a user key, or its search key, are taken as a number that orders as the keys do.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyPrefixes {
-    /// Off where keys do not order bytewise: all are 0, or search keys.
+    /// Off if keys do not order bytewise: then all prefixes are 0, or search keys.
     on: bool,
     /// Keys order by their search keys.
     hashed: bool,
@@ -163,12 +163,13 @@ impl KeyPrefixes {
         self.hashed
     }
 
-    /// Bytes of a user key in front of its prefix; `None` where its bytes are no prefix.
+    /// Bytes of a user key before its prefix; `None` if prefixes are not bytes of keys.
     pub fn skip(self) -> Option<usize> {
         self.on.then_some(self.common)
     }
 
-    /// A prefix that no key at or behind `end` is below: `MAX` without an end. `range` as for [`Self::new`].
+    /// A prefix such that no key at or after `end` has a smaller one: `MAX` without an end. `range` as for
+    /// [`Self::new`].
     pub fn of_end(self, range: Option<(&[u8], &[u8])>, end: Option<&[u8]>) -> u64 {
         let Some(end) = end else { return u64::MAX };
         // A prefix says something of an end only if that shares what all keys share.
@@ -203,7 +204,7 @@ pub struct Merger<R> {
     prefixes: KeyPrefixes,
     /// User key where the stream ends.
     end: Option<Vec<u8>>,
-    /// No key with a smaller prefix is at or behind the end.
+    /// Keys with a smaller prefix are before the end.
     end_prefix: u64,
     /// The run that has the current entry; `NONE` at the end.
     current: usize,
@@ -211,7 +212,7 @@ pub struct Merger<R> {
     others: u64,
     /// The prefix of the current entry.
     prefix: u64,
-    /// It is another than that of the entry before.
+    /// It differs from the previous entry's prefix.
     another: bool,
     /// The run that began a block last, if no other gave an entry since; `NONE` otherwise.
     began: usize,
@@ -275,9 +276,9 @@ impl<R: Run> Merger<R> {
 
     /// The current run begins its next block, which is offered as a whole if nothing of another run comes in between.
     ///
-    /// Only behind a block that the run gave while no other run gave anything: where runs are interleaved that is
-    /// almost never so, and this costs next to nothing. This depends on the entries alone, not on how the smallest is
-    /// found, so that every engine offers the same blocks.
+    /// It is offered only after a block during which no other run gave an entry: with interleaved runs that almost
+    /// never happens, so this costs next to nothing. It depends only on the entries, not on how the smallest is found,
+    /// so that every engine offers the same blocks.
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         let at = self.current;
@@ -410,7 +411,7 @@ impl<R: Run> MergeStream for Merger<R> {
         } else {
             self.prefix = run.prefix(self.prefixes);
         }
-        // The prefix of the entry before is not known.
+        // The previous entry's prefix is not known.
         self.another = false;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Compaction: choose (strategy), describe (spec), run (job, merge engine), resolve, build, commit. See
 //! `docs/compaction.md`.
 //!
-//! Which file may use which is in `tests/style/layers.rs`. What is declared here is for all of them: what a compaction
-//! is, and what becomes of a job.
+//! `tests/style/layers.rs` says which file may use which. The declarations here are for all of them: what a compaction
+//! is, and what a job results in.
 
 pub mod commit;
 pub mod describe;
@@ -71,13 +71,14 @@ pub struct Compaction {
     pub reason: CompactionReason,
     /// Input files: (level, files), one pair for each sorted run, newest run first; L0 files newest first in one pair,
     /// others by key. A level with extra runs may occur several times: its extra runs newest first, then its base
-    /// run. Which run it is say the files' entries.
+    /// run. The files' entries say which run it is.
     pub inputs: Vec<(usize, Vec<Arc<FileMeta>>)>,
     /// Where the output goes.
     pub output_level: usize,
-    /// The run of that level: 0 its base run, else an extra run with this id.
+    /// The run of that level: 0 is its base run, otherwise the extra run with this id.
     pub output_run: u64,
-    /// The column family's path that the output goes to (`strategy/paths.rs`). What just moves stays where it is.
+    /// The column family's path that the output goes to (`strategy/paths.rs`). Tables that only move to another level
+    /// stay in their path.
     pub output_path: u32,
     /// Files of the level below the output that overlap, to end outputs early.
     pub grandparents: Vec<Arc<FileMeta>>,
@@ -85,7 +86,7 @@ pub struct Compaction {
     pub version: Arc<Version>,
     /// No older data of the key range exists below the output level.
     pub bottommost: bool,
-    /// The inputs may just move to the output level.
+    /// The inputs may be moved to the output level without rewriting them.
     pub trivial_move: bool,
     /// The inputs are deleted, and nothing is written.
     pub deletion: bool,
@@ -101,18 +102,18 @@ pub struct Compaction {
     pub subcompactions_max: usize,
     /// With the priority `kRoundRobin`: the start level's cursor when this has committed.
     pub next_cursor: Option<InternalKey>,
-    /// With the priority `kRoundRobin`: the output level's cursor, where it lies in the inputs. A table ends before it,
-    /// so that the next job from there takes none that reaches over it.
+    /// With the priority `kRoundRobin`: the output level's cursor, if it lies in the inputs. A table ends before it, so
+    /// that the next job from there takes no table that reaches over it.
     pub split_key: Option<InternalKey>,
-    /// What does not change may stay in the files that it is in, as pieces of the outputs. Otherwise each output is one
-    /// file, as RocksDB knows them.
+    /// Unchanged entries may stay in their files, which become pieces of the outputs. Otherwise each output is one
+    /// file, as in RocksDB.
     pub keep_pieces: bool,
     /// Score of the start level when chosen.
     pub score: f64,
 }
 
 impl Compaction {
-    /// A job that merges `inputs` into the base run of a level, with limits for nothing and nothing else to say.
+    /// A job that merges `inputs` into the base run of a level, without limits or other settings.
     pub(crate) fn new(
         version: &Arc<Version>,
         reason: CompactionReason,
@@ -159,13 +160,13 @@ impl Compaction {
     }
 
     /// Tables that hold, or will hold, older data for the job's keys than its output does, one sorted list for each
-    /// run. Those below the output, and those beside the inputs that other jobs have and are to commit before this
-    /// one: they lie below an input that they overlap.
+    /// run. These are the tables below the output, and tables that other jobs hold and will commit before this one:
+    /// they lie below an input that they overlap.
     pub fn older_runs(&self) -> Vec<Vec<Arc<FileMeta>>> {
         older_runs(&self.version, &self.inputs, self.output_level, self.output_run)
     }
 
-    /// True when the inputs are finished output that is not live yet (`strategy/intra.rs`).
+    /// True if the inputs are outputs of finished jobs that are not live yet (`strategy/intra.rs`).
     pub fn is_intra_df(&self) -> bool {
         self.reason == CompactionReason::IntraDf
     }
@@ -186,7 +187,7 @@ pub(crate) fn user_key_range<'f>(
     })
 }
 
-/// False where [`older_runs`] finds nothing; quicker where it does.
+/// False if [`older_runs`] finds nothing; faster than that if it finds something.
 pub fn has_older_runs(
     version: &Version,
     inputs: &[(usize, Vec<Arc<FileMeta>>)],
@@ -196,7 +197,7 @@ pub fn has_older_runs(
     let all = || inputs.iter().flat_map(|(_, files)| files);
     let (smallest, largest) = user_key_range(&version.cmp, all().map(|f| &f.entry)).unzip();
     let taken = |f: &Arc<FileMeta>| all().any(|input| input.number() == f.number());
-    // Mostly something deeper is there, and in the largest run first of all.
+    // Usually there is deeper data, most likely in the largest run.
     let deepest_first = version.levels.iter().enumerate().skip(output_level.max(1)).rev();
     let mut below = deepest_first.flat_map(|(level, l)| l.runs().rev().map(move |run| (level, run)));
     below.any(|(level, run)| {
@@ -258,20 +259,20 @@ pub struct JobStats {
     pub cpu_micros: u64,
     /// Subcompactions it was split over.
     pub subcompactions: u64,
-    /// Input tables that were dropped unread, as range tombstones delete all that is in them.
+    /// Input tables that were dropped without reading them, because range tombstones delete everything in them.
     pub files_covered: u64,
     /// Bytes of these; not among `input_bytes`.
     pub bytes_covered: u64,
-    /// What became of the entries that did not survive.
+    /// What happened to the entries that did not survive.
     pub dropped: ResolveStats,
 }
 
-/// What a job made: files written, synced and closed, not yet live.
+/// The output of a job: files that are written, synced and closed, and not yet live.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobOutput {
     /// New files in key order.
     pub files: Vec<FileEntry>,
-    /// What each of them says of itself.
+    /// The properties of each of them.
     pub properties: Vec<TableProperties>,
     /// Counters.
     pub stats: JobStats,

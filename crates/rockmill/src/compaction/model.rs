@@ -1,4 +1,4 @@
-//! What readers see of a set of internal entries: the slow, plain truth that jobs are compared with.
+//! What readers see of a set of internal entries: a slow and simple model that jobs are compared with.
 
 use std::collections::BTreeSet;
 
@@ -73,8 +73,8 @@ impl Model {
 }
 
 /// A random history with sequence numbers after `last_seq`. Keys are one byte; those from 200 on are written and
-/// single-deleted in turn, as the contract of single deletes asks (`alive` remembers where each one stands), the
-/// others get everything else.
+/// single-deleted in turn, as the contract of single deletes requires (`alive` remembers which of them are written);
+/// the others get everything else.
 pub(crate) fn random_history(
     rng: &mut fastrand::Rng,
     last_seq: &mut u64,

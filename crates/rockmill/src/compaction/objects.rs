@@ -29,8 +29,8 @@ pub struct JobObjects {
     pub prefix_extractor: Option<SliceTransform>,
 }
 
-/// A factory of filters, and its settings as they were when a job's objects were gathered. The job goes by these from
-/// its spec to its last part, whatever the factory says meanwhile.
+/// A factory of filters, and its settings at the time when a job's objects were gathered. The job uses these from its
+/// spec to its last part, whatever the factory says meanwhile.
 #[derive(Debug, Clone)]
 pub struct JobFactory {
     /// The factory.
@@ -104,8 +104,8 @@ impl fmt::Debug for JobObjects {
     }
 }
 
-/// What a host that runs others' jobs knows by name, besides RocksDB's own comparators, merge operators and prefix
-/// extractors. Two objects of one name and kind, and of the same options: the first counts.
+/// What a host that runs others' jobs knows by name, in addition to RocksDB's own comparators, merge operators and
+/// prefix extractors. If two objects of one kind have the same name and options, the first counts.
 #[derive(Clone, Default)]
 pub struct JobRegistry {
     /// Orders of keys.
@@ -141,7 +141,8 @@ impl JobRegistry {
         let text = spec.merge_operator.as_str();
         out.merge_operator = match self.merge_operators.iter().find(|m| m.option_text() == text) {
             Some(operator) => Some(Arc::clone(operator)),
-            // A text that does not say all of an operator (a delimiter that cannot be spelled) finds another one.
+            // A text that does not fully describe an operator (a delimiter that cannot be spelled) would find another
+            // one.
             None => merge_operator_named(text)
                 .filter(|found| found.as_ref().map_or_else(String::new, |m| m.option_text()) == text)
                 .ok_or_else(|| unknown("merge operator", text))?,

@@ -1,12 +1,12 @@
-//! Building the output: tables, where they end, and what the MANIFEST says of them.
+//! Building the output: tables, where they end, and what the MANIFEST says about them.
 //!
 //! Where a table ends (RocksDB's `CompactionOutputs::ShouldStopBefore`), always between two user keys:
 //!
 //! 1. at its largest size;
-//! 2. where a file of the level below begins or ends, if with what it overlaps there it would be too much for one
-//!    later compaction, if it would step over a file below that it could leave alone, or if it has reached a part of
-//!    its target size (from 50 % up, more for each boundary already passed);
-//! 3. with the priority `kRoundRobin`, where the output level's cursor stands;
+//! 2. where a file of the level below begins or ends, if one of three things holds: with what it overlaps there, the
+//!    table would be too much for one later compaction; it would step over a file below that it could leave alone; or
+//!    it has reached a part of its target size (from 50 % up, more for each boundary already passed);
+//! 3. with the priority `kRoundRobin`, at the output level's cursor;
 //! 4. in the order by search key, instead of 2, where a subtree ends (`subtrees.rs`).
 //!
 //! A table's range tombstones are cut to the user keys [its first, the next table's first), and its largest key says
@@ -43,7 +43,8 @@ use crate::table::{
 
 mod pass;
 
-/// A table that is expected to be smaller has no space reserved: there would be no second write to wait for the first.
+/// No space is reserved for a table that is expected to be smaller: there would be no second write to wait for the
+/// first.
 const PREALLOCATE_MIN: u64 = 4 << 20;
 
 /// Largest step in which space for a table is reserved.
@@ -53,7 +54,7 @@ const PREALLOCATE_MAX: u64 = 1 << 30;
 /// before much more is done.
 const SYNCING_MAX: usize = 2;
 
-/// What the parts of a job have in common to make their outputs: the host, and the numbers that the spec sets aside.
+/// What the parts of a job share to make their outputs: the host, and the numbers that the spec sets aside.
 pub(super) struct OutputFiles<'a> {
     pub host: &'a dyn JobHost,
     reason: TableFileCreationReason,
@@ -61,7 +62,7 @@ pub(super) struct OutputFiles<'a> {
 }
 
 impl<'a> OutputFiles<'a> {
-    /// Of a job for this reason. `set_aside` are used in this order, then the host is asked for more.
+    /// For a job with this reason. The numbers `set_aside` are used in this order, then the host is asked for more.
     pub fn new(host: &'a dyn JobHost, reason: TableFileCreationReason, set_aside: Vec<u64>) -> Self {
         Self { host, reason, set_aside: Mutex::new(set_aside.into()) }
     }
@@ -71,7 +72,7 @@ impl<'a> OutputFiles<'a> {
 pub(super) struct Created<'a> {
     pub files: &'a OutputFiles<'a>,
     numbers: Mutex<Vec<u64>>,
-    /// Numbers of removed files, which are given again.
+    /// Numbers of removed files, which are used again.
     given_back: Mutex<VecDeque<u64>>,
 }
 
@@ -80,7 +81,7 @@ impl<'a> Created<'a> {
         Self { files, numbers: Mutex::default(), given_back: Mutex::default() }
     }
 
-    /// A number for a new file, noted before that exists: whatever happens, the file will be looked for.
+    /// A number for a new file. It is noted before the file exists, so that the file is removed whatever happens.
     fn next_number(&self) -> Result<u64> {
         let known = self.given_back.lock().pop_front().or_else(|| self.files.set_aside.lock().pop_front());
         let number = known.map_or_else(|| self.files.host.next_number(), Ok)?;
@@ -93,7 +94,7 @@ impl<'a> Created<'a> {
         self.numbers.lock().drain(..).for_each(|number| self.files.host.remove_output(number));
     }
 
-    /// Removes the files of a part that another engine begins anew; it gets their numbers.
+    /// Removes the files of a part that another engine begins again; that engine gets their numbers.
     pub fn give_back(&self) {
         *self.given_back.lock() = self.numbers.lock().iter().copied().collect();
         self.remove();
@@ -120,21 +121,21 @@ pub(super) struct Outputs<'a> {
     grandparents: Grandparents<'a>,
     /// The subtree that the last user key was in.
     subtree: u32,
-    /// Where a table still is to end ([`OutputPlan::split_key`]).
+    /// Where a table must still end ([`OutputPlan::split_key`]).
     split_key: Option<&'a [u8]>,
-    /// What tables may go on using of the inputs.
+    /// The files of the inputs that tables may keep using.
     pieces: Arc<[KeptPiece]>,
     /// The tables of these, and which of them the last entry was in.
     bases: Bases<'a>,
 }
 
-/// The tables whose files outputs go on using. An output stays within one of them where it can, so that it has the
-/// files of one.
+/// The tables whose files outputs keep using. An output stays within one of them if it can, so that it has the files of
+/// only one.
 #[derive(Default)]
 struct Bases<'a> {
     /// First user key and bytes of each, by key.
     tables: &'a [(Vec<u8>, u64)],
-    /// The first one behind the current key.
+    /// The first one after the current key.
     next: usize,
 }
 
@@ -148,7 +149,8 @@ impl Bases<'_> {
         self.next != before
     }
 
-    /// Size at which an output ends inside of the current table: one that has become too large gives two halves.
+    /// Size at which an output ends inside of the current table: a table that has become too large is split into two
+    /// halves.
     fn size_max(&self, target: u64) -> u64 {
         let size = self.next.checked_sub(1).and_then(|i| self.tables.get(i)).map_or(0, |(_, size)| *size);
         if size > target.saturating_add(target / 2) { (size / 2).max(target) } else { target.saturating_mul(2) }
@@ -208,7 +210,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Lets tables go on using files of the inputs.
+    /// Lets tables keep using files of the inputs.
     pub fn share(&mut self, plan: &'a JobPlan) {
         self.pieces = Arc::clone(&plan.pieces);
         if self.plan.subtree_bits == 0 {
@@ -227,15 +229,15 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.add(ikey, value)
     }
 
-    /// Adds a surviving entry, the only one of its user key, that stays where it is. False where the table for it,
-    /// which is open now, cannot have it so: then it is to be added.
+    /// Adds a surviving entry, the only one of its user key, that stays where it is. False if its table, which is open
+    /// now, cannot refer to it there: then it must be added.
     pub fn keep(&mut self, ikey: &[u8], value_len: usize, new_user_key: bool, origin: Origin) -> Result<bool> {
         self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }
 
-    /// Says that a user key behind the last survivor is gone, and what it leaves in files that tables go on using.
+    /// Notes that a user key after the last survivor is gone, and what it leaves in files that tables keep using.
     pub fn gone(&mut self, user_key: &[u8], leaves: Leaves) {
-        // In front of a table's first entry nobody looks into its files.
+        // No lookup before a table's first entry reads its files.
         let Some(open) = &mut self.open else { return };
         match leaves {
             Leaves::Nothing => {}
@@ -266,7 +268,7 @@ impl<'a> Outputs<'a> {
         Ok(&mut open.builder)
     }
 
-    /// Ends the last table and gives all.
+    /// Ends the last table and returns all of them.
     pub fn finish(mut self) -> Result<Tables> {
         if self.open.is_none() && self.made.0.is_empty() && self.has_tombstones()? {
             let lower = self.part.begin.clone();
@@ -294,7 +296,7 @@ impl<'a> Outputs<'a> {
     #[inline(always)]
     fn ends_before(&mut self, ikey: &[u8]) -> bool {
         let mut crossed = self.grandparents.advance(user_key(ikey));
-        // Passed before there is a table: then that one begins behind it.
+        // It was passed before there was a table, so the table begins after it.
         let mut split = self.splits_at(ikey);
         if split {
             self.split_key = None;
@@ -318,7 +320,8 @@ impl<'a> Outputs<'a> {
         if !at_boundary && most < size_max {
             return false;
         }
-        // While blocks are being compressed elsewhere, the size is known only when it matters: larger never ends later.
+        // While other threads compress blocks, the size is determined only when it matters: a larger table never ends
+        // later.
         let least = open.builder.file_size_estimate();
         if !self.ends_at_size(most, crossed) {
             return false;
@@ -330,7 +333,7 @@ impl<'a> Outputs<'a> {
         self.ends_at_size(size, crossed)
     }
 
-    /// True if an entry is the first from the key on at which a table is to end.
+    /// True if an entry is the first one at or after the key at which a table must end.
     #[inline]
     fn splits_at(&self, ikey: &[u8]) -> bool {
         self.split_key.is_some_and(|at| self.rules.cmp.compare(ikey, at).is_ge())
@@ -391,7 +394,7 @@ impl<'a> Outputs<'a> {
         self.settle(SYNCING_MAX)
     }
 
-    /// Sees to tables that wait to be durable, until at most `left` of them do.
+    /// Makes waiting tables durable, until at most `left` of them wait.
     fn settle(&mut self, left: usize) -> Result<()> {
         while let Some(first) = self.syncing.front_mut() {
             let synced = first.file.is_synced();
@@ -408,7 +411,7 @@ impl<'a> Outputs<'a> {
 }
 
 impl Drop for Outputs<'_> {
-    /// What was not waited for is not a table: the job failed.
+    /// Outputs that are not durable yet do not count: the job failed.
     fn drop(&mut self) {
         let host = self.host();
         for Syncing { number, path, .. } in self.syncing.drain(..) {
@@ -418,7 +421,7 @@ impl Drop for Outputs<'_> {
     }
 }
 
-/// Bytes of the files below the output that lie wholly under a tombstone: what it will free.
+/// Bytes of the files below the output that lie wholly under a tombstone, which is what it will free.
 fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
     let cmp = &rules.cmp;
     let under =
@@ -433,7 +436,7 @@ struct Crossed {
     boundaries: u64,
     /// Bytes of files entered.
     bytes: u64,
-    /// The beginning of a table whose files outputs go on using.
+    /// The beginning of a table whose files outputs keep using.
     begins_base: bool,
 }
 
@@ -471,7 +474,7 @@ impl<'a> Grandparents<'a> {
                 crossed.bytes += f.size;
             } else {
                 let past = cmp.compare_user(key, f.largest);
-                // Of several files with the key, stand in the last.
+                // If several files have the key, stay in the last one.
                 let next_has_it =
                     || self.files.get(self.at + 1).is_some_and(|n| cmp.compare_user(key, n.smallest).is_ge());
                 if past.is_lt() || (past.is_eq() && !next_has_it()) {
@@ -534,8 +537,8 @@ fn open_table(
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));
     let options = WriteOptions {
         mode_max: plan.mode_max,
-        // Into the page cache a ring's writes would go one after another, by a thread of the kernel's that costs more
-        // than the calls: what goes there goes by plain calls.
+        // Through the page cache, a thread of the kernel would do a ring's writes one after another, which costs more
+        // than plain calls; so plain calls are used there.
         direct: !plan.page_cache && (io.is_some() || means.db.use_direct_io_for_flush_and_compaction),
         buffer_size: chunk.unwrap_or(buffer_size),
         bytes_per_sync: means.db.bytes_per_sync,
@@ -543,7 +546,7 @@ fn open_table(
         preallocate,
     };
     let file = host.create_output(number, options, io)?;
-    // A rate limiter has priorities of its own.
+    // A rate limiter has its own priorities.
     let gives_way = reason == TableFileCreationReason::Compaction && means.db.rate_limiter.is_none();
     let way = gives_way.then(|| Gate::FlushPriority(Arc::clone(&means.flush_priority), Arc::clone(&means.shutdown)));
     let gates = [means.device_share.clone().map(Gate::DeviceShare), way];
@@ -606,7 +609,7 @@ fn table_options(
 }
 
 fn file_entry(plan: &OutputPlan, number: u64, summary: &TableSummary) -> FileEntry {
-    // A file that a table goes on using stays where it is.
+    // A file that a table keeps using stays where it is.
     let path_of = |number| plan.piece_paths.get(&number).copied().unwrap_or(0);
     let piece = |p: &PieceUse| TablePiece { number: p.number, size: p.size, live: p.live, path_id: path_of(p.number) };
     FileEntry {

@@ -1,14 +1,14 @@
-//! What jobs do with the page cache: what is there stays there, and what is not does not push it out.
+//! How jobs use the page cache: data that is there stays there, and other data does not push it out.
 //!
-//! Users who leave direct I/O off have the kernel keep what they read. A flush's table holds the newest data, which was
-//! in memory until now, so it is written through the page cache. A compaction whose inputs are there, most of them,
-//! reads those from there and leaves its outputs there; else the next lookups would find on the device alone what they
-//! had in memory before. Any other goes past it in both directions: inputs that are read once and outputs that nobody
-//! asked for would push out what is read.
+//! Without direct I/O, the kernel keeps in memory what users read. A flush's table holds the newest data, which was in
+//! memory until now, so it is written through the page cache. A compaction most of whose inputs are in the page cache
+//! reads those from there and leaves its outputs there; otherwise the next lookups would find only on the device what
+//! was in memory before. Any other compaction bypasses the page cache in both directions: inputs that are read once and
+//! outputs that nobody asked for would push out what users read.
 //!
-//! RocksDB leaves everything in the page cache unless `use_direct_io_for_flush_and_compaction` is on. Here that option,
-//! or `use_direct_reads`, has everything go past it, and the engine `pread` without them nothing. The engine `kernel`
-//! reads and writes past it, whatever the kernel may have there.
+//! RocksDB leaves everything in the page cache unless `use_direct_io_for_flush_and_compaction` is on. Here, with that
+//! option or `use_direct_reads` everything bypasses it; without them, the engine `pread` never bypasses it. The engine
+//! `kernel` always reads and writes past it, whatever the page cache has.
 
 use super::MergeEngine;
 use crate::options::DbOptions;
@@ -24,7 +24,7 @@ pub(super) fn takes_flush(db: &DbOptions) -> bool {
     in_use(db)
 }
 
-/// Whether a compaction of these tables, of so many bytes in all, writes through the page cache: where at least half of
+/// Whether a compaction of these tables, of this many bytes in all, writes through the page cache: if at least half of
 /// the bytes are there.
 pub(super) fn takes_outputs<'a>(db: &DbOptions, inputs: impl Iterator<Item = (&'a Table, u64)>) -> bool {
     match db.merge_engine {

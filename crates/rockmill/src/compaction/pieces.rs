@@ -1,20 +1,20 @@
-//! Which files the outputs of a compaction go on using (TPH tables; CompassDB, section 3.5).
+//! Which files the outputs of a compaction keep using (TPH tables; CompassDB, section 3.5).
 //!
-//! A compaction replaces tables of its output level by new ones that say where everything is: what has changed is
-//! written, what has not stays in the files that it is in. A table's files become too many, and what is stale in them
-//! takes space. So of some the live entries are written again, and the files then go when no table needs them:
+//! A compaction replaces tables of its output level by new ones that say where every entry is: changed entries are
+//! written, unchanged ones stay in their files. Over time a table gets too many files, and stale entries in them take
+//! space. So the live entries of some files are written again, and those files are deleted when no table needs them:
 //!
-//! 1. The emptiest, until what is stale is no more than `garbage_percent` of what is live, also if everything that
-//!    comes from above takes the place of something.
-//! 2. Those with the fewest live bytes, where there would be more than `piece_limit` files: down to three quarters of
-//!    that, so that it is not the same with the next compaction.
-//! 3. Any with less than a hundredth of the table: it costs more to look into than to write.
+//! 1. The emptiest, until stale bytes are at most `garbage_percent` of live ones, even if everything that comes from
+//!    above replaces something.
+//! 2. Those with the fewest live bytes, if there would be more than `piece_limit` files: down to three quarters of
+//!    that, so that the next compaction does not have to do the same.
+//! 3. Any with less than a hundredth of the table: looking into such a file costs more than writing its entries again.
 
 use super::Compaction;
 use crate::table::TphSettings;
 use crate::version::FileMeta;
 
-/// A file that outputs may go on using.
+/// A file that outputs may keep using.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     number: u64,
@@ -23,7 +23,7 @@ struct Candidate {
     live: u64,
 }
 
-/// A file of an input, as what outputs go on using for that input's entries.
+/// A file of an input that outputs keep using for that input's entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeptFile {
     /// The input.
@@ -32,12 +32,13 @@ pub struct KeptFile {
     pub file: u64,
 }
 
-/// The files that outputs go on using. `live_of`: bytes of a piece that tables refer to, all of them added up.
+/// The files that outputs keep using. `live_of`: the bytes of a piece that tables refer to, added up over all tables.
 pub fn files_to_keep(compaction: &Compaction, settings: &TphSettings, live_of: impl Fn(u64) -> u64) -> Vec<KeptFile> {
     let is_base =
         |level: usize, f: &FileMeta| level == compaction.output_level && f.entry.extra_run == compaction.output_run;
     let inputs = || compaction.inputs.iter().flat_map(|(level, files)| files.iter().map(|f| (*level, f)));
-    // Without anything new, the tables are compacted to be written again. What is not live yet may never be.
+    // If nothing new comes in, the tables are compacted in order to rewrite them. Tables that are not live yet may
+    // never be live.
     let written_again = inputs().all(|(level, f)| is_base(level, f));
     if compaction.output_level == 0 || !compaction.keep_pieces || compaction.is_intra_df() || written_again {
         return Vec::new();
@@ -53,7 +54,7 @@ pub fn files_to_keep(compaction: &Compaction, settings: &TphSettings, live_of: i
 fn candidates(file: &FileMeta, live_of: &impl Fn(u64) -> u64) -> Vec<Candidate> {
     let own = Candidate { number: file.number(), size: file.own_size(), live: file.own_size() };
     let shared = file.entry.pieces.iter().map(|p| {
-        // Other tables may have a part of what is live there, and then of what is stale.
+        // Other tables may refer to a part of the live bytes there, and then account for a part of the stale ones.
         let all = live_of(p.number).max(p.live).max(1);
         let size = (u128::from(p.size) * u128::from(p.live) / u128::from(all)) as u64;
         Candidate { number: p.number, size: size.max(p.live), live: p.live }

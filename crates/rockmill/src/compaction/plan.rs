@@ -1,6 +1,6 @@
-//! The plan: a spec whose names are resolved by its host. What is read (runs of files, newest first), up to which
-//! bounds, under which rules entries survive, and what outputs look like. Every merge engine takes the same plan, and
-//! none looks anything up in the tree by itself.
+//! The plan: a spec whose names its host has resolved. It says what is read (runs of files, newest first), within which
+//! bounds, by which rules entries survive, and what outputs look like. All merge engines take the same plan, and none
+//! looks anything up in the tree.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,17 +20,17 @@ use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::table::KeptPiece;
 
-/// Which versions survive, and as what.
+/// Which versions survive, and in which form.
 #[derive(Clone)]
 pub struct Rules {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
     /// Live snapshots, rising.
     pub snapshots: Vec<SequenceNumber>,
-    /// Nothing older than the output exists for its keys: tombstones go, sequence numbers become zero.
+    /// Nothing older than the output exists for its keys: tombstones are dropped, sequence numbers become zero.
     pub bottommost: bool,
     /// Files with older data that overlap the job, those of one sorted run in a list (`Compaction::older_runs`).
-    /// `None`: older data may exist anywhere (flush, and output into L0), so that no tombstone can go unless
+    /// `None`: older data may exist anywhere (flush, and output into L0), so that no tombstone can be dropped unless
     /// `bottommost`.
     pub below: Option<Vec<FileRanges>>,
     /// Merges operands; without one they stay as they are.
@@ -58,12 +58,13 @@ impl Rules {
         Self { cmp, snapshots, bottommost: false, below: None, merge_operator: None, filter: None }
     }
 
-    /// The newest snapshot; entries behind it are seen by the latest state only. 0 without one.
+    /// The newest snapshot; only the latest state sees newer entries. 0 without one.
     pub fn latest_snapshot(&self) -> SequenceNumber {
         self.snapshots.last().copied().unwrap_or(0)
     }
 
-    /// The oldest snapshot; entries that it sees are seen by every reader. All are when there is no snapshot.
+    /// The oldest snapshot: every reader sees the entries that it sees. Without a snapshot, every reader sees all
+    /// entries.
     pub fn earliest_snapshot(&self) -> SequenceNumber {
         self.snapshots.first().copied().unwrap_or(SequenceNumber::MAX)
     }
@@ -84,7 +85,7 @@ impl Rules {
 /// What one host does for a spec.
 #[derive(Debug, Clone)]
 pub struct JobPlan {
-    /// Inputs, newest first: of entries that compare equal the one of the earlier run wins.
+    /// Inputs, newest first: of equal entries, the one of the earlier run wins.
     pub runs: Vec<SpecRun>,
     /// Rules of survival.
     pub rules: Rules,
@@ -96,11 +97,11 @@ pub struct JobPlan {
     pub parts: Vec<Part>,
     /// All inputs are in the page cache, and outputs go there.
     pub cached: bool,
-    /// Not all inputs are block-based tables, or outputs may go on using some: no engine merges blocks.
+    /// Not all inputs are block-based tables, or outputs may keep using some: then no engine merges blocks.
     pub by_entries: bool,
-    /// Files of the inputs that outputs may go on using (TPH tables), newest first.
+    /// Files of the inputs that outputs may keep using (TPH tables), newest first.
     pub pieces: Arc<[KeptPiece]>,
-    /// The tables that those are of: first user key, and bytes. Outputs keep to their bounds.
+    /// The tables that these files are of: first user key, and bytes. Outputs keep within their bounds.
     pub bases: Vec<(Vec<u8>, u64)>,
 }
 
@@ -162,16 +163,16 @@ impl JobPlan {
         }
     }
 
-    /// What the open inputs say of the outputs: whether these go into the page cache, their permissions, and which
-    /// files of the inputs they may go on using.
+    /// What the open inputs determine about the outputs: whether these go into the page cache, their permissions, and
+    /// which files of the inputs they may keep using.
     fn ask_inputs(&mut self, spec: &JobSpec, host: &dyn JobHost) -> Result<()> {
         let (mut tables, mut pieces) = (Vec::new(), Vec::new());
         let keep: HashSet<KeptFile> = spec.keep.iter().copied().collect();
         for (run, f) in self.runs.iter().flat_map(|run| run.files.iter().map(move |f| (run, f))) {
             let table = host.open_input(f)?;
             self.by_entries |= table.block_access().is_none();
-            // A table of a newer run may have a file of them, too: it came there before that run's table went down, or
-            // this one did. Its entries there are newer than those in newer files of the base.
+            // A table of a newer run may share such a file: the file came there before that run's table, or this one,
+            // moved down. That table's entries in it are newer than those in newer files of the base.
             if spec.is_base(run, f) && !keep.is_empty() && !self.splits_user_key(run, f) {
                 let kept = table.kept_pieces(f.number());
                 let before = pieces.len();
@@ -218,7 +219,7 @@ impl JobPlan {
         run.files.windows(2).any(|pair| neighbours(pair) && touches(&pair[0], &pair[1]))
     }
 
-    /// True where outputs may go on using files of the inputs.
+    /// True if outputs may keep using files of the inputs.
     pub fn is_sharing(&self) -> bool {
         !self.pieces.is_empty()
     }
@@ -240,7 +241,7 @@ impl JobPlan {
         if self.output.level == 0 || parts < 2 {
             return Ok(());
         }
-        // Several anchors for each part keep parts even where inputs differ in density.
+        // Several anchors for each part keep the parts' sizes even if inputs differ in density.
         let mut anchors: Vec<(Vec<u8>, u64)> = Vec::new();
         for f in self.runs.iter().flat_map(|r| &r.files) {
             let wanted = (u128::from(f.size()) * u128::from(parts) * 8).div_ceil(u128::from(total.max(1))).max(1);

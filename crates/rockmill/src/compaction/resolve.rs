@@ -1,24 +1,24 @@
-//! Resolution: of the versions of each user key, which survive (RocksDB's `CompactionIterator`).
+//! Resolution: decides which versions of each user key survive (RocksDB's `CompactionIterator`).
 //!
 //! Snapshots cut the sequence numbers into stripes; readers can tell two versions apart only if they lie in different
 //! stripes. The versions of a user key come newest first, and for each:
 //!
-//! 1. A version behind a newer one of its stripe goes, unless that newer one is a merge operand, which needs what
-//!    lies below it down to the first value or tombstone.
-//! 2. A single delete and the put right behind it in its stripe go together. One without a partner goes when no older
-//!    data can exist and every reader sees it.
-//! 3. A tombstone that every reader sees goes when no deeper level can hold the key; at the bottommost level one that
-//!    only newer snapshots see goes too, when nothing of the key is left behind it.
-//! 4. A version under a range tombstone of its stripe goes.
+//! 1. A version is dropped if a newer one is in the same stripe, unless that newer one is a merge operand, which needs
+//!    all older entries down to the first value or tombstone.
+//! 2. A single delete and the put right after it in its stripe are dropped together. One without a partner is dropped
+//!    if no older data can exist and every reader sees it.
+//! 3. A tombstone that every reader sees is dropped if no deeper level can hold the key. At the bottommost level, one
+//!    that only newer snapshots see is dropped, too, if no older version of the key is left.
+//! 4. A version under a range tombstone of its stripe is dropped.
 //! 5. What survives at the bottommost level and is seen by every reader gets sequence number 0, which compresses
 //!    better and lets tables skip comparisons.
 //!
-//! With a merge operator, the operands of a stripe become one entry where that can be (`operands`); without one they
-//! all survive, down to their base.
+//! With a merge operator, the operands of a stripe become one entry if possible (`operands`); without one they all
+//! survive, down to their base.
 //!
-//! Before all that, a compaction filter is asked about the newest version of a user key, if it is a value, whoever
-//! sees it: removed, it is a tombstone with its sequence number from then on. Operands are asked about while they are
-//! gathered.
+//! Before all that, a compaction filter is asked about the newest version of a user key, if it is a value, no matter
+//! which readers see it. If the filter removes it, it becomes a tombstone with the same sequence number. The filter is
+//! asked about operands while they are gathered.
 
 use rockmill_format::key::{ParsedInternalKey, SequenceNumber, TAG_LEN, ValueType, user_key};
 use rockmill_format::key_buffer::KeyBuffer;
@@ -44,29 +44,29 @@ mod sharing;
 /// The usual type.
 const VALUE: u8 = ValueType::Value as u8;
 
-/// Entries between two looks at the stop flags.
+/// Entries between two checks of the stop flags.
 const STOP_CHECK_ENTRIES: u64 = 1024;
 
-/// What became of the entries.
+/// What happened to the entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResolveStats {
     /// Read.
     pub input_records: u64,
     /// Survived.
     pub output_records: u64,
-    /// Gone behind a newer version, a single delete's partner included.
+    /// Dropped because of a newer version; includes partners of single deletes.
     pub hidden: u64,
-    /// Tombstones gone because nothing older exists.
+    /// Tombstones dropped because nothing older exists.
     pub obsolete: u64,
     /// Of them, those above the bottommost level.
     pub obsolete_above: u64,
-    /// Gone under a range tombstone.
+    /// Dropped under a range tombstone.
     pub range_deleted: u64,
     /// Merge operands and bases that went into another entry.
     pub merged: u64,
-    /// Values and merge operands that a compaction filter removed, those that it skipped included.
+    /// Values and merge operands that a compaction filter removed or skipped.
     pub filtered: u64,
-    /// Blocks whose entries all survived, written as they stood.
+    /// Blocks whose entries all survived, copied unchanged.
     pub blocks_passed: u64,
 }
 
@@ -116,7 +116,7 @@ pub struct Resolver<'a, S> {
     stats: ResolveStats,
     /// The current entry's internal key: a copy, because its tag may change and the input may move ahead.
     key: KeyBuffer,
-    /// `key` holds a user key whose further versions may come.
+    /// `key` holds a user key of which more versions may come.
     has_user_key: bool,
     /// A version of that user key survived.
     emitted: bool,
@@ -134,19 +134,19 @@ pub struct Resolver<'a, S> {
     filter: Option<PartFilter>,
     /// The filter was not yet asked about a version of the user key.
     ask_filter: bool,
-    /// What the filter made of the current entry's value.
+    /// The value that the filter gave the current entry.
     replaced: Option<Vec<u8>>,
     /// The input stands on the current entry and must be moved before the next.
     on_current: bool,
-    /// Outputs may go on using files of the inputs.
+    /// Outputs may keep using files of the inputs.
     sharing: Option<Sharing>,
     /// Where the current entry is, if it may stay there; meaningful with `on_current`.
     origin: Option<Origin>,
 }
 
 impl<'a, S: MergeStream> Resolver<'a, S> {
-    /// Resolves what `input` gives. It ends with an error when one of `stop` is set: the store closes, or another part
-    /// of the job failed.
+    /// Resolves the entries of `input`. It ends with an error if one of `stop` is set: the store closes, or another
+    /// part of the job failed.
     pub fn new(input: &'a mut S, rules: &'a Rules, tombstones: &Tombstones, stop: Stop<'a>) -> Result<Self> {
         Ok(Self {
             input,
@@ -183,7 +183,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
     /// The current survivor's value.
     #[inline]
     pub fn value(&self) -> &[u8] {
-        // Only tombstones, which have no value, and what was merged leave after the input has moved on.
+        // After the input has moved on, only merged values and tombstones (which have no value) are still to be
+        // returned.
         if self.on_current {
             self.replaced.as_deref().unwrap_or_else(|| self.input.value())
         } else if self.left_operand {
@@ -217,7 +218,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.pass_placeholders()
     }
 
-    /// Counts an entry read, and now and then looks whether the store closes.
+    /// Counts an entry read, and now and then checks whether the store closes.
     #[inline]
     fn count(&mut self) -> Result<()> {
         self.stats.input_records += 1;
@@ -313,7 +314,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                     self.left_operand = true;
                     return Ok(self.emit());
                 }
-                // The filter took all operands: what is behind them is as if they had never been.
+                // The filter removed all operands: the older entries count as if the operands had never existed.
                 self.stripe = None;
                 self.ask_filter = self.filter.is_some();
                 continue;
@@ -338,8 +339,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         self.range_del.covers(user_key(&self.key), seq)
     }
 
-    /// Asks the filter about the current entry, a value: its type from now on, or `None` when it and those behind it
-    /// were skipped.
+    /// Asks the filter about the current entry, a value. Returns its type from now on, or `None` if it and following
+    /// entries were skipped.
     fn filter_value(&mut self, seq: SequenceNumber) -> Result<Option<ValueType>> {
         let Some(filter) = &mut self.filter else { return Ok(Some(ValueType::Value)) };
         let user_key = user_key(&self.key);
@@ -381,11 +382,11 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         Ok(())
     }
 
-    /// Gives a value that every reader sees sequence number 0 at the bottommost level.
+    /// At the bottommost level, sets the sequence number of a value that every reader sees to 0.
     #[inline]
     fn zero_sequence(&mut self, seq: SequenceNumber, value_type: ValueType, is_input: bool) {
         let zeroed = self.rules.bottommost && seq <= self.earliest_snapshot && value_type == ValueType::Value;
-        // What may stay where it is stays as it is.
+        // An entry that may stay in its file is not changed.
         if self.sharing.is_some() && self.may_stay(is_input) {
             return;
         }
@@ -406,7 +407,7 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         true
     }
 
-    /// A single delete: looks at the entry behind it. True when it survives; the input is then past it.
+    /// A single delete: looks at the entry after it. True if it survives; the input is then past it.
     fn single_deletion(&mut self, seq: SequenceNumber, older_snapshot: SequenceNumber) -> Result<bool> {
         self.open_operand = false;
         self.advance()?;
@@ -429,8 +430,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
                 return Ok(true); // an older snapshot sees the put: both stay
             }
             if matches!(next_type, ValueType::SingleDeletion | ValueType::Deletion) {
-                // Against the contract of single deletes; the newer tombstone adds nothing to the older one.
-                // The older one must not count as hidden behind it.
+                // This violates the contract of single deletes; the newer tombstone adds nothing to the older one. The
+                // older one must not count as hidden by it.
                 self.stats.obsolete += 1;
                 self.stripe = None;
                 return Ok(false);
@@ -442,8 +443,8 @@ impl<'a, S: MergeStream> Resolver<'a, S> {
         Ok(false)
     }
 
-    /// A tombstone at the bottommost level that not every reader sees: what is behind it in its stripe goes, and if
-    /// nothing of the key remains, so does it. True when it survives; the input is then past it.
+    /// A tombstone at the bottommost level that not every reader sees: older versions in its stripe are dropped, and if
+    /// nothing of the key remains, so is the tombstone. True if it survives; the input is then past it.
     fn bottommost_deletion(&mut self, older_snapshot: SequenceNumber) -> Result<bool> {
         self.open_operand = false;
         self.advance()?;
@@ -474,11 +475,11 @@ fn parse(input: &impl MergeStream) -> Result<(SequenceNumber, ValueType)> {
     parse_key(input.key()).ok_or_else(|| refuse(input))
 }
 
-/// The same of an internal key; `None` where it is not one that this store compacts.
+/// The same of an internal key; `None` if this store does not compact entries of its type.
 #[inline(always)]
 fn parse_key(ikey: &[u8]) -> Option<(SequenceNumber, ValueType)> {
     let tag = u64::from_le_bytes(*ikey.last_chunk::<TAG_LEN>()?);
-    // What almost all are, first.
+    // The most common types first.
     let value_type = match tag as u8 {
         VALUE => ValueType::Value,
         other => ValueType::from_u8(other).filter(|t| is_supported(*t))?,

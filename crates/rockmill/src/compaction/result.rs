@@ -29,10 +29,10 @@ pub(super) mod tag {
 }
 
 impl JobResult {
-    /// The result as bytes. A message that is too long ends with what it begins with.
+    /// The result as bytes. An error message that is too long is cut off at the end.
     ///
     /// # Errors
-    /// What is over the bounds of the encoding.
+    /// If the result exceeds the bounds of the encoding.
     pub fn encode(&self) -> Result<Vec<u8>> {
         wire::encode(self)
     }
@@ -89,7 +89,7 @@ impl Message for JobResult {
     }
 }
 
-/// By number. New ones stand behind these.
+/// By number. New ones are added after these.
 const KINDS: [ErrorKind; 16] = [
     ErrorKind::Unknown,
     ErrorKind::NotFound,

@@ -1,5 +1,5 @@
-//! Any tables of a column family into one sorted run, for repair: nothing is resolved, dropped or merged, so nothing
-//! need be known of what is older or newer than what. Only an entry that is there twice is written once.
+//! Writes any tables of a column family as one sorted run, for repair. Nothing is resolved, dropped or merged, so it
+//! need not be known which table is older. Only an entry that occurs twice is written once.
 
 use std::sync::Arc;
 
@@ -24,8 +24,9 @@ use crate::sync::atomic::AtomicBool;
 /// Writes what `entries` gives and these range tombstones as tables of a column family that do not overlap (as one
 /// table for level 0), synced together with their directory.
 ///
-/// Children of `entries` from `flushed_logs` on are log data of which some may be in the other children, too: where an
-/// entry is, so are the older ones of its key, which a flush may have merged into it. Their operands are left out then.
+/// Children of `entries` from `flushed_logs` on are log data, some of which may be in the other children, too. If an
+/// entry is there, so are the older ones of its key, which a flush may have merged into it; then their operands are
+/// left out.
 pub(crate) fn write_run(
     entries: &mut MergingIterator,
     flushed_logs: Option<usize>,
@@ -118,8 +119,8 @@ impl Same {
         self.fresh = true;
     }
 
-    /// Takes an entry in the place of what there is if that is nothing yet, or an operand which a compaction has since
-    /// merged into a value.
+    /// Takes an entry if there is none yet, or if it replaces an operand that a compaction has since merged into a
+    /// value.
     fn add(&mut self, parsed: &ParsedInternalKey<'_>, ikey: &[u8], value: &[u8], from_log: bool) {
         self.sources[usize::from(from_log)] = true;
         let merge = parsed.value_type == ValueType::Merge;

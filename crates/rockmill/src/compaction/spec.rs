@@ -1,15 +1,16 @@
 //! The spec of a job: a compaction or a flush as plain data that can be sent elsewhere.
 //!
-//! 1. The store makes a spec of a picked compaction, or of memtables to be flushed (`describe.rs`). Files are told by
-//!    number, size, bounds and checksum, code by name, and nothing in the spec refers to memory or to open files.
+//! 1. The store makes a spec of a picked compaction, or of memtables to be flushed (`describe.rs`). Files are
+//!    identified by number, size, bounds and checksum, and code by name; nothing in the spec refers to memory or to
+//!    open files.
 //! 2. A runner ([`job::run`](super::job::run) here) takes the spec and a host ([`JobHost`](super::JobHost)), which
-//!    opens inputs, creates outputs, says when to stop and hears of progress. It looks nothing up in the tree, and its
-//!    result is data, too (`result.rs`).
+//!    opens inputs, creates outputs, says when to stop and is told about progress. The runner looks nothing up in the
+//!    tree, and its result is data, too (`result.rs`).
 //! 3. Which bytes the tables have depends on the spec, the inputs, the host's clock and the file numbers. If the spec
 //!    sets numbers aside, and has one part or is `reproducible`, every host writes the same tables.
 //!
-//! The store runs its own jobs this way, without the encoding (`spec/encoding.rs`, `docs/job-spec.md`), which is for
-//! others.
+//! The store runs its own jobs this way as well. Only jobs for others are encoded (`spec/encoding.rs`,
+//! `docs/job-spec.md`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +37,8 @@ pub struct JobSpec {
     pub job: u64,
     /// A compaction, a flush, or a flush while a database is opened.
     pub reason: TableFileCreationReason,
-    /// Sorted runs that a compaction reads, newest first: of entries that compare equal the one of the earlier run
-    /// wins. Each file of L0 is a run.
+    /// Sorted runs that a compaction reads, newest first: of equal entries, the one of the earlier run wins. Each file
+    /// of L0 is a run.
     pub runs: Vec<SpecRun>,
     /// Ids of the memtables that a flush reads, oldest first; the host has their entries.
     pub memtables: Vec<u64>,
@@ -56,15 +57,15 @@ pub struct JobSpec {
     pub older: Option<Vec<FileRanges>>,
     /// What the tables are.
     pub output: OutputPlan,
-    /// Parts that the job may be split into at most, each done by a thread.
+    /// The most parts that the job may be split into, each done by a thread.
     pub parts_max: usize,
-    /// How the job is split, where that is decided; else the runner splits it.
+    /// How the job is split, if that is decided; otherwise the runner splits it.
     pub parts: Vec<Part>,
-    /// Numbers set aside for the outputs, which are used in this order; when all are, the host is asked for more.
+    /// Numbers set aside for the outputs, used in this order; after that the host is asked for more.
     pub numbers: Vec<NumberRange>,
-    /// Files of the inputs, pieces included, that outputs may go on using (TPH tables).
+    /// Files of the inputs, pieces included, that outputs may keep using (TPH tables).
     pub keep: Vec<KeptFile>,
-    /// Space set aside for the outputs on the device that the inputs' extents are of; empty where the host has files.
+    /// Space set aside for the outputs, on the device of the inputs' extents; empty if the host has files.
     pub space: Vec<Extent>,
 }
 
@@ -83,7 +84,7 @@ pub struct SpecFile {
     /// As the MANIFEST describes it: number, size, bounds, sequence numbers, epoch, extra run, checksum, unique id,
     /// size of its tail.
     pub entry: FileEntry,
-    /// Where its bytes are on the device, in their order; empty: all of the host's file of that number.
+    /// Where its bytes are on the device, in their order; if empty, it is the host's whole file of that number.
     pub extents: Vec<Extent>,
 }
 
@@ -137,9 +138,9 @@ pub struct NumberRange {
 pub struct FilterSpec {
     /// The filter's or factory's name.
     pub name: String,
-    /// What it decides by besides, in its own words (`option_text`).
+    /// Its further settings, in its own notation (`option_text`).
     pub options: String,
-    /// A factory makes one for each part of the job; else all jobs of the host share one.
+    /// A factory makes one for each part of the job; otherwise all jobs of the host share one.
     pub from_factory: bool,
     /// The job reads every table of the column family.
     pub is_full_compaction: bool,
@@ -158,8 +159,8 @@ pub struct Part {
     pub begin: Option<Vec<u8>>,
     /// First user key of the next part.
     pub end: Option<Vec<u8>>,
-    /// The data blocks that it reads of each input, by file number, where the spec has them
-    /// (`JobSpec::lay_out`). Without, they are looked up in the inputs' indexes.
+    /// The data blocks that it reads of each input, by file number, if the spec has them (`JobSpec::lay_out`).
+    /// Otherwise they are looked up in the inputs' indexes.
     pub blocks: Option<BTreeMap<u64, Vec<BlockHandle>>>,
 }
 
@@ -172,15 +173,15 @@ pub struct OutputPlan {
     pub format: TableFormat,
     /// Level of the outputs.
     pub level: usize,
-    /// The run of that level: 0 its base run, else an extra run with this id.
+    /// The run of that level: 0 is its base run, otherwise the extra run with this id.
     pub extra_run: u64,
-    /// The column family's path that the outputs are in: what the MANIFEST says of them. The host has the directory.
+    /// The column family's path that the outputs are in, as the MANIFEST will say. The host has the directory.
     pub path_id: u32,
     /// Size in bytes that files should have.
     pub file_size_target: u64,
     /// Size in bytes at which a file ends.
     pub file_size_max: u64,
-    /// About how many bytes all files together will have, where that is known before; 0 where it is not.
+    /// About how many bytes all files together will have; 0 if that is not known in advance.
     pub bytes_expected: u64,
     /// Files below whose boundaries outputs follow.
     pub grandparents: FileRanges,
@@ -195,25 +196,25 @@ pub struct OutputPlan {
     pub compression: CompressionType,
     /// Level, dictionary and the like of compression.
     pub compression_opts: CompressionOptions,
-    /// Written through the page cache, by plain calls; else as the engine does, which is past it with a ring. The
-    /// host's choice: no spec has it.
+    /// Written through the page cache, by plain calls; otherwise as the engine writes, which bypasses it with a ring.
+    /// The host decides this: no spec has it.
     pub page_cache: bool,
-    /// Permission bits that the outputs have at most: what every input granted when it was opened. `None` where there
-    /// are no modes, and for what was in no table before. A spec has it where its maker knows it.
+    /// The permission bits that the outputs may have: those that every input granted when it was opened. `None` if
+    /// there are no modes, and for data that was in no table before. A spec has it if its maker knows it.
     pub mode_max: Option<u32>,
-    /// Path ids of the files that outputs may go on using, by number, those that are in the first path left out. From
-    /// the inputs: no spec has it.
+    /// Path ids of the files that outputs may keep using, by number, without those in the first path. Taken from the
+    /// inputs: no spec has it.
     pub piece_paths: BTreeMap<u64, u32>,
     /// How urgent the job is to the rate limiter.
     pub io_priority: IoPriority,
-    /// Tables that no longer count: as a spec has it those that were replaced before the job; those that the job
-    /// replaces are added where outputs go on using files.
+    /// Tables that no longer count. In a spec these are the tables that were replaced before the job; those that the
+    /// job replaces are added if outputs keep using files.
     pub replaced: Arc<ReplacedTables>,
     /// Of the outputs: the inputs' smallest, so that L0 order holds.
     pub epoch_number: u64,
     /// Unix seconds of the oldest data that went in; 0 unknown.
     pub oldest_ancestor_time: u64,
-    /// The same job writes the same bytes at any time: tables are as old as their data, and parts run one after the
+    /// The same job writes the same bytes at any time: tables get the times of their data, and parts run one after the
     /// other, so that their file numbers are the same.
     pub reproducible: bool,
 }
@@ -276,13 +277,13 @@ impl JobSpec {
         self.runs.iter().flat_map(|run| &run.files).map(|f| f.size()).fold(0, u64::saturating_add)
     }
 
-    /// True for a table of the sorted run that the outputs become part of. Outputs may go on using its files.
+    /// True for a table of the sorted run that the outputs become part of. Outputs may keep using its files.
     pub(super) fn is_base(&self, run: &SpecRun, file: &SpecFile) -> bool {
         run.level == self.output.level && file.entry.extra_run == self.output.extra_run
     }
 
-    /// Refuses to keep files where the output's run is not the oldest that is read. An output would have what is older
-    /// in its own file, where it hides the newer entries in a file that is kept (I1 in docs/tph.md).
+    /// Refuses to keep files if the output's run is not the oldest that is read. An output would have what is older in
+    /// its own file, where it hides the newer entries in a file that is kept (I1 in docs/tph.md).
     pub(super) fn check_bases(&self) -> std::result::Result<(), String> {
         let is_base = |run: &SpecRun, f: &SpecFile| self.is_base(run, f);
         let since_base = self.runs.iter().skip_while(|run| !run.files.iter().any(|f| is_base(run, f)));

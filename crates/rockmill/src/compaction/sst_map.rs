@@ -2,8 +2,8 @@
 //! section IV).
 //!
 //! It is made from index blocks, and is the input of every engine: each block in it is read exactly once, in this
-//! order. Indexes of open tables are in memory; those of tables that are not open, that the block cache gave up, and
-//! the parts of two-level indexes are read for it.
+//! order. Indexes of open tables are in memory. Indexes of tables that are not open, indexes that the block cache has
+//! evicted, and the parts of two-level indexes are read for it.
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ pub struct MapRun {
 pub struct MapFile {
     /// What the spec says of it.
     pub file: Arc<SpecFile>,
-    /// Its data blocks, in order. The first may begin before the part does, and the last end behind it.
+    /// Its data blocks, in order. The first may begin before the part, and the last may end after it.
     pub blocks: Vec<BlockHandle>,
 }
 
 impl MapFile {
-    /// Offset behind the last block and its trailer.
+    /// Offset after the last block and its trailer.
     pub fn end(&self) -> u64 {
         self.blocks.last().map_or(0, BlockHandle::end)
     }
@@ -61,7 +61,7 @@ pub(super) fn blocks_of(host: &dyn JobHost, file: &SpecFile) -> Result<BlockAcce
 }
 
 impl SstMap {
-    /// What `part` of `plan` reads: as the spec has it, or as the inputs' indexes do.
+    /// What `part` of `plan` reads, from the spec or from the inputs' indexes.
     ///
     /// # Errors
     /// A table that cannot be opened, or whose index cannot be read again (`cache_index_and_filter_blocks`).
@@ -105,8 +105,8 @@ impl SstMap {
 }
 
 impl JobSpec {
-    /// Decides on the parts, and looks up in the inputs' indexes which blocks each reads, unless it reads entry by
-    /// entry: a runner elsewhere then reads no index.
+    /// Decides on the parts, and looks up in the inputs' indexes which blocks each part reads, unless it reads entry by
+    /// entry. A runner on another machine then reads no index.
     ///
     /// # Errors
     /// A table that cannot be opened.

@@ -5,11 +5,11 @@
 //! 2. Ranges of fewer bits consist of whole ranges of more bits. So of two tables, whatever their levels and whenever
 //!    they were written, one's range of search keys is within the other's, or they have nothing in common: a compaction
 //!    of one table reads the tables below its own range, and nothing that a neighbour overlaps as well.
-//! 3. Hashes are spread evenly, so a range fills its table whatever the keys are. Only where values differ much in size
-//!    a table reaches twice its target size before its range ends; the next one goes on in the same range.
+//! 3. Hashes are spread evenly, so a range fills its table whatever the keys are. Only if values differ much in size
+//!    does a table reach twice its target size before its range ends; the next table then continues in the same range.
 //!
-//! The number of tables that one of the level above overlaps is thus a power of two, by the sizes of the two levels:
-//! `max_bytes_for_level_multiplier` rounded, once both are full.
+//! Thus the number of tables that one table of the level above overlaps is a power of two that depends on the sizes of
+//! the two levels. Once both are full, it is `max_bytes_for_level_multiplier` rounded to a power of two.
 
 use rockmill_format::comparator::search_key;
 

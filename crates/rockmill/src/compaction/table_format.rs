@@ -29,11 +29,11 @@ pub struct TableOwner {
 /// The options of a column family that shape the bytes of its tables, compression apart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableFormat {
-    /// How blocks, and what is around them, are written; of TPH tables without what they have not.
+    /// How blocks and the rest of a table are written; for TPH tables, without the options that these do not have.
     pub block_based: BlockBasedSettings,
-    /// What is for TPH tables alone; none: the tables are block-based.
+    /// The options of TPH tables alone; `None` if the tables are block-based.
     pub tph: Option<TphSettings>,
-    /// Name of what makes the prefixes that tables can be asked for; empty without.
+    /// Name of the prefix extractor for the tables' filters; empty without one.
     pub prefix_extractor: String,
 }
 
@@ -59,7 +59,7 @@ impl TableFormat {
         let tph = (cf.table_factory == TableKind::Tph)
             .then_some(TphSettings { piece_limit: cf.tph.piece_limit, garbage_percent: cf.tph.garbage_percent });
         if tph.is_some() {
-            // A perfect hash says where a key is, and that it is not there.
+            // A perfect hash says where a key is, and whether it is there at all.
             block_based.bloom_bits_per_key = 0.0;
             block_based.hash_index_util_ratio = None;
             (block_based.two_level_index, block_based.partition_filters) = (false, false);
@@ -73,7 +73,7 @@ impl TableFormat {
 }
 
 impl TableFormat {
-    /// Refuses tables that no database writes, with whatever options: a spec may come from anywhere.
+    /// Refuses tables that no database writes with any options: a spec may come from anywhere.
     pub(super) fn check(&self, compression: CompressionType, opts: &CompressionOptions) -> Result<()> {
         let (index, data) = (BlockBasedIndexType::default(), DataBlockIndexType::default());
         let b = &self.block_based;

@@ -25,7 +25,7 @@ pub struct Tombstones {
 }
 
 impl Source {
-    /// How far from user key `from` on every entry of `file` is deleted; `None` if not even there.
+    /// Up to which key, from user key `from` on, every entry of `file` is deleted; `None` if not even `from` is.
     fn covers_from<'a>(&'a self, from: &[u8], file: &SpecFile, rules: &Rules) -> Option<&'a [u8]> {
         let (cmp, entry) = (&rules.cmp, &file.entry);
         // Newer than all entries, and no snapshot sees any of them without the tombstone.
@@ -34,7 +34,7 @@ impl Source {
             return None;
         }
         if let Some((smallest, largest)) = &self.bounds {
-            // Where the file's own keys begin, some versions may stand before it.
+            // Some versions of the file's first user key may be in the file before it.
             let order = cmp.compare_user(from, smallest.user_key());
             if order.is_lt() || (order.is_eq() && smallest.sequence() <= entry.largest_seqno) {
                 return None;
@@ -70,7 +70,7 @@ impl Tombstones {
                 run.files.retain(|f| !dead.iter().any(|d| d.number() == f.number()));
             }
             plan.runs.retain(|run| !run.files.is_empty());
-            // What they have is not read, so that no output could say of it that it is gone.
+            // Their entries are not read, so no output could say that these are gone.
             let is_dead = |table: u64| dead.iter().any(|d| d.number() == table);
             if plan.pieces.iter().any(|piece| is_dead(piece.table)) {
                 plan.pieces = plan.pieces.iter().filter(|piece| !is_dead(piece.table)).cloned().collect();
@@ -125,8 +125,8 @@ impl Tombstones {
     }
 }
 
-/// Calls `f` with each tombstone to be written into a file for user keys [`lower`, `upper`), cut to it, begins rising
-/// and sequence numbers falling. Those that hide nothing are left out.
+/// Calls `f` with each tombstone to be written into a file for user keys [`lower`, `upper`), cut to that range; start
+/// keys rise, and sequence numbers fall. Those that hide nothing are left out.
 ///
 /// RocksDB writes tombstones whole and cuts them when it reads; a file ends between two user keys here, so that the
 /// cut can be made exactly when writing.
@@ -163,8 +163,8 @@ fn range_exists_below(begin: &[u8], end: &[u8], rules: &Rules) -> bool {
 }
 
 /// The keys that file `i` of a run and the neighbours it shares boundary keys with stand for (RocksDB's atomic
-/// compaction unit): beyond them its tombstones do not hold. RocksDB may part the versions of one user key between
-/// files, which then only together know how far the key's tombstones reach.
+/// compaction unit): beyond them its tombstones do not hold. RocksDB may divide the versions of one user key among
+/// files; only together do these show how far the key's tombstones reach.
 fn unit_bounds(run: &SpecRun, i: usize, cmp: &InternalKeyComparator) -> (InternalKey, InternalKey) {
     let shares = |left: usize| {
         let (a, b) = (&run.files[left].entry.largest, &run.files[left + 1].entry.smallest);

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Tags rise; those of lists may repeat. A reader skips an unknown tag with bit 13 and refuses any other. Every length
-//! and count is checked against the bytes that are there before memory is taken for it, and what lists take is counted.
+//! and count is checked against the available bytes before memory is allocated for it, and the memory of lists is
+//! counted.
 //!
 //! A [`Message`] describes each of its fields once, to a [`Coder`]: that is a [`Writer`], which appends the values that
-//! it is shown, or a [`Reader`], which sets them. What the description checks is checked in both directions, so that
-//! nothing is written that no reader takes.
+//! it is shown, or a [`Reader`], which sets them. The description's checks apply in both directions, so that nothing is
+//! written that a reader would refuse.
 //!
-//! It is bytes in and bytes out, and stands here and not in `rockmill-format` because its types are the store's: what a
-//! job is, is no format of RocksDB's.
+//! This is here and not in `rockmill-format` because its types are the store's: jobs are not part of RocksDB's formats.
 
 use rockmill_format::FormatError;
 use rockmill_format::checksum::{crc32c, mask, unmask};
@@ -28,19 +28,20 @@ use crate::error::{Error, Result};
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Longest name, in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
-/// Fields of lists in one message, at most.
+/// The most fields of lists in one message.
 pub(super) const LISTED_MAX: usize = 1 << 16;
-/// Bytes of memory that the items of all lists of a message count for, at most.
+/// The most bytes of memory that the items of all lists of a message count for.
 pub(super) const LISTS_MEMORY_MAX: usize = 16 << 20;
 /// Last four bytes.
 pub(super) const CHECKSUM_LEN: usize = 4;
 /// A tag with this bit may be skipped.
 pub(super) const SAFE_TO_IGNORE: u32 = 1 << 13;
 
-/// What an item of a list has. A byte or two of a message may stand for one, so that the bytes alone bound no memory.
+/// What an item of a list costs. A byte or two of a message may stand for one item, so the message's length alone does
+/// not bound memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Item {
-    /// Bytes of the message, at least.
+    /// The fewest bytes that it takes in the message.
     pub bytes: usize,
     /// Bytes of memory that it counts for: about what it takes while a message is read.
     pub memory: usize,
@@ -62,7 +63,7 @@ impl Item {
     pub const PROPERTIES: Self = Self { bytes: 1, memory: 512 };
 }
 
-/// What a coder says of a value.
+/// What a coder says about a value.
 pub(super) type Coded<T = ()> = rockmill_format::Result<T>;
 
 /// What is sent as bytes.
@@ -75,12 +76,12 @@ pub(super) trait Message: Clone {
     const TAG_MAX: u32;
     /// Fields that are always there.
     const REQUIRED: &'static [u32];
-    /// Fields of which one is always there; none: there are no such.
+    /// Fields of which one is always there; empty if there are none.
     const ONE_OF: &'static [u32] = &[];
     /// Fields that may be there several times.
     const LISTS: &'static [u32];
 
-    /// One in which nothing stands yet.
+    /// An empty message.
     fn blank() -> Self;
 
     /// Codes the field with this tag, by [`Coder::field`] or [`Coder::each`].
@@ -95,7 +96,7 @@ pub(super) trait Coder: Sized {
     /// True if values are read.
     const READS: bool;
 
-    /// A field, where it is there. (When it is read, it is.)
+    /// A field that may be absent. (When a reader calls this, it is there.)
     fn field(&mut self, there: bool, body: impl FnOnce(&mut Self) -> Coded) -> Coded;
     /// A field for each item of a list.
     fn each<T: Default>(&mut self, items: &mut Vec<T>, body: impl Fn(&mut Self, &mut T) -> Coded) -> Coded;
@@ -113,7 +114,7 @@ pub(super) trait Coder: Sized {
     fn count(&mut self, what: &'static str, item: Item, n: usize) -> Coded<usize>;
     /// Bytes of memory that further items may count for.
     fn room(&mut self) -> &mut usize;
-    /// Where the next value stands in the field.
+    /// The next value's position in the field.
     fn offset(&self) -> u64;
 
     /// Counts `n` items.
@@ -217,7 +218,7 @@ pub(super) trait Coder: Sized {
         Ok(())
     }
 
-    /// A value of which something before it says whether it is there.
+    /// A value whose presence an earlier value determines.
     fn if_there<T: Default>(
         &mut self,
         there: bool,
@@ -286,7 +287,7 @@ pub(super) trait Coder: Sized {
 /// The bytes of a message.
 ///
 /// # Errors
-/// What is over the bounds of the encoding, or not sound.
+/// If the message exceeds the bounds of the encoding, or is not sound.
 pub(super) fn encode<M: Message>(message: &M) -> Result<Vec<u8>> {
     write(message).map_err(|e| match e {
         FormatError::Corruption { what, .. } => Error::invalid_argument(format!("a {} with {what}", M::NAME)),

@@ -1,8 +1,8 @@
 //! Runs jobs of other machines: the other side of `elsewhere.rs`.
 //!
-//! A worker has a spec that somebody sent, and a device ([`WorkerDevice`]) with the extents that the spec names. It has
-//! no directory, and no file numbers but those that are set aside. Jobs are merged by the engine `pread`: its reads are
-//! the device's.
+//! A worker has a spec that another machine sent, and a device ([`WorkerDevice`]) with the extents that the spec names.
+//! It has no directory, and no file numbers except those that are set aside. The engine `pread` merges its jobs, with
+//! reads of the device.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -51,12 +51,12 @@ pub trait WorkerDevice: Send + Sync + fmt::Debug {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 }
 
-/// What jobs of others are done with.
+/// Runs the jobs of other machines.
 #[derive(Clone)]
 pub struct WorkerMachine {
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
-    /// Threads of one job, at most.
+    /// The most threads of one job.
     pub threads: usize,
     clock: Arc<dyn Clock>,
     engines: Arc<SharedEngines>,
@@ -90,7 +90,7 @@ impl WorkerJob {
 }
 
 impl WorkerMachine {
-    /// A machine that knows this code and does each job with so many threads.
+    /// A machine that knows this code and does each job with this many threads.
     pub fn new(registry: JobRegistry, threads: usize, clock: Arc<dyn Clock>) -> Self {
         Self { registry, threads: threads.max(1), clock, engines: Arc::default(), shutdown: Arc::default() }
     }
@@ -164,7 +164,7 @@ impl JobHost for DeviceHost {
     }
 
     fn open_input(&self, file: &SpecFile) -> Result<Arc<Table>> {
-        // Each part asks, and what is read to open a table comes from the other machine.
+        // Kept because each part asks for it, and opening a table reads from the other machine.
         if let Some(table) = self.open.lock().get(&file.number()) {
             return Ok(Arc::clone(table));
         }
@@ -209,7 +209,7 @@ impl JobHost for DeviceHost {
     }
 
     fn remove_output(&self, _: u64) {
-        // The other machine does: a job that failed has left nothing that counts.
+        // The other machine removes outputs: nothing that a failed job left counts.
     }
 
     fn cancelled(&self) -> &AtomicBool {
@@ -270,7 +270,7 @@ impl RandomAccessFile for DeviceInput {
     }
 }
 
-/// An output, written from front to back, in whole blocks: what is over waits for more, or for the end.
+/// An output, written from front to back in whole blocks; the remainder waits for more data or for the end.
 #[derive(Debug)]
 struct DeviceOutput {
     device: Arc<dyn WorkerDevice>,

@@ -1,4 +1,4 @@
-//! The database: what users hold, and the rooms that its work is done in.
+//! The database: the handle that users hold, and the folders ("rooms") that do its work.
 //!
 //! | room | what happens there |
 //! |---|---|
@@ -10,30 +10,30 @@
 //! | `report/` | what users ask about the store, and what listeners and the info log are told |
 //! | `catalog/` | versions installed, column families, options that change, OPTIONS files |
 //!
-//! A room uses those below it in this table, which a test holds (`tests/style/layers.rs`). The catalogue says what
-//! there is, and needs nobody for it. Everybody counts and reports. Reads need no writer. Writers begin no job: they
-//! leave work for jobs to find. Jobs switch memtables as writers do. Whole files come and go between jobs, and an
-//! opening begins all of it.
+//! A room uses only those below it in this table; a test checks that (`tests/style/layers.rs`). The catalogue knows
+//! what exists, and needs no other room. All rooms count and report. Reads need no writer. Writers begin no job: they
+//! leave work for jobs to find. Jobs switch memtables as writers do. Files are added and removed as a whole between
+//! jobs, and an opening starts all of it.
 //!
-//! Some files stand elsewhere than their rooms. Below all are numbers of files and their deletion. Between writers and
-//! jobs is what users change and ask while the database is open: column families, options, sizes and files. Above jobs
-//! is what is asked of them, too: properties, texts and memory, and which compactions there would be
+//! Some files are in another layer than their room. Below all rooms are file numbers and the deletion of files. Between
+//! writers and jobs are the calls by which users change and query an open database: column families, options, sizes and
+//! files. Above jobs are reports that need them: properties, texts and memory, and which compactions would run
 //! (`report/explain.rs`). Above the opening are `files/repair/` and `report/summary.rs`: they are for databases that
-//! are not open, and look into them as an opening does.
+//! are not open, and read them as an opening does.
 //!
 //! The few calls that go up through [`DbInner`], and through `State` and `CfState`, are listed in the test with their
 //! reasons: a version that the catalogue installs changes which jobs are due (`rescore`) and what writers may do
 //! (`update_pressure`); a writer's log that fails stops the jobs (`set_background_error`), and a job that fails stops
 //! writers (`errors`).
 //!
-//! A room has what it owns in a struct of its own, whose fields the others do not see: `Opened`, `Files`, `Writers`,
-//! `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`. `DbInner` puts
-//! them together, and `State` and `CfState` (`state.rs`) what the lock guards. What is the whole database's stays in
-//! `DbInner`: its path, options, info log and counters, `shutdown`, and the two signals that go with the state lock,
-//! since every room waits for others.
+//! Each room keeps what it owns in a struct of its own, whose fields other rooms cannot see: `Opened`, `Files`,
+//! `Writers`, `Readers`, `Reporting`, `Catalog`, and under the database's lock `Jobs`, `FamilyJobs` and `Errors`.
+//! `DbInner` puts them together; `State` and `CfState` (`state.rs`) have what the lock guards. What belongs to the
+//! whole database is in `DbInner` itself: its path, options, info log and counters, `shutdown`, and the two signals
+//! that go with the state lock, since every room waits for others.
 //!
-//! What slows writers, and what jobs and reads get of the device, is decided in `pacing/`. The log, the memtables and
-//! what becomes of them are in `front/`.
+//! `pacing/` decides what slows writers, and what share of the device jobs and reads get. The log and the memtables, up
+//! to their flush, are in `front/`.
 //!
 //! # Locks
 //!
@@ -49,9 +49,9 @@
 //! | `state` (`State`) | any thread, briefly | never, once the database is open |
 //! | leaves: lists in `Readers` and `front`, `purge` and `new_tables` (`Files`), others | any thread, briefly | never |
 //!
-//! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that say whether its keys
-//! overlap. Writes to the WAL in use, and syncs that a writer asked for, are the write leader's
-//! (`front/wal_memtable/wal.rs` says how left WALs are synced beside it).
+//! No lock is held across the I/O of tables, except that an ingestion reads the few blocks that show whether its keys
+//! overlap. Only the write leader writes to the WAL in use and does the syncs that writers asked for
+//! (`front/wal_memtable/wal.rs` says how older WALs are synced at the same time).
 
 pub(crate) mod catalog;
 pub(crate) mod files;
@@ -134,11 +134,12 @@ pub(crate) struct DbInner {
     /// Column families and options as they are now, and the MANIFEST.
     catalog: Catalog,
     state: Mutex<State>,
-    /// Signalled when a job ends, a memtable or version is installed, or an error is set: for those who wait for room.
+    /// Signalled when a job ends, a memtable or version is installed, or an error is set: for threads that wait for
+    /// room.
     job_finished: Condvar,
     /// Signalled when there may be work for a background thread.
     work_available: Condvar,
-    /// Who recovers from a background error.
+    /// Recovery from background errors.
     recovery: Recovery,
     /// Makes writes durable and findable until tables hold them.
     front: Front,
@@ -149,20 +150,20 @@ pub(crate) struct DbInner {
     /// Numbers of files, and which may be deleted.
     files: Files,
     shutdown: Arc<AtomicBool>,
-    /// What slows writers, and what jobs and reads get of the device.
+    /// What slows writers, and what share of the device jobs and reads get.
     pacing: Pacing,
     /// What compactions and flushes read and write through.
     pub engines: Arc<crate::compaction::SharedEngines>,
     stats: InternalStats,
     log: InfoLog,
     reporting: Reporting,
-    /// What this opening is; last, because the directory stays locked until the rest is gone.
+    /// This opening. It is the last field, so that the directory stays locked until the rest is dropped.
     opened: Opened,
 }
 
-/// How long a wait for a job or for memory lasts before what is waited for is looked at again. A safety net: whatever
-/// ends a wait says so, but for what becomes due by the clock alone. Measured: with half, twice or a minute of it the
-/// tests of `db/` take as long.
+/// How long a wait for a job or for memory lasts before its condition is checked again. This is a safety net: whatever
+/// ends a wait must notify; only what becomes due by the clock does not. Measured: with half of this, twice this, or a
+/// minute, the tests of `db/` take the same time.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl DbInner {
@@ -226,13 +227,13 @@ impl DbInner {
         self.job_finished.wait_for(state, LOOK_AGAIN);
     }
 
-    /// Whoever waits for room or for work looks again.
+    /// Makes all threads that wait for room or for work check again.
     pub fn wake_all(&self) {
         self.job_finished.notify_all();
         self.work_available.notify_all();
     }
 
-    /// Refuses to wait for what will not come any more.
+    /// Refuses a wait that could never end.
     pub fn check_not_closing(&self) -> Result<()> {
         if self.shutdown.load(Ordering::Acquire) { Err(Error::closing()) } else { Ok(()) }
     }
@@ -269,7 +270,7 @@ impl Db {
         self.inner.stats.read()
     }
 
-    /// Which engine did the parts of jobs since the database was opened.
+    /// Which engine did each part of the jobs since the database was opened.
     pub fn engine_parts(&self) -> EngineParts {
         self.inner.engines.stats.counts()
     }
@@ -283,7 +284,7 @@ impl Db {
         self.inner.recovery.wake();
         self.inner.pacing.flush_priority().wake();
         self.inner.log.alarm().ring();
-        // Not the present one, where a listener asks for this: it cannot wait for itself.
+        // Not the present thread, if a listener calls this: it cannot wait for itself.
         let me = crate::sync::thread::current().id();
         let (own, others): (Vec<_>, Vec<_>) = self.threads.lock().drain(..).partition(|t| t.thread().id() == me);
         for t in others {
@@ -293,8 +294,8 @@ impl Db {
         self.inner.engines.close();
     }
 
-    /// Stops flushes and compactions, waiting for those that run if `wait`; in a call of a listener, for all but the
-    /// one that calls it. The database can still be read.
+    /// Stops flushes and compactions. With `wait`, waits for those that run; a call from a listener does not wait for
+    /// the job that called the listener. The database can still be read.
     pub fn cancel_all_background_work(&self, wait: bool) {
         if wait {
             self.stop_threads();
@@ -310,7 +311,7 @@ impl Db {
 
 impl Drop for Db {
     fn drop(&mut self) {
-        // A listener may have had the last handle, in a call that one of the database's own threads makes.
+        // A listener may have had the last handle, and be called by one of the database's own threads.
         match self.is_own_thread() {
             true => self.close_elsewhere(),
             false => self.close(),
@@ -336,7 +337,7 @@ impl Db {
         };
         if let Err(e) = crate::sync::thread::Builder::new().name("rockmill:close".to_owned()).spawn(close) {
             log_error!(self.inner.log, "the database stays open: no thread can be had to close it: {e}");
-            // Here it would wait for itself.
+            // On this thread it would wait for itself.
             std::mem::forget(db.lock().take());
         }
     }
@@ -355,10 +356,10 @@ impl Db {
         self.stop_threads();
         db.state.lock().families().for_each(|c| c.front().leave());
         db.delete_purged_files_and_wait();
-        // Also hands over what `manual_wal_flush` gathered.
+        // This also writes what `manual_wal_flush` gathered.
         match db.front.close() {
             Ok(()) => db.note_closed(),
-            // No caller is left to be told that what it had gathered is lost; listeners and the log are.
+            // There is no caller left to tell that the gathered data is lost; listeners and the info log are told.
             Err(e) => db.note_background_error(BackgroundErrorReason::WriteCallback, &e),
         }
         db.tell_waiting();

@@ -25,7 +25,7 @@ use crate::version::{PurgeQueue, Version};
 /// What the database's lock guards.
 pub(crate) struct State {
     families: BTreeMap<u32, CfState>,
-    /// Which WALs there are, and which may go.
+    /// Which WALs exist, and which may be deleted.
     logs: Logs,
     /// The largest id that a column family got.
     max_column_family: u32,
@@ -38,10 +38,10 @@ pub(crate) struct State {
 /// The mutable part of a column family.
 pub(crate) struct CfState {
     cf: Arc<CfData>,
-    /// What is in no table, and its flush.
+    /// Data that is in no table, and its flush.
     front: FamilyFront,
     version: Arc<Version>,
-    /// What compactions have of it, and what is due.
+    /// What compactions work on, and what is due.
     jobs: FamilyJobs,
     /// The last epoch number that a table got.
     epoch: u64,
@@ -50,7 +50,7 @@ pub(crate) struct CfState {
 }
 
 impl State {
-    /// Without column families, of which one had this id.
+    /// A state without column families; `max_column_family` is the largest id that one ever had.
     pub fn new(logs: Logs, max_column_family: u32, jobs: Jobs) -> Self {
         Self { families: BTreeMap::new(), logs, max_column_family, errors: Errors::default(), jobs }
     }
@@ -94,7 +94,7 @@ impl State {
         self.families.insert(id, family);
     }
 
-    /// Nobody finds it any more, and its tables go when the last one who reads them goes.
+    /// It can no longer be found; its tables are deleted when their last reader is done.
     pub fn drop_family(&mut self, id: u32) {
         if let Some(c) = self.families.remove(&id) {
             c.cf.dropped.store(true, Ordering::Release);
@@ -127,21 +127,21 @@ impl State {
         &mut self.jobs
     }
 
-    /// The oldest WAL that holds data of any column family which is in no table.
+    /// The oldest WAL that holds data of any column family that is in no table.
     pub fn oldest_log(&self) -> Option<u64> {
         self.families().filter_map(|c| c.front.oldest_log()).min()
     }
 
-    /// The least log number of the column families.
+    /// The smallest log number of all column families.
     pub fn least_log_number(&self) -> Option<u64> {
         self.families().map(|c| c.front.log_number()).min()
     }
 
-    /// The oldest WAL that is needed when column families, by their ids, need these and later ones, or none.
+    /// The oldest WAL that is needed if the column families with these ids need the given WAL and later ones, or none.
     pub fn log_bound(&self, changed: &[(u32, Option<u64>)]) -> u64 {
         let unchanged = |id: u32| changed.iter().all(|(other, _)| *other != id);
         let others = self.families().filter(|c| unchanged(c.cf.id)).filter_map(|c| c.front.oldest_log());
-        // What is written from now on goes to the WAL in use or a later one.
+        // New writes go to the WAL in use or a later one.
         others.chain(changed.iter().filter_map(|(_, log)| *log)).chain([self.logs.newest()]).min().unwrap_or(0)
     }
 }
@@ -162,7 +162,7 @@ impl<'a> FamilyContext<'a> {
 }
 
 impl CfState {
-    /// Of a column family that is opened or made, with this version.
+    /// The state of a column family that is opened or created, with this version.
     #[expect(clippy::too_many_arguments, reason = "each is a field of what it makes")]
     pub fn new(
         id: u32,
@@ -213,7 +213,7 @@ impl CfState {
         self.cf.options.load()
     }
 
-    /// Changes them, also for what is in no table: writers see in what is published when a memtable is full.
+    /// Changes them, for memtables as well: what is published tells writers when a memtable is full.
     pub fn set_options(&mut self, options: CfOptions) {
         self.front.take_options(&options);
         self.cf.options.store(Arc::new(options));
@@ -224,7 +224,7 @@ impl CfState {
         &self.front
     }
 
-    /// Readers see what is changed there when it is published.
+    /// Readers see changes only after [`Self::publish`].
     pub fn front_mut(&mut self) -> &mut FamilyFront {
         &mut self.front
     }
@@ -233,21 +233,22 @@ impl CfState {
         &self.version
     }
 
-    /// Puts a version in the present one's place, whose other files go with their last readers. To be published.
+    /// Replaces the present version; files that only the old one has are deleted after their last readers. Must be
+    /// published afterwards.
     pub fn install(&mut self, version: Arc<Version>) {
         let live: HashSet<u64> = version.files().map(|f| f.number()).collect();
         self.version.files().filter(|f| !live.contains(&f.number())).for_each(|f| f.set_obsolete());
         self.version = version;
     }
 
-    /// Makes the present memtables and version what readers see.
+    /// Shows readers the present memtables and version.
     pub fn publish(&self) {
         let (front, version) = (self.front.view(), Arc::clone(&self.version));
         self.cf.current.store(Arc::new(SuperVersion { front, version }));
         self.cf.note_published(&self.version);
     }
 
-    /// Makes what another process has of it what readers see; the tables that it leaves are that one's to delete.
+    /// Shows readers what another process has; deleting replaced tables is left to that process.
     pub fn follow(&mut self, front: FrontView, log_number: u64, version: Arc<Version>) {
         self.front.show(&front, log_number);
         self.version = Arc::clone(&version);

@@ -1,21 +1,22 @@
-//! The front: what takes writes, before tables do.
+//! The front: the part of the store that takes writes before they are in tables.
 //!
-//! It takes a group of writes, makes it durable and findable, answers reads of what is in no table yet, and hands that
-//! over, sorted, to a flush. Whoever writes, reads or flushes calls the methods below and knows no more: what is
-//! durable where, and what is in which memory, is the front's own business. There is one implementation, a write-ahead
-//! log and memtables (`wal_memtable/`).
+//! It takes a group of writes, makes it durable and findable, answers reads of data that is in no table yet, and hands
+//! that data over, sorted, to a flush. Writers, readers and flushes call the methods below and know nothing else about
+//! it: where data is durable, and in which memory it is, is internal to the front. There is one implementation, a
+//! write-ahead log and memtables (`wal_memtable/`).
 //!
 //! # What a front promises
 //!
 //! - **Order.** Groups are appended by one leader at a time, in the order of their sequence numbers. They may be
-//!   inserted beside one another; the write queue makes them visible in their order.
-//! - **Durability.** What was appended survives the process, and with `sync` the machine, when the leader has
-//!   acknowledged it (with `manual_wal_flush`, when the log was flushed). With `disable_wal` nothing is appended, and
-//!   what was inserted is lost with the process.
-//! - **Prefix.** After a crash of the machine a prefix of what was appended comes back, over all column families: no
-//!   group without all before it. A group comes back whole or not at all.
+//!   inserted at the same time; the write queue makes them visible in their order.
+//! - **Durability.** Appended records survive the process, and with `sync` the machine, once the leader has
+//!   acknowledged them (with `manual_wal_flush`, once the log was flushed). With `disable_wal` nothing is appended, and
+//!   inserted entries are lost with the process.
+//! - **Prefix.** After a crash of the machine a prefix of the appended groups comes back, over all column families: no
+//!   group without all groups before it. A group comes back whole or not at all.
 //! - **Visibility.** An entry can be found from its insertion on, by reads that may see its sequence number, in every
-//!   [`FrontView`] of that time. A later view leaves it out when the version that goes with it has the entry's table.
+//!   [`FrontView`] of that time. A later view leaves it out once the version that goes with the view has the entry's
+//!   table.
 //! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an
 //!   error are cut off before another log begins, so that they cannot come back.
 //!
@@ -47,23 +48,24 @@
 //!
 //! # Who knows that logs are files
 //!
-//! - An opening: whose the directory of the logs is (`db/open/wal_owner.rs`), which logs are there to be recovered, and
-//!   that a new database has none (`db/open/start.rs`); the info log names them (`db/open/log.rs`).
-//! - Repair, checkpoints, backups and `Db::get_updates_since` read or copy logs themselves. Each needs something else:
-//!   what is left between damaged records, the first bytes of files, whole batches in users' hands.
+//! - An opening: which database the directory of the logs belongs to (`db/open/wal_owner.rs`), which logs must be
+//!   recovered, and that a new database has none (`db/open/start.rs`); the info log names them (`db/open/log.rs`).
+//! - Repair, checkpoints, backups and `Db::get_updates_since` read or copy logs themselves. Each needs something
+//!   different: the data between damaged records, the first bytes of files, whole batches for users.
 //!
-//! What they share is the names of logs and their format, which `rockmill-format` has, and where they are, which is in
-//! `wal_files.rs`. An interface here would be theirs under another name. A front without a WAL needs its own of these,
-//! or refuses.
+//! They share only the names of logs and their format, which `rockmill-format` has, and the logs' directories, which
+//! are in `wal_files.rs`. An interface here would only repeat these. A front without a WAL needs its own version of
+//! these operations, or refuses them.
 //!
 //! # Other fronts
 //!
-//! With `fast_capacity` values stay in the log, and memtables hold where they are ([`LoggedBatch`]): the same front
-//! with other memtables. What is full is then bounded by the logs (`LogsNow`), and by the memory of all memtables.
+//! With `fast_capacity` values stay in the log, and memtables hold only their places ([`LoggedBatch`]): the same front
+//! with other memtables. Full memtables are then bounded by the logs (`LogsNow`), and by the memory of all memtables.
 //!
-//! A second front is a folder beside `wal_memtable/` with the same five types, and what their methods take and give.
-//! Which one a database has is known when it is opened, so the five then become enums, matched once for a group, a
-//! lookup, a seek or a flush. The other names below are values and traits, and those of `wal_files.rs` are about files.
+//! A second front would be a folder next to `wal_memtable/` with the same five types, and the types that their methods
+//! use. Which front a database has is known when it is opened, so the five would then become enums, matched once for a
+//! group, a lookup, a seek or a flush. The other names below are values and traits, and those of `wal_files.rs` are
+//! about files.
 
 mod wal_memtable;
 
@@ -114,7 +116,7 @@ impl std::iter::Sum for BufferStats {
     }
 }
 
-/// What was sealed, as listeners are told.
+/// Describes a sealed memtable, for listeners.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SealedInfo {
     /// Its number: later ones of the column family have larger ones.

@@ -11,7 +11,7 @@
 //!
 //! Invariants: a block is never freed or moved before the arena is dropped; every byte of a block is handed out at
 //! most once; `memory_usage` is the sum of the sizes of all blocks, wherever they come from, so that the same entries
-//! fill the same memtable. What is charged is what is held: whole pieces.
+//! always fill a memtable equally. The memory that is charged is what the arena holds: whole pieces.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
@@ -33,10 +33,11 @@ const BLOCK_ALIGN: usize = 64;
 /// The smallest block.
 pub(crate) const BLOCK_SIZE_MIN: usize = 4096;
 
-/// The size of blocks that are cut from pieces, at most: threads of many shards then share one.
+/// The largest size of blocks that are cut from pieces: threads of many shards then share a piece.
 const CUT_BLOCK_MAX: usize = PIECE / 8;
 
-/// Bytes of a memtable before it takes even a piece that was used before: many memtables never have as many.
+/// A memtable has this many bytes before it takes even a piece that was used before: many memtables never grow so
+/// large.
 const BEFORE_USED_PIECES: usize = 64 << 10;
 
 /// Bytes of a block of an arena that is told to grow by `step`, where no limit bounds all memtables together.
@@ -53,8 +54,8 @@ pub(crate) fn arena_step(write_buffer_size: usize, arena_block_size: usize) -> u
     if arena_block_size == 0 { eighth.min(1 << 20) } else { arena_block_size.min(eighth) }
 }
 
-/// The same at most where blocks are not cut from pieces, in which they are small beside the memtable: each shard has a
-/// block that is not full, and on a machine with many cores they must not be most of it.
+/// The upper limit of the same if blocks are not cut from pieces (which makes them small compared with the memtable):
+/// each shard has a block that is not full, and on a machine with many cores these must not be most of the memtable.
 pub(crate) fn step_of_shards(write_buffer_size: usize) -> usize {
     (write_buffer_size / (2 * shard_count())).max(BLOCK_SIZE_MIN)
 }
@@ -65,8 +66,8 @@ pub(crate) fn memory_when_full_min() -> usize {
     (shard_count() + 2) * BLOCK_SIZE_MIN
 }
 
-/// Words that are 0. Of many the system gives each page only when something is written to it: a filter of a memtable
-/// with next to nothing in it takes next to nothing.
+/// Words that are 0. If there are many, the system allocates each page only when something is written to it, so the
+/// filter of a nearly empty memtable takes next to nothing.
 pub(super) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
     if cfg!(rockmill_shuttle) {
         return (0..count).map(|_| AtomicU64::new(0)).collect(); // the explorer's are no plain words
@@ -130,8 +131,8 @@ struct Held {
 }
 
 impl Pieces {
-    /// Cuts `size` bytes, a multiple of [`BLOCK_ALIGN`] and at most [`CUT_BLOCK_MAX`], off a piece. Gives the bytes
-    /// that this took from the pool or the system, too. With `only_used` no memory is taken that was not used before.
+    /// Cuts `size` bytes, a multiple of [`BLOCK_ALIGN`] and at most [`CUT_BLOCK_MAX`], off a piece. Also returns the
+    /// bytes that this took from the pool or the system. With `only_used`, only memory that was used before is taken.
     fn cut(&self, size: usize, only_used: bool) -> Option<(NonNull<u8>, usize)> {
         let mut held = self.held.lock();
         let mut taken = 0;
@@ -236,8 +237,8 @@ impl Arena {
     }
 
     /// Bytes of the next block, with room for several entries of `size` bytes, which is at most a quarter of
-    /// `block_size`. The first ones are small, then each a quarter of what there is: thousands of column families with
-    /// next to nothing in them take next to nothing, of a limit of all memtables, too.
+    /// `block_size`. The first ones are small, then each is a quarter of what there is: thousands of nearly empty
+    /// column families take next to nothing, also of a limit for all memtables.
     fn next_block(&self, size: usize) -> usize {
         // Relaxed: a block of another size is as good.
         let quarter = self.allocated.load(Ordering::Relaxed) / 4;
@@ -284,7 +285,7 @@ impl Arena {
     /// A block that is part of a piece, and the bytes that were taken from the pool or the system for it.
     fn cut_block(&self, size: usize) -> Option<(NonNull<Block>, usize)> {
         let pieces = self.pieces.as_ref().filter(|_| size <= CUT_BLOCK_MAX)?;
-        // Relaxed: one block more or less is no matter.
+        // Relaxed: one block more or less does not matter.
         let there = self.allocated.load(Ordering::Relaxed);
         if there < BEFORE_USED_PIECES {
             return None;
@@ -488,7 +489,7 @@ mod tests {
             }
         }
         assert!(blocks < 40, "{blocks} blocks");
-        // What is large for the first blocks, and small for a whole step, gets one in which it fits.
+        // An allocation that is large for the first blocks, and small for a whole step, gets a block in which it fits.
         let arena = Arena::new(1 << 20);
         arena.allocate(200 << 10, 0);
         assert_eq!(arena.memory_usage(), (HEADER + (800 << 10)).next_multiple_of(BLOCK_ALIGN));

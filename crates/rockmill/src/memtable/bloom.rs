@@ -33,7 +33,7 @@ pub(super) struct Bloom {
 }
 
 impl Bloom {
-    /// `None` where nothing would go in.
+    /// `None` if nothing would go in.
     pub fn new(filter: &MemTableFilter) -> Option<Self> {
         if filter.bytes == 0 || (!filter.whole_keys && filter.prefixes.is_none()) {
             return None;
@@ -52,8 +52,8 @@ impl Bloom {
         if self.whole_keys {
             self.add_hash(hash64(key));
         }
-        // A panic here would leave a write group without its leader. The prefix is then not added, and whoever asks for
-        // it meets the same panic.
+        // A panic here would leave a write group without its leader, so it is caught. The prefix is then not added, and
+        // readers that ask for it meet the same panic.
         let prefix = match &self.prefixes {
             Some(e) if e.is_user_defined() => in_words(|| e.prefix(key)).unwrap_or_default(),
             _ => self.prefix(key),
@@ -63,7 +63,7 @@ impl Bloom {
         }
     }
 
-    /// False when the key was certainly not added; `None` for a key of which that cannot be said.
+    /// False if the key was certainly not added; `None` if the filter cannot tell for this key.
     pub fn may_contain(&self, key: &[u8]) -> Option<bool> {
         let entry = if self.whole_keys { key } else { self.prefix(key)? };
         Some(self.may_contain_hash(hash64(entry)))

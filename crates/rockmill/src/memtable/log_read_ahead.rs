@@ -1,8 +1,8 @@
 //! An index table's entries in order, with their values: for a flush, which reads them all.
 //!
-//! In key order the values are anywhere in the logs. So a window of entries is looked through first, and its values are
-//! read in the order of their places, those that stand close together at once, as one batch with many reads in flight
-//! (DecouKV, section 3.4, data flush). While the values of one window are used, those of the next one are read.
+//! In key order the values are scattered over the logs. So a window of entries is collected first, and its values are
+//! read in the order of their positions, values close to each other with one read, as one batch with many reads in
+//! flight (DecouKV, section 3.4, data flush). While the values of one window are used, those of the next one are read.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use crate::error::{Error, Result};
 use crate::iter::InternalIterator;
 use crate::sync::{Mutex, Share};
 
-/// Bytes of values that the windows of a flush hold at most, together: of up to 32 tables, if each window has more than
-/// one entry.
+/// The most bytes of values that all windows of a flush hold together, for up to 32 tables, if each window has more
+/// than one entry.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Of one at least.
+/// The least bytes of one window.
 const WINDOW_BYTES_MIN: usize = 128 << 10;
-/// Entries of a window at most.
+/// The most entries of a window.
 const WINDOW_ENTRIES: usize = 32 << 10;
-/// Bytes between two values that are read with them rather than left out by a read of its own.
+/// If at most this many bytes are between two values, one read gets both.
 const GAP_MAX: u64 = 4 << 10;
 /// Reads that a flush has in flight.
 pub(crate) const READS_IN_FLIGHT: usize = 64;
-/// Of those, each table's at least: more than there are in all from 33 tables on.
+/// Of these, the least for each table; from 33 tables on this adds up to more.
 const READS_IN_FLIGHT_MIN: usize = 2;
-/// Entries of a window between two looks at how far the next one's reads are.
+/// Entries of a window between two checks of how far the next one's reads are.
 const PACE_STEP: usize = 16;
 
-/// Waits until so many bytes may be read.
+/// Waits until this many bytes may be read.
 pub(crate) type Throttle = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// How a flush reads values that are in logs.
 #[derive(Clone)]
 pub(crate) struct LogReads {
-    /// What it reads through: of the thread that flushes.
+    /// The ring that it reads through, which is the flushing thread's.
     pub io: BatchIo,
     /// Is asked before each read.
     pub throttle: Option<Throttle>,
@@ -74,8 +74,8 @@ impl LogReads {
 
     fn options(&self) -> ReadOptions {
         let depth = depth(self.together);
-        // What is left to the writer of the table is its own, and none of it may be kept free for it again: once it has
-        // begun, it has its memory. 0 would say that.
+        // The writer of the table has its memory once it has begun, and nothing more may be kept free for it. 0 would
+        // say that.
         let memory_bytes = (self.memory / self.together.max(1)).max(1);
         let throttle =
             self.throttle.clone().map(|throttle| Box::new(move |bytes| throttle(bytes)) as Box<dyn FnMut(u64) + Send>);
@@ -109,7 +109,7 @@ impl Window {
         self.entries.capacity() * size_of::<Option<u32>>() + self.pieces.memory_bytes()
     }
 
-    /// Asks for a value.
+    /// Requests a value.
     fn add(&mut self, table: &SealedTable, at: Address) -> Result<()> {
         let known = self.logs.iter().rposition(|log| log.number() == at.log);
         let number = match known {
@@ -203,7 +203,7 @@ impl<E: SlotIterator> ReadAhead<E> {
         Ok(())
     }
 
-    /// Goes on to the next window, and begins the one behind it.
+    /// Continues with the next window, and begins the one after it.
     fn turn(&mut self) -> Result<()> {
         self.next.pieces.finish().map_err(|e| failed(&e))?;
         std::mem::swap(&mut self.now, &mut self.next);
@@ -212,7 +212,7 @@ impl<E: SlotIterator> ReadAhead<E> {
         self.check()
     }
 
-    /// Has the next window as far as this one is.
+    /// Advances the next window as far as this one is.
     fn keep_pace(&mut self) -> Result<()> {
         let pieces = &mut self.next.pieces;
         let due = pieces.reads() * self.at / self.now.entries.len().max(1);

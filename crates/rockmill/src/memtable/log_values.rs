@@ -1,19 +1,20 @@
 //! Values that stay in the log: an *index table* is a memtable that keeps where a value is instead of the value
 //! (DecouKV, section 3.3).
 //!
-//! What stands in the place of an entry's value is a *slot*:
+//! In place of an entry's value it has a *slot*:
 //!
 //! ```text
 //! 0 | the value                                                  inline
 //! 1 | varint64 log | varint64 offset | varint32 length | fixed32 CRC-32C of the value     in the log
 //! ```
 //!
-//! `offset` is that of the value's first byte in the log's file; headers of the log's blocks may stand between it and
-//! the last one ([`RecordPlace`]). The checksum is kept in memory because the log's own covers whole fragments: a read
-//! of one value is checked without reading what stands beside it.
+//! `offset` is that of the value's first byte in the log's file; headers of the log's blocks may be between it and the
+//! last byte ([`RecordPlace`]). The checksum is kept in memory because the log's own checksums cover whole fragments:
+//! with it, one value can be checked without reading its neighbours.
 //!
-//! An index table holds the files that its values are in open. So they stay readable for whoever holds the table, also
-//! when the log was deleted after a flush. A log's file must not be written over for that: such logs are not recycled.
+//! An index table keeps the files of its values open. So they stay readable as long as anything holds the table, even
+//! after the log was deleted after a flush. This requires that a log's file is never overwritten: such logs are not
+//! recycled.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use crate::sync::RwLock;
 const INLINE: u8 = 0;
 /// The slot says where the value is.
 const IN_LOG: u8 = 1;
-/// Bytes of an address at most.
+/// The most bytes of an address.
 const ADDRESS_MAX: usize = 1 + 2 * MAX_VARINT64_LEN + MAX_VARINT32_LEN + 4;
 
 /// The file of a log, open for reading.
@@ -47,7 +48,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// That of log `number`; `recyclable`: its records have the long headers.
+    /// The file of log `number`; `recyclable`: its records have the long headers.
     pub fn new(number: u64, path: PathBuf, file: Arc<dyn RandomAccessFile>, recyclable: bool) -> Self {
         Self { number, path, file, recyclable }
     }
@@ -57,7 +58,7 @@ impl LogFile {
         self.number
     }
 
-    /// Adds the file to those that pieces are read of; gives its number there.
+    /// Adds the file to those that are read; returns its number among them.
     pub fn add_to(&self, pieces: &mut Pieces) -> u32 {
         pieces.add_file(&self.file, &self.path, true)
     }
@@ -89,7 +90,7 @@ impl fmt::Debug for LogFile {
     }
 }
 
-/// Where the batch that is being inserted stands in the log.
+/// Where the batch that is being inserted is in the log.
 #[derive(Debug, Clone)]
 pub(crate) struct LoggedBatch {
     /// The log.
@@ -103,7 +104,7 @@ pub(crate) struct LoggedBatch {
 impl LoggedBatch {
     /// Where a value of the batch is; nowhere if it has no bytes.
     pub fn value(&self, batch: &BatchRep, value: &[u8]) -> Option<LoggedValue<'_>> {
-        // An empty slice may be of no batch at all.
+        // An empty slice need not point into the batch.
         let at = (!value.is_empty()).then(|| self.base + batch.offset_in_records(value) as u64)?;
         Some(LoggedValue { log: &self.log, offset: self.record.offset_of(at) })
     }
@@ -162,7 +163,7 @@ impl Address {
 pub(crate) struct SlotBuffer {
     bytes: [u8; ADDRESS_MAX],
     len: usize,
-    /// All of one that is longer.
+    /// The whole slot, if it is longer.
     long: Vec<u8>,
 }
 
@@ -189,19 +190,19 @@ impl SlotBuffer {
 /// The logs that the values of an index table are in.
 #[derive(Debug)]
 pub(crate) struct LogValues {
-    /// Values of up to so many bytes are kept inline.
+    /// Values of up to this many bytes are kept inline.
     inline_max: usize,
-    /// Few: a log is left when its index table is full.
+    /// There are few, since a new log is begun when an index table is full.
     files: RwLock<Vec<Arc<LogFile>>>,
 }
 
 impl LogValues {
-    /// Of an empty index table, which keeps values of up to `inline_max` bytes inline.
+    /// For an empty index table, which keeps values of up to `inline_max` bytes inline.
     pub fn new(inline_max: usize) -> Self {
         Self { inline_max, files: RwLock::default() }
     }
 
-    /// Of an index table that has the entries of several: the logs of all of them. `None` without any.
+    /// For an index table that has the entries of several: the logs of all of them. `None` without any.
     pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
         all.fold(None, |sum: Option<Self>, one| {
             let sum = sum.unwrap_or_else(|| Self::new(one.inline_max));
@@ -278,7 +279,7 @@ impl LazyValue for ValueInLog<'_> {
     }
 }
 
-/// A value that is read with others; it keeps its log open.
+/// A value that is read together with others; it keeps its log open.
 struct LateLogValue {
     log: Arc<LogFile>,
     at: Address,
@@ -321,7 +322,7 @@ pub(crate) fn span(log: &LogFile, at: Address) -> u64 {
     place(log).span(at.offset, at.len.into())
 }
 
-/// Takes headers out of what was read for a value, and checks it; gives its length.
+/// Removes headers from the bytes read for a value, and checks the value; returns its length.
 pub(crate) fn join(log: &LogFile, at: Address, bytes: &mut [u8]) -> Result<usize> {
     let len = place(log).join(at.offset, bytes);
     if len != at.len as usize || crc32c(&bytes[..len]) != at.crc {

@@ -1,55 +1,56 @@
-//! Several immutable memtables as one, without a copy of their entries: an *index merge*.
+//! Several immutable memtables as one, without copying their entries: an *index merge*.
 //!
 //! A [`MergedMemTable`] is a sorted sequence of pointers to entries of the memtables that it was made of, whose skip
-//! lists it keeps alive. It does not change, and neither do they: readers go on in the old memtables until the merged
-//! one takes their place in the next view, so that nobody waits, and no iterator loses its place. A pointer and eight
+//! lists it keeps alive. Neither it nor the memtables change: readers keep using the old memtables until the merged one
+//! replaces them in the next view, so that no reader waits, and no iterator loses its position. A pointer and eight
 //! bytes of its key (`index`) are 16 bytes; the upper levels of the search are another half byte.
 //!
 //! # What is left out
 //!
-//! Of the versions of a user key, one is left out when a newer one *replaces* it for everybody who will ever read the
-//! merged memtable. With `V` the caller's [`MergePlan::visible`] and `S` its snapshots, an entry `old` is left out when
-//! there is a newer entry `new` of the same user key such that
+//! A version of a user key is left out if a newer one *replaces* it for every future read of the merged memtable. With
+//! `V` the caller's [`MergePlan::visible`] and `S` its snapshots, an entry `old` is left out if there is a newer entry
+//! `new` of the same user key such that
 //!
 //! 1. `new` is a value or a deletion. Every read that sees it ends there: a value or a deletion is an answer, and under
 //!    a range tombstone so is everything older. It is also where a flush or a compaction ends what it merges.
 //! 2. `old` is a value, a deletion or a merge operand.
 //! 3. `new.sequence <= V`, and no snapshot of `S` lies in `old.sequence .. new.sequence`.
 //!
-//! **What the caller must promise** (the same that makes `compaction/resolve.rs` right, with `V` said aloud):
+//! **What the caller must guarantee** (as for `compaction/resolve.rs`, but with an explicit `V`):
 //!
 //! - `V` was visible to readers when it was read, and the snapshots were listed *after* it was read. A snapshot that is
 //!   not in the list was then either released, or taken after the list was made and so at `V` or later
 //!   (`SnapshotList::acquire` reads the visible number under the list's lock).
-//! - Whoever reads without a snapshot finds the view first and asks for the visible number afterwards
-//!   (`DbInner::read_sequence`). The merged memtable is in views that are published after `V` was read, so these reads
-//!   are at `V` or later too.
+//! - A read without a snapshot takes the view first and the visible number afterwards (`DbInner::read_sequence`). The
+//!   merged memtable is in views that are published after `V` was read, so these reads are at `V` or later too.
 //!
 //! So every read of the merged memtable is at a snapshot of `S`, or at `V` or later. By 3, none of them sees `old`
-//! without `new`. Entries above `V` are neither left out nor a reason for it: a read at `V` does not see them.
+//! without `new`. Entries above `V` are not left out, and cause no others to be left out: a read at `V` does not see
+//! them.
 //!
-//! **Single deletions** are never left out and never replace. One ends the *one* put under it, and a flush or a
-//! compaction drops both where they meet:
+//! **Single deletions** are never left out and never replace anything. A single deletion cancels exactly *one* older
+//! put, and a flush or a compaction that meets both drops both:
 //!
 //! - *Left out*: take `put 3, single delete 2` here and `put 1` in a table. Without `single delete 2`, a later
 //!   `single delete 4` goes together with `put 3`, and `put 1` is back.
-//! - *Replacing*: what is under a single deletion is what it will be matched with. If `put 1` were left out for
-//!   `single delete 2`, that would go on and be matched with an older put. By the contract of single deletes there is
-//!   none, but where the contract is broken the loss would be larger than today's.
+//! - *Replacing*: a single deletion will be matched with the entry under it. If `put 1` were left out because of
+//!   `single delete 2`, that deletion would later be matched with an older put. By the contract of single deletes there
+//!   is none, but where the contract is broken the loss would be larger than today's.
 //!
 //! A put under a single deletion may still be left out for a newer put or deletion, by the rule above: in `put 3`,
 //! `single delete 2`, `put 1` the single deletion stays without its partner. By the contract, the key had no other put
-//! since the tombstone before, so that what comes next below is nothing or a tombstone. Resolution keeps a single
+//! since the previous tombstone, so the next older entry is a tombstone, or there is none. Resolution keeps a single
 //! deletion that finds nothing as long as older data may exist, and drops the newer of two tombstones in a row.
 //!
-//! A deletion may be left out for a newer put, as in resolution. That a later single delete of that put uncovers what
-//! the deletion hid is what the contract forbids: single deletes are not for keys that are also deleted.
+//! A deletion may be left out because of a newer put, as in resolution. A later single delete of that put would uncover
+//! what the deletion hid, but the contract forbids that: single deletes are not for keys that are also deleted.
 //!
-//! **Range tombstones** are all kept, and nothing is left out because of them. A point entry under one could go by the
-//! same argument as in resolution, but it would be a look at the tombstones for every entry, and the flush does it.
+//! **Range tombstones** are all kept, and nothing is left out because of them. A point entry under one could be left
+//! out by the same argument as in resolution, but every entry would have to be compared with the tombstones, and the
+//! flush does that.
 //!
-//! **Order**: what stays keeps its internal key, so its place. Which of two equal internal keys came from the newer
-//! memtable stays the first (there are none: see `MemTable::add`).
+//! **Order**: the remaining entries keep their internal keys, and so their order. Of two equal internal keys, the one
+//! from the newer memtable would come first (there are none: see `MemTable::add`).
 
 mod build;
 mod index;
@@ -91,7 +92,7 @@ pub struct MergedMemTable {
     figures: Figures,
     /// Of index tables: where the values are.
     values: Option<LogValues>,
-    /// Of what it has itself.
+    /// The account of its own memory.
     account: Option<MemoryAccount>,
 }
 
@@ -144,7 +145,7 @@ impl MergedMemTable {
         of_lists.chain(&self.account).for_each(MemoryAccount::flushed);
     }
 
-    /// The entries that only a comparison can tell from `ikey`.
+    /// The range of entries that must be compared with `ikey`.
     #[inline]
     fn candidates(&self, ikey: &[u8]) -> Range<usize> {
         self.index.candidates(ikey, &self.cmp, |group| {
@@ -158,7 +159,7 @@ impl MergedMemTable {
     fn end_where(&self, range: Range<usize>, goes_on: impl Fn(Entry<'_>) -> bool) -> usize {
         let Range { mut start, mut end } = range;
         if end - start == 1 {
-            // The usual case: the prefixes have found it, and the lines that it lies in are fetched together.
+            // The usual case: the prefixes have found it, and its cache lines are fetched together.
             if let Some(e) = self.entries.get(start) {
                 e.prefetch();
             }
@@ -293,14 +294,14 @@ impl MergedMemTable {
         self.figures.entries == 0
     }
 
-    /// No entry has a smaller sequence number: the smallest of what was merged, also where that was left out.
-    /// `u64::MAX` when nothing was.
+    /// No entry has a smaller sequence number: the smallest of all merged entries, including those left out. `u64::MAX`
+    /// if nothing was merged.
     pub fn first_sequence(&self) -> SequenceNumber {
         self.figures.first_sequence
     }
 }
 
-/// Over a merged memtable's point entries. Behind the last one, it is on none.
+/// Iterates over a merged memtable's point entries. After the last one, it is on none.
 struct MergedIterator {
     table: Arc<MergedMemTable>,
     at: usize,
@@ -384,7 +385,7 @@ impl InternalIterator for MergedIterator {
     }
 }
 
-/// A memtable that nothing is added to: one that was sealed, or several that were merged.
+/// A memtable to which nothing is added any more: a sealed one, or several merged ones.
 #[derive(Clone)]
 pub enum SealedTable {
     /// As it was filled.
@@ -403,20 +404,20 @@ macro_rules! either {
     };
 }
 
-/// Memory that goes with its last reader.
+/// Memory that is freed with its last reader.
 pub(crate) struct HeldMemory(Held);
 
 enum Held {
     Plain(Weak<MemTable>),
-    /// What it has beside its list.
+    /// What it has in addition to its list.
     Beside(Weak<MemTable>),
-    /// Of what several became: what it has itself, and each of their lists.
+    /// Of a merged one: its own memory, and each of the lists.
     Merged(Weak<MergedMemTable>),
     List(Weak<SkipList>),
 }
 
 impl HeldMemory {
-    /// Bytes, as long as somebody holds it.
+    /// Bytes, as long as anything holds it.
     pub fn bytes(&self) -> Option<u64> {
         let bytes = match &self.0 {
             Held::Plain(t) => t.upgrade()?.memory_usage(),
@@ -454,7 +455,7 @@ impl SealedTable {
         }
     }
 
-    /// What goes when nobody holds it any more.
+    /// The memory that is freed when nothing holds it any more.
     pub(crate) fn held_memory(&self) -> Vec<HeldMemory> {
         match self {
             Self::Plain(t) => vec![HeldMemory(Held::Plain(Arc::downgrade(t)))],
@@ -465,8 +466,8 @@ impl SealedTable {
         }
     }
 
-    /// A merged table has taken its place and keeps its lists. Gives what goes with its last reader: nobody is to wait
-    /// for that.
+    /// Called when a merged table has replaced it and keeps its lists. Returns the memory that is freed with its last
+    /// reader, for which nobody should wait.
     pub(crate) fn superseded(&self) -> HeldMemory {
         HeldMemory(match self {
             Self::Plain(t) => Held::Beside(Arc::downgrade(t)),
@@ -488,7 +489,7 @@ impl SealedTable {
         either!(self, t => t.iter_unprepared())
     }
 
-    /// An iterator for one who reads all of it in order: values that are in logs are read ahead, as `reads` says.
+    /// An iterator for reading all of it in order: values that are in logs are read ahead, as `reads` says.
     pub(crate) fn iter_all(&self, reads: Option<&LogReads>) -> Box<dyn InternalIterator> {
         match (self, reads.filter(|_| self.log_values().is_some())) {
             (_, None) => self.iter(),
@@ -497,7 +498,7 @@ impl SealedTable {
         }
     }
 
-    /// Bytes allocated for what was filled, without what a merge adds.
+    /// Bytes allocated for the filled memtables, without what a merge adds.
     pub(crate) fn filled_memory(&self) -> usize {
         match self {
             Self::Plain(t) => t.memory_usage(),

@@ -1,5 +1,5 @@
-//! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and a Bloom filter where
-//! one is wanted. An *index table* is a memtable that keeps where values are in the log ([`log_values`]).
+//! The in-memory table: an arena skip list of internal entries, a list of range tombstones, and optionally a Bloom
+//! filter. An *index table* is a memtable that keeps where values are in the log ([`log_values`]).
 
 mod arena;
 mod bloom;
@@ -38,11 +38,11 @@ pub(crate) use pool::MemoryPool;
 use skiplist::{Cursor, Entry, SkipList};
 
 /// A memtable. Inserts are concurrent (compare-and-swap into the skip list); reads never wait. All memory is freed
-/// at once when the last reference goes.
+/// at once when the last reference is dropped.
 pub struct MemTable {
     id: u64,
     list: Arc<SkipList>,
-    /// Of the point entries' keys.
+    /// The filter of the point entries' keys.
     bloom: Option<Bloom>,
     /// One set of counters for each shard of threads, so that parallel inserts do not share a cache line.
     counters: Box<[CachePadded<Counters>]>,
@@ -80,8 +80,8 @@ impl MemTable {
         Self::charging(id, cmp, arena_block_size, filter, None, None)
     }
 
-    /// Makes an empty memtable an index table, which keeps values of up to `inline_max` bytes and of longer ones where
-    /// they are in the log.
+    /// Makes an empty memtable an index table: it keeps values of up to `inline_max` bytes, and for longer ones their
+    /// place in the log.
     pub(crate) fn with_values_in_log(mut self, inline_max: usize) -> Self {
         debug_assert!(self.is_empty());
         self.values = Some(LogValues::new(inline_max));
@@ -192,8 +192,8 @@ impl MemTable {
         self.num_range_dels.store(dels.all.len(), Ordering::Release);
     }
 
-    /// Looks `ikey` (a user key with the snapshot's sequence number) up: hands entries of that user key, newest
-    /// first, to `ctx` until it has enough, having told it first of the newest range tombstone over the key.
+    /// Looks up `ikey` (a user key with the snapshot's sequence number): gives `ctx` the newest range tombstone over
+    /// the key, then entries of that user key, newest first, until it has enough.
     #[inline]
     pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) {
         let user_key = key::user_key(ikey);
@@ -216,18 +216,18 @@ impl MemTable {
         (count, count * self.data_size().checked_div(entries).unwrap_or(0))
     }
 
-    /// An iterator over the point entries; it keeps them alive. Of an index table it reads each value when it comes to
-    /// it.
+    /// An iterator over the point entries; it keeps them alive. For an index table, it reads each value when it reaches
+    /// the entry.
     pub fn iter(self: &Arc<Self>) -> Box<dyn InternalIterator> {
         self.iter_with(None, false)
     }
 
-    /// The same, for those who call [`InternalIterator::prepare_value`] before they ask for a value.
+    /// The same, for callers that call [`InternalIterator::prepare_value`] before they ask for a value.
     pub(crate) fn iter_unprepared(self: &Arc<Self>) -> Box<dyn InternalIterator> {
         self.iter_with(None, true)
     }
 
-    /// Its entries as they are: of an index table with slots for values.
+    /// Its entries as they are stored: those of an index table have slots as values.
     fn entries(&self) -> MemTableIterator {
         MemTableIterator { cursor: Cursor::new(Arc::clone(&self.list)), prefix: None }
     }
@@ -244,7 +244,7 @@ impl MemTable {
         }
     }
 
-    /// The same; seeks that `prefix` allows to ask the filter find nothing where it lacks the target's prefix.
+    /// The same; if `prefix` allows a seek to ask the filter, it finds nothing if the filter lacks the target's prefix.
     pub(crate) fn iter_by_prefix(self: &Arc<Self>, prefix: &Arc<PrefixSeek>) -> Box<dyn InternalIterator> {
         let filters = self.bloom.as_ref().is_some_and(|b| b.prefixes().is_some());
         self.iter_with(filters.then(|| (Arc::clone(prefix), Arc::clone(self))), true)
@@ -282,7 +282,8 @@ impl MemTable {
         self.list.unfilled()
     }
 
-    /// Bytes of range tombstones and of the filter: they go with the memtable, while a merged one keeps the list.
+    /// Bytes of range tombstones and of the filter: they are freed with the memtable, while a merged one keeps the
+    /// list.
     #[inline]
     fn memory_beside_list(&self) -> usize {
         let range_dels =
@@ -325,7 +326,7 @@ impl MemTable {
     }
 }
 
-/// The list, which has the account of all of it, may stay for a merged memtable.
+/// The list, whose account has charged all memory, may stay for a merged memtable.
 impl Drop for MemTable {
     fn drop(&mut self) {
         let bytes = self.memory_beside_list();
@@ -498,7 +499,8 @@ impl<E: InternalIterator> InternalIterator for IndexTableIterator<E> {
         match self.slot() {
             _ if self.is_read => &self.read,
             Slot::Inline(value) => value,
-            // invariant: whoever takes an unprepared iterator prepares each value. Another value would be data.
+            // invariant: users of an unprepared iterator prepare each value. Any other value returned here would be
+            // taken for data.
             Slot::InLog(_) => panic!("the value of an index table's entry was asked for before it was prepared"),
         }
     }

@@ -1,10 +1,10 @@
-//! Memory of memtables that are gone, kept for the next ones.
+//! Memory of dropped memtables, kept for the next ones.
 //!
-//! A memtable that is filled takes pages that were never touched: a fault for every few entries, and more when they go
-//! back. So large memtables take their memory in pieces from here, and leave them here. What is kept is as much as the
-//! store's largest memtable at most, or twice that together with what memtables hold: a memtable is filled while the
-//! one before is flushed. Nothing is kept where a write buffer manager has a limit (it would count against it), and all
-//! of it goes back to the system when no memtable has asked for any for a while.
+//! A memtable that is being filled touches new pages: that is a page fault for every few entries, and more work when
+//! the pages are freed. So large memtables take their memory in pieces from here, and give them back here. At most as
+//! much is kept as the store's largest memtable, or twice that together with what memtables hold, because a memtable is
+//! filled while the previous one is flushed. Nothing is kept if a write buffer manager has a limit (kept memory would
+//! count against it), and all of it goes back to the system if no memtable has asked for any for a while.
 //!
 //! The first memtables find nothing kept. While one of them takes pieces, another thread, woken by the pool, makes the
 //! next few ready: the kernel zeroes a new piece in the time of a thousand writes.
@@ -19,11 +19,11 @@ use crate::memtable::write_buffer_manager::{MemoryAccount, WriteBufferManager};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A memtable takes single blocks first: one that holds a few entries, as in a store of many column families, is not to
-/// hold a piece.
+/// A memtable takes single blocks first, so that one with a few entries, as in a store of many column families, does
+/// not hold a piece.
 pub(super) const BEFORE_PIECES: usize = 1 << 20;
 
-/// Memtables of this size and larger take pieces: what the last one leaves empty is then little.
+/// Memtables of this size and larger take pieces: then the empty part of the last piece is small.
 pub(super) const MEMTABLE_MIN: usize = 8 * PIECE;
 
 /// Pieces that are made ready before they are asked for.
@@ -39,9 +39,9 @@ pub(crate) struct MemoryPool {
     /// How often something was taken or given back.
     uses: AtomicU64,
     manager: Option<WriteBufferManager>,
-    /// What is kept is in use, but no memtable's.
+    /// Kept memory counts as in use, but belongs to no memtable.
     account: Option<MemoryAccount>,
-    /// Wakes who calls `prepare`.
+    /// Wakes the thread that calls `prepare`.
     alarm: Option<Arc<Alarm>>,
 }
 
@@ -67,7 +67,7 @@ impl MemoryPool {
     /// True if a memtable of `write_buffer_size` bytes that grows in steps of `step` takes its memory from here.
     pub fn serves(&self, write_buffer_size: usize, step: usize) -> bool {
         let limit = self.manager.as_ref().map_or(0, WriteBufferManager::get_buffer_size);
-        // All memtables' last pieces together are not to come near a limit.
+        // The last pieces of all memtables together must not come near a limit.
         let serves = write_buffer_size >= MEMTABLE_MIN && step >= BEFORE_PIECES && (limit == 0 || limit >= 64 * PIECE);
         if serves {
             // Relaxed here and below: numbers that order nothing.
@@ -76,7 +76,7 @@ impl MemoryPool {
         serves
     }
 
-    /// A piece with anything in it that was used before; with `or_new` another where there is none.
+    /// A piece that was used before; with `or_new`, a new one if there is none.
     pub(super) fn take(&self, or_new: bool) -> io::Result<Option<Pages>> {
         let (kept, left) = {
             let mut free = self.free.lock();
@@ -101,8 +101,8 @@ impl MemoryPool {
         Ok(piece)
     }
 
-    /// How many pieces should be ready beside `free` ones: none before a memtable takes its second, nor beyond what
-    /// would be kept.
+    /// How many pieces should be made ready in addition to `free` ones: none before a memtable takes its second, and no
+    /// more than would be kept.
     fn missing(&self, free: usize) -> usize {
         let held = self.held.load(Ordering::Relaxed);
         if held < 2 || self.is_bounded() {

@@ -1,7 +1,7 @@
 //! An insert-only skip list of internal entries, after RocksDB's `InlineSkipList`.
 //!
-//! A node is one allocation. The list's pointers lead to its level-0 link; the higher links stand in front of it, the
-//! entry behind it, so that a search finds link, length and a short key in one cache line:
+//! A node is one allocation. The list's pointers lead to its level-0 link; the higher links are before it and the entry
+//! after it, so that a search finds link, length and a short key in one cache line:
 //!
 //! ```text
 //!              node pointer
@@ -20,8 +20,8 @@
 //! fails, search on from the same predecessor. A thread whose last insert was right in front of the new key takes its
 //! predecessors from there (RocksDB's splice) and does not search.
 //!
-//! Each level has half the nodes of the one below (RocksDB: a quarter). What a search waits for is memory: each step
-//! to the right is a cache miss that the next one depends on, while the node below a step that is not taken has been
+//! Each level has half the nodes of the one below (RocksDB: a quarter). A search mostly waits for memory: each step to
+//! the right is a cache miss that the next step depends on, while the node below a step that is not taken has been
 //! prefetched. Per level there are `(1 - p) / p` steps to the right and `log(n) / log(1 / p)` levels, so `p = 1/2`
 //! takes two thirds of the steps of `p = 1/4`, for 5 more bytes an entry; measured at 500,000 entries, lookups take
 //! about 30% less time.
@@ -42,12 +42,13 @@ use super::pool::MemoryPool;
 use crate::memtable::write_buffer_manager::MemoryAccount;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Levels at most: enough for a few million entries; more entries make the top level longer, not the list wrong.
+/// The most levels: enough for a few million entries; with more entries the top level gets longer, but the list stays
+/// correct.
 const MAX_HEIGHT: usize = 20;
-/// Entries of a level that make an estimate of how many there are below.
+/// How many entries of a level are enough to estimate how many there are below.
 const SAMPLES_MIN: u64 = 64;
 
-/// The fixed part of a node from its level-0 link on; the entry stands behind it.
+/// The fixed part of a node from its level-0 link on; the entry follows it.
 #[repr(C)]
 struct Node {
     next: AtomicPtr<Node>,
@@ -56,14 +57,14 @@ struct Node {
 /// Bytes that the processor fetches at once.
 const CACHE_LINE: usize = 64;
 const LINK: usize = size_of::<AtomicPtr<Node>>();
-/// Bytes of a key that its prefix has.
+/// Bytes of a key in its prefix.
 const PREFIX: usize = size_of::<u64>();
-// An internal key of an empty user key still has as many bytes as a prefix is read from.
+// Even the internal key of an empty user key has as many bytes as a prefix.
 const _: () = assert!(PREFIX <= key::TAG_LEN);
 // A node stands behind the links of its upper levels, at the beginning of an allocation; its entry needs no alignment.
 const _: () = assert!(align_of::<Node>() <= ALIGN && LINK.is_multiple_of(align_of::<Node>()));
 
-/// The links at which a key goes in: on each level the node before it and the one after.
+/// The links between which a key is inserted: on each level the node before it and the one after.
 struct Splice {
     previous: [*mut Node; MAX_HEIGHT],
     next: [*mut Node; MAX_HEIGHT],
@@ -239,7 +240,7 @@ impl SkipList {
         }
     }
 
-    /// Takes the predecessors from the shard's last insert if the key goes right behind it; false if it does not.
+    /// Takes the predecessors from the shard's last insert if the key goes right after it; false if it does not.
     #[inline]
     fn splice_from_hint(
         &self,
@@ -259,8 +260,8 @@ impl SkipList {
         }
         (splice.previous[0], splice.next[0]) = (last, next);
         for (level, hint) in hints.iter().enumerate().take(height).skip(1) {
-            // Each hint is a node of its level by itself, whatever other threads of the shard stored meanwhile. One
-            // that is not before the key is of no use; one far before it costs time only.
+            // Each hint by itself is a node of its level, whatever other threads of the shard stored meanwhile. One
+            // that is not before the key is useless; one far before it only costs time.
             let mut previous = hint.load(Ordering::Acquire);
             if previous.is_null() || previous != last && previous != self.head && !self.is_before(previous, target) {
                 previous = self.head;
@@ -279,8 +280,7 @@ impl SkipList {
             loop {
                 let next = load_next(node, level);
                 if level > 0 {
-                    // Where the search goes if `next` is behind the key; the load that fetches it runs while `next`
-                    // is compared.
+                    // The next node of the search if `next` is after the key; it is fetched while `next` is compared.
                     prefetch(load_next(node, level - 1));
                 }
                 // `after` was compared one level above.
@@ -441,7 +441,7 @@ impl<'a> Entry<'a> {
         node_value(self.node)
     }
 
-    /// The entry behind this one.
+    /// The entry after this one.
     #[inline]
     pub(super) fn next(self) -> Option<Entry<'a>> {
         let node = load_next(self.node, 0);
@@ -478,8 +478,8 @@ unsafe impl Send for SortedEntries {}
 unsafe impl Sync for SortedEntries {}
 
 impl SortedEntries {
-    /// Those that `choose` gives, together with what else it gives. For any lifetime of the sources its entries must
-    /// live as long, so they are the sources' own.
+    /// The entries that `choose` returns, together with its second result. Because `choose` works for any lifetime of
+    /// the sources, its entries can only be the sources' own.
     pub(super) fn new<T, E>(
         sources: &[EntrySource],
         choose: impl for<'a> FnOnce(&'a [EntrySource]) -> Result<(Vec<Entry<'a>>, T), E>,
@@ -577,10 +577,10 @@ pub(super) fn first_bytes(ikey: &[u8]) -> u64 {
 }
 
 /// One with probability 1/2, two with 1/4, and so on; the same for the same sequence number. So a memtable that is
-/// filled again with the same entries takes the same memory, and is full at the same entry: recovery from a WAL writes
-/// the same tables each time.
+/// filled again with the same entries takes the same memory and is full at the same entry, and recovery from a WAL
+/// writes the same tables each time.
 fn height_of(tag: u64) -> usize {
-    // SplitMix64's finalizer (Steele, Lea and Flood 2014): neighbouring numbers have nothing in common behind it.
+    // SplitMix64's finalizer (Steele, Lea and Flood 2014): its results for neighbouring numbers have nothing in common.
     let mut x = (tag >> 8).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -634,7 +634,7 @@ fn varint32_len(n: u32) -> usize {
     (38 - (n | 1).leading_zeros() as usize) / 7
 }
 
-/// Writes a length; gives the place behind it.
+/// Writes a length; returns the position after it.
 ///
 /// # Safety
 ///
@@ -652,7 +652,7 @@ unsafe fn write_varint32(mut at: *mut u8, mut n: u32) -> *mut u8 {
     }
 }
 
-/// Reads a length; gives it and the place behind it.
+/// Reads a length; returns it and the position after it.
 ///
 /// # Safety
 ///

@@ -1,12 +1,12 @@
 //! Bounds the memory of memtables over column families and databases (RocksDB's `WriteBufferManager`).
 //!
-//! 1. Every memtable charges its memory here in steps of its arena's blocks, so that a write costs nothing.
+//! 1. Every memtable charges its memory here in steps of its arena's blocks, so that single writes cost nothing extra.
 //! 2. A memtable is *active* (it grows), then *waiting* (immutable, to be flushed), then *flushed* (only readers still
 //!    hold it), then gone.
 //! 3. When active memtables hold 7/8 of the limit, or all memtables reach it while active ones hold half of it, the
-//!    next writer makes the oldest active memtable of its database immutable, and that is flushed. Databases in which
-//!    nobody writes are left alone, as in RocksDB.
-//!    A limit smaller than two minimal memtables (some KiB for each core) counts as that size.
+//!    next writer makes the oldest active memtable of its database immutable, and that one is flushed. As in RocksDB,
+//!    databases without writes are left alone. A limit smaller than two minimal memtables (some KiB for each core)
+//!    counts as that size.
 //! 4. With `allow_stall`, writers of all databases wait while the limit is reached and a flush can lower it.
 //! 5. With a block cache the memory is charged to it as well, in steps of 256 KiB: blocks make room for memtables.
 
@@ -31,7 +31,7 @@ pub struct WriteBufferManager {
 struct Shared {
     /// 0: no limit.
     size: AtomicUsize,
-    /// The smallest limit that flushes go by: two minimal memtables.
+    /// The smallest limit that is used for flushes: two minimal memtables.
     flush_min: usize,
     allow_stall: AtomicBool,
     /// Bytes of all memtables.
@@ -52,7 +52,8 @@ struct Charged {
 }
 
 impl Charged {
-    /// Charges what is used now. Gives back only when a quarter is not needed: usage goes up and down with each flush.
+    /// Charges what is used now. Gives memory back only if a quarter is not needed, since usage goes up and down with
+    /// each flush.
     fn follow(&self, used: &AtomicUsize) {
         let mut steps = self.steps.lock();
         let used = used.load(Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl WriteBufferManager {
         self.shared.size.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit; 0 ends it.
+    /// Changes the limit; 0 removes it.
     pub fn set_buffer_size(&self, size: usize) {
         self.shared.size.store(size, Ordering::Relaxed);
         self.shared.wake();
@@ -147,13 +148,13 @@ impl WriteBufferManager {
         }
         let size = size.max(s.flush_min);
         let active = s.active.load(Ordering::Relaxed);
-        // The second: what waits is not yet freed, but enough has begun to grow beside it. Below half, what would help
-        // is being flushed already.
+        // The second condition: waiting memtables are not freed yet, but active ones have grown enough to be worth
+        // flushing. Below half, the memory that could be freed is already being flushed.
         active > size / 8 * 7 || (s.used.load(Ordering::Relaxed) >= size && active >= size / 2)
     }
 
-    /// True when writers should wait: RocksDB's rule, and a flush can lower the usage. What readers alone keep in
-    /// memory ends no wait, and the reader may be the one who would wait.
+    /// True when writers should wait: RocksDB's rule, and a flush can lower the usage. Memory that only readers hold
+    /// must not make writers wait: no flush frees it, and the reader may be the thread that would wait.
     #[inline]
     pub(crate) fn should_stall(&self) -> bool {
         let s = &*self.shared;
@@ -171,7 +172,7 @@ impl WriteBufferManager {
         }
     }
 
-    /// Lets those who wait look again.
+    /// Makes waiting writers check again.
     pub(crate) fn wake(&self) {
         self.shared.wake();
     }
@@ -201,7 +202,7 @@ impl fmt::Debug for WriteBufferManager {
 impl Shared {
     fn wake(&self) {
         if self.allow_stall.load(Ordering::Relaxed) {
-            // The lock keeps a waiter from missing this between its look and its sleep.
+            // The lock keeps a waiter from missing this between its check and its sleep.
             drop(self.stall.lock());
         }
         self.freed.notify_all();
@@ -230,8 +231,8 @@ pub(crate) struct MemoryAccount {
     manager: Arc<Shared>,
     charged: AtomicUsize,
     state: AtomicU8,
-    /// A reader may free memory in the moment in which another thread commits the flush: what it had must leave the
-    /// count that has it.
+    /// A reader may free memory at the moment in which another thread commits the flush: the memory must be subtracted
+    /// from the count that includes it.
     moving: Mutex<()>,
 }
 
@@ -256,7 +257,7 @@ impl MemoryAccount {
         self.manager.wake();
     }
 
-    /// Takes back a charge of memory that is another account's now.
+    /// Takes back a charge of memory that belongs to another account now.
     pub fn give_back(&self, bytes: usize) {
         let still = self.moving.lock();
         self.charged.fetch_sub(bytes, Ordering::Relaxed);

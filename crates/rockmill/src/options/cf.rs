@@ -24,7 +24,7 @@ declare_options! {
     pub struct CfOptions;
     setters of Options at cf;
     beside {
-        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
+        /// What an OPTIONS file had in addition; it stays with the options when they are copied.
         carried: Carried,
     }
 
@@ -211,8 +211,8 @@ impl Options {
         self.cf.table = table.clone();
     }
 
-    /// Writes TPH tables, with these options. Tables of the other kind that are there stay readable. RocksDB refuses a
-    /// database with TPH tables.
+    /// Writes TPH tables, with these options. Existing block-based tables stay readable. RocksDB refuses a database
+    /// with TPH tables.
     pub fn set_tph_table_factory(&mut self, table: &TphTableOptions) {
         let mut tph = table.clone();
         if let Some(block_based) = tph.block_based.take() {
@@ -239,7 +239,7 @@ impl Options {
     }
 
     /// RocksDB's shorthand for lookups by key: a Bloom filter of 10 bits a key, a hash index in data blocks, a cache of
-    /// so many MiB, and a Bloom filter in memtables.
+    /// the given number of MiB, and a Bloom filter in memtables.
     pub fn optimize_for_point_lookup(&mut self, block_cache_mb: u64) {
         let bytes = usize::try_from(block_cache_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
         let mut table = BlockBasedOptions::default();

@@ -1,4 +1,4 @@
-//! Options that a database is not opened with, and those that it is opened with otherwise than they were given.
+//! Options that an open refuses, and options that an open adjusts.
 //!
 //! What is changed and what is refused follows RocksDB (`SanitizeOptions`, `SanitizeCfOptions`, `InitializeOptions` and
 //! `ValidateOptions` of block-based tables). A change is a line in the info log. Differences:
@@ -28,31 +28,32 @@ const WRITE_BUFFER_MIN: i128 = 4 << 10;
 /// Largest memtable.
 const WRITE_BUFFER_MAX: i128 = 64 << 30;
 
-/// RocksDB's least for `max_open_files`; here it stands for numbers that mean nothing.
+/// RocksDB's minimum for `max_open_files`; here it replaces numbers that make no sense.
 const OPEN_FILES_MIN: i128 = 20;
 
-/// `delayed_write_rate` where nothing says another.
+/// `delayed_write_rate` if no option sets another.
 const DELAYED_WRITE_RATE: u64 = 16 << 20;
 
-/// `bytes_per_sync` beside a rate limiter: without it, what the limiter spreads out would reach the disk in one go.
+/// `bytes_per_sync` with a rate limiter: without it, the writes that the limiter spreads out would reach the disk all
+/// at once.
 const LIMITED_BYTES_PER_SYNC: u64 = 1 << 20;
 
-/// The version of tables from which on they are written.
+/// The oldest table version that is written.
 const FORMAT_VERSION_MIN: i128 = 5;
 const OLD_VERSIONS: &str = "older ones are read and not written; RocksDB reads it from 6.6 on";
 
-/// Threads of one kind at most, whatever an option says: more than a machine has cores for, and few enough to start.
+/// The most threads of one kind, whatever an option says: more than a machine has cores, and few enough to start.
 const THREADS_MAX: i128 = 1024;
 
-/// Bytes of one buffer at most.
+/// The most bytes of one buffer.
 const BUFFER_MAX: i128 = 256 << 20;
 
-/// Bits of a Bloom filter for each key at most.
+/// The most bits per key of a Bloom filter.
 const BLOOM_BITS_MAX: f64 = 100.0;
 
-/// What an option may be by itself, and what becomes of a value outside.
+/// The values that one option may have, and what happens to others.
 struct Range {
-    /// As in RocksDB's text; a dot leads into a struct.
+    /// RocksDB's name; a dot leads into a struct.
     name: &'static str,
     least: i128,
     most: i128,
@@ -60,14 +61,14 @@ struct Range {
     why: &'static str,
 }
 
-/// What becomes of a value outside of its range.
+/// What happens to a value outside of its range.
 #[derive(Clone, Copy)]
 enum Outside {
     /// The nearest value in the range, and a line in the info log.
     Nearest,
     /// This value, and a line in the info log.
     Is(i128),
-    /// Not opened, or not changed.
+    /// The open, or the change, is refused.
     Refused,
 }
 use Outside::{Is, Nearest, Refused};
@@ -76,12 +77,12 @@ const fn range(name: &'static str, least: i128, most: i128, outside: Outside, wh
     Range { name, least, most, outside, why }
 }
 
-/// More, and less, than any integer that an option has.
+/// More, and less, than any integer option can be.
 const ANY: i128 = i128::MAX;
 const NONE: i128 = i128::MIN;
 
-/// Every option of the database whose type allows what makes no sense. What follows from several options together
-/// stands in the functions below.
+/// Every option of the database whose type allows values that make no sense. The functions below check rules that
+/// involve several options.
 const DB_RANGES: &[Range] = &[
     range("max_open_files", -1, ANY, Is(OPEN_FILES_MIN), "-1 is no limit, and others are at least 0"),
     range("max_background_jobs", 1, THREADS_MAX, Nearest, "there is at least one, and each has a thread"),
@@ -94,7 +95,7 @@ const DB_RANGES: &[Range] = &[
     range("keep_log_file_num", 1, ANY, Refused, "the present file is one"),
 ];
 
-/// Bytes of WALs with values at least.
+/// The fewest bytes of WALs with values.
 const FAST_CAPACITY_MIN: u64 = 64 << 10;
 
 /// The same for column families.
@@ -139,13 +140,13 @@ const TPH_RANGES: &[Range] = &[
 ];
 
 impl Range {
-    /// The option's value, if it is outside.
+    /// The option's value, if it is outside of its range.
     fn broken<O>(&self, o: &O, all: &[TextOption<O>]) -> Option<i128> {
         let (outer, inner) = self.name.split_once('.').unwrap_or((self.name, ""));
         let text = all.iter().find(|option| option.name == outer).and_then(|option| (option.write)(o))?;
         let text = match inner {
             "" => text,
-            // What is left out of the text is RocksDB's default.
+            // An option that is not in the text is at RocksDB's default.
             _ => parse::pairs(&text).ok()?.into_iter().find(|(name, _)| name == inner)?.1,
         };
         text.parse().ok().filter(|n| !(self.least..=self.most).contains(n))
@@ -220,7 +221,7 @@ impl Adjusted {
         }
     }
 
-    /// Tells the info log.
+    /// Writes them to the info log.
     pub fn log(&self, log: &InfoLog) {
         for line in &self.0 {
             log_warn!(log, "{line}");
@@ -228,7 +229,7 @@ impl Adjusted {
     }
 }
 
-/// Brings options of a database that is opened to values that can be served.
+/// Adjusts the options of a database that is being opened to values that it can work with.
 pub(crate) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
     adjust_changed_db_options(o, adjusted);
     if o.bytes_per_sync == 0 && o.rate_limiter.is_some() {
@@ -246,8 +247,8 @@ pub(crate) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
     let why = match mode {
         _ if o.keeps_values_in_logs() => Some("values are read from WALs".to_owned()),
         _ if o.WAL_ttl_seconds > 0 || o.WAL_size_limit_MB > 0 => Some("obsolete WALs are archived".to_owned()),
-        // Behind the end of a WAL in a file that is used again stands what it held before. These two modes take damage
-        // in the middle for an error, and it looks the same.
+        // After the end of a WAL in a reused file comes what the file held before. These two modes treat damage in the
+        // middle as an error, and such old contents look the same.
         RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency => {
             Some(format!("wal_recovery_mode {mode:?} cannot tell the end of a WAL in a file that is used again"))
         }
@@ -258,7 +259,7 @@ pub(crate) fn adjust_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
     }
 }
 
-/// The same for options that were changed while the database is open.
+/// The same for options that are changed while the database is open.
 pub(crate) fn adjust_changed_db_options(o: &mut DbOptions, adjusted: &mut Adjusted) {
     adjust_ranges("", o, DbOptions::TEXT, DB_RANGES, adjusted);
     if o.delayed_write_rate == 0 {
@@ -268,7 +269,7 @@ pub(crate) fn adjust_changed_db_options(o: &mut DbOptions, adjusted: &mut Adjust
     }
 }
 
-/// Refuses options of the database that contradict one another or that cannot be served.
+/// Refuses options of the database that contradict one another or cannot work.
 pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
     check_ranges("", o, DbOptions::TEXT, DB_RANGES)?;
     if o.use_direct_io_for_flush_and_compaction && o.writable_file_max_buffer_size == 0 {
@@ -295,7 +296,7 @@ pub(crate) fn check_db_options(o: &DbOptions) -> Result<()> {
     Ok(())
 }
 
-/// Brings options of tables to values that can be served. `of` begins each line.
+/// Adjusts options of tables to values that work. Each line begins with `of`.
 fn adjust_table_options(of: &str, o: &mut CfOptions, adjusted: &mut Adjusted) {
     adjust_ranges(of, &mut o.tph, TphTableOptions::TEXT, TPH_RANGES, adjusted);
     let t = &mut o.table;
@@ -304,15 +305,14 @@ fn adjust_table_options(of: &str, o: &mut CfOptions, adjusted: &mut Adjusted) {
         let why = "it needs the index type kTwoLevelIndexSearch";
         adjusted.set(of, "partition_filters", &mut t.partition_filters, false, why);
     }
-    // As RocksDB bounds them. What is no number is refused.
+    // RocksDB's bounds. NaN is refused.
     let bits = t.bloom_bits_per_key.clamp(0.0, BLOOM_BITS_MAX);
     if !t.bloom_bits_per_key.is_nan() {
         adjusted.set(of, "filter_policy", &mut t.bloom_bits_per_key, bits, "a key has 0 to 100 bits");
     }
 }
 
-/// Brings options of a column family to values that can be served, those for the last opening or creation, and
-/// refuses what cannot be.
+/// Adjusts options of a column family that is opened or created to values that work, and refuses what cannot work.
 pub(crate) fn take_cf_options(name: &str, o: &mut CfOptions, db: &DbOptions, adjusted: &mut Adjusted) -> Result<()> {
     if o.cf_paths.is_empty() {
         o.cf_paths.clone_from(&db.db_paths);
@@ -344,7 +344,7 @@ pub(crate) fn take_cf_options(name: &str, o: &mut CfOptions, db: &DbOptions, adj
     Ok(())
 }
 
-/// Refuses a compaction style that an open column family has too few levels for: L0 alone cannot be compacted into
+/// Refuses a compaction style that needs more levels than an open column family has: L0 alone cannot be compacted into
 /// another level, and would be rewritten for ever.
 pub(crate) fn check_style_of_open(o: &CfOptions, db: &DbOptions) -> Result<()> {
     let (has, needs) = (o.num_levels, levels_of_style(o, db));
@@ -362,7 +362,7 @@ pub(crate) fn check_style_of_open(o: &CfOptions, db: &DbOptions) -> Result<()> {
 fn levels_of_style(o: &CfOptions, db: &DbOptions) -> i32 {
     match o.compaction_style {
         CompactionStyle::Fifo => 1,
-        // One for L0, one for compactions, and one for files that are ingested behind.
+        // One for L0, one for compactions, and one for files that are ingested behind (`allow_ingest_behind`).
         _ if db.allow_ingest_behind => 3,
         CompactionStyle::Level => 2,
         // Runs of L0 become one of a level below it.
@@ -371,8 +371,8 @@ fn levels_of_style(o: &CfOptions, db: &DbOptions) -> i32 {
     }
 }
 
-/// The same for options that were changed while the column family is open. As in RocksDB, those that bound one another
-/// stay as they are: who raises a trigger and puts it back finds the others unchanged.
+/// The same for options that were changed while the column family is open. As in RocksDB, options that bound one
+/// another are not adjusted: raising a trigger and putting it back leaves the others unchanged.
 pub(crate) fn take_changed_cf_options(
     name: &str,
     o: &mut CfOptions,
@@ -407,7 +407,7 @@ pub(crate) fn take_changed_cf_options(
     Ok(())
 }
 
-/// Refuses options of a column family that contradict one another or that cannot be served.
+/// Refuses options of a column family that contradict one another or cannot work.
 pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::invalid_argument(format!("column family {name:?}: {what}")));
     let of = format!("column family {name:?}: ");
@@ -491,7 +491,7 @@ pub(crate) fn check_cf_options(name: &str, o: &CfOptions) -> Result<()> {
     Ok(())
 }
 
-/// What jobs take of the database's options where no database was opened with them.
+/// The options that jobs take from a database, for options that no database was opened with.
 pub(crate) fn job_db_options(o: &DbOptions) -> Result<DbOptions> {
     check_db_options(o)?;
     let mut taken = o.clone();
@@ -499,7 +499,7 @@ pub(crate) fn job_db_options(o: &DbOptions) -> Result<DbOptions> {
     Ok(taken)
 }
 
-/// What a table is written with, of options that no database was opened with.
+/// The options that tables are written with, for options that no database was opened with.
 pub(crate) fn table_writer_options(o: &Options) -> Result<(DbOptions, CfOptions)> {
     let (db, mut cf) = (job_db_options(&o.db)?, o.cf.clone());
     adjust_table_options("", &mut cf, &mut Adjusted::default());

@@ -21,10 +21,10 @@ pub enum BottommostLevelCompaction {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CompactOptions {
-    /// Let no automatic compaction run meanwhile.
+    /// Run no automatic compactions during this one.
     pub exclusive_manual_compaction: bool,
-    /// After the compaction, move the whole level that it ended in to `target_level`, without a copy. Levels between
-    /// must be empty.
+    /// After the compaction, move the whole output level to `target_level` without copying. The levels between must be
+    /// empty.
     pub change_level: bool,
     /// With `change_level`: the level, or -1 (the default) for the smallest empty one that the data fits.
     pub target_level: i32,

@@ -21,14 +21,14 @@ nested! {
     } or read_unnamed
 }
 
-/// RocksDB's older text: values in a fixed order, parted by colons, `-14:32767:0` at least.
+/// RocksDB's older text: values in a fixed order, separated by colons, at least `-14:32767:0`.
 fn read_unnamed(options: &mut CompressionOptions, text: &str) -> bool {
     let values: Vec<&str> = text.split(':').collect();
     if !(3..=9).contains(&values.len()) {
         return false;
     }
     let o = options;
-    // Three numbers come first; what else there is follows in this order.
+    // Three numbers come first; the others are optional and follow in this order.
     let mut set: [&mut dyn FnMut(&str) -> bool; 9] = [
         &mut |v| take(&mut o.window_bits, v),
         &mut |v| take(&mut o.level, v),
@@ -48,7 +48,7 @@ fn take<T: Value>(field: &mut T, text: &str) -> bool {
 }
 
 impl Options {
-    /// The compression library's level; 32767 its default.
+    /// The compression library's level; 32767 means the library's default.
     pub fn set_compression_level(&mut self, level: i32) {
         self.cf.compression_opts.level = level;
     }
@@ -58,7 +58,7 @@ impl Options {
         set_four(&mut self.cf.compression_opts, w_bits, level, strategy, max_dict_bytes);
     }
 
-    /// The same for the deepest level, where `enabled`; otherwise it has what the others have.
+    /// The same for the deepest level, if `enabled` is set; otherwise that level is compressed like the others.
     pub fn set_bottommost_compression_options(
         &mut self,
         w_bits: i32,
@@ -88,15 +88,15 @@ impl Options {
         self.cf.compression_opts.parallel_threads = threads.max(1) as u32;
     }
 
-    /// Leaves tables of levels above `level` uncompressed; the others have the option `compression`, which is set
-    /// before.
+    /// Leaves tables of levels above `level` uncompressed; the others take the option `compression`, which must be set
+    /// before this call.
     pub fn set_min_level_to_compress(&mut self, level: i32) {
         let all = 0..self.cf.num_levels;
         let of = |l| if l < level { super::CompressionType::None } else { self.cf.compression };
         self.cf.compression_per_level = all.map(of).collect();
     }
 
-    /// RocksDB's shorthand for leveled compaction with so many bytes of memtables.
+    /// RocksDB's shorthand for leveled compaction with this many bytes of memtables.
     pub fn optimize_level_style_compaction(&mut self, memtable_memory_budget: usize) {
         use super::CompressionType::{Lz4, None};
         let (cf, budget) = (&mut self.cf, memtable_memory_budget);

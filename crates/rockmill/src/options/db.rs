@@ -23,9 +23,9 @@ declare_options! {
     pub struct DbOptions;
     setters of Options at db;
     beside {
-        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
+        /// What an OPTIONS file had in addition; it stays with the options when they are copied.
         carried: Carried,
-        /// What of the OPTIONS file has no effect. It goes to the info log at open.
+        /// Options of the OPTIONS file that have no effect. They go to the info log at open.
         load_warnings: Vec<OptionWarning>,
         /// An object that was given as bytes, with the name that stands for its path in `kernel_merge_program`
         /// ([`Options::set_kernel_merge_program_object`]).
@@ -199,13 +199,13 @@ impl Options {
         self.db.max_background_jobs = threads.max(2);
     }
 
-    /// Makes tables the same, to the byte and the number, whenever the same calls are made on copies of one database:
-    /// those written have a fixed session id and, for times, that of their oldest data (0 where it is not known);
-    /// parts of a compaction run one after another; no compaction starts by itself until
+    /// Makes tables the same, in bytes and file numbers, whenever the same calls are made on copies of one database.
+    /// Tables are written with a fixed session id, and instead of the present time with the time of their oldest data
+    /// (0 if it is not known). The parts of a compaction run one after another. No compaction starts by itself until
     /// [`Db::continue_background_work`](crate::Db::continue_background_work).
     ///
-    /// For comparisons of engines, machines and versions. Not for databases in use: two that are opened with one block
-    /// cache must not have tables of the same ids.
+    /// This is for comparing engines, machines and versions. Do not use it for databases in production: two databases
+    /// that share a block cache must not have tables with the same ids.
     pub fn set_reproducible(&mut self, reproducible: bool) {
         self.db.reproducible = reproducible;
     }
@@ -228,7 +228,7 @@ impl Options {
         self.set_ratelimiter_with_mode(rate_bytes_per_sec, refill_period_us, fairness, mode, true);
     }
 
-    /// [`Self::set_ratelimiter`] for the reads of compactions, for writes, or for both.
+    /// [`Self::set_ratelimiter`], with a choice of what is limited: the reads of compactions, writes, or both.
     pub fn set_ratelimiter_with_mode(
         &mut self,
         rate_bytes_per_sec: i64,
@@ -246,27 +246,27 @@ impl Options {
         self.db.rate_limiter = Some(Arc::clone(limiter));
     }
 
-    /// Directory of the WALs; empty is the database's own. It must be given at every open (an OPTIONS file has it, but
-    /// an open does not look there). It belongs to one database: an open with another's is refused.
+    /// Directory of the WALs; empty means the database's own directory. It must be given at every open: an OPTIONS file
+    /// has it, but an open does not take it from there. It belongs to one database: an open with another's is refused.
     ///
-    /// An open follows it wherever it leads, and makes the directory, also where the options were loaded from a file
-    /// that somebody else may have written: [`crate::Db::check_stored_path`] tells.
+    /// An open uses and creates this directory wherever it is, even if the options were loaded from a file that
+    /// somebody else may have written. [`crate::Db::check_stored_path`] checks such a path.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.db.wal_dir = path.as_ref().to_owned();
     }
 
-    /// Puts the WALs, of `capacity` bytes at most, on a faster device, and leaves values there until they are flushed
-    /// in large sorted runs (docs/hybrid.md). The directory belongs to one database, as a
-    /// [`wal_dir`](Self::set_wal_dir) does, and takes its place.
+    /// Puts the WALs, up to `capacity` bytes, on a faster device, and keeps values there until they are flushed in
+    /// large sorted runs (docs/hybrid.md). The directory belongs to one database, as a [`wal_dir`](Self::set_wal_dir)
+    /// does, and takes its place.
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;
     }
 
-    /// Writes what the database counts and does into a file, anew every second, for `rockmill top`, which looks for
-    /// `STATUS` in the database's directory, and for Prometheus (the textfile collector of its node exporter). It goes
-    /// when the database is closed. A path that is relative is within the database's directory; an empty one writes no
-    /// file. See [`crate::Db::prometheus_text`].
+    /// Every second, rewrites a file with what the database counts and does. It is for `rockmill top`, which looks for
+    /// `STATUS` in the database's directory, and for Prometheus (the textfile collector of its node exporter). The file
+    /// is removed when the database is closed. A relative path is within the database's directory; an empty one writes
+    /// no file. See [`crate::Db::prometheus_text`].
     pub fn set_status_file(&mut self, path: impl AsRef<Path>) {
         self.db.status_file = path.as_ref().to_owned();
     }
@@ -277,13 +277,14 @@ impl Options {
         self.db.kernel_driver = value;
     }
 
-    /// Has the engine `kernel` merge with a program of one's own (docs/kernel-engine.md, "Programs of your own"): the
-    /// path of an object compiled with `rockmill_program.h`, which brings an order of keys or a compaction filter, or
-    /// both. It is used for column families whose comparator and filter (or factory of filters) have the names that it
-    /// says; other engines, and parts that it cannot do, use those. `builtin` or nothing: the built-in program.
+    /// Lets the engine `kernel` merge with your own program (docs/kernel-engine.md, "Programs of your own"): the path
+    /// of an object compiled with `rockmill_program.h`, which contains an order of keys, a compaction filter, or both.
+    /// It is used for column families whose comparator and filter (or filter factory) have the names that the program
+    /// states. Other engines, and parts that the program cannot do, use that comparator and filter themselves.
+    /// `builtin` or an empty path means the built-in program.
     ///
-    /// The file is read when the database is opened, and again when `set_options` names it. An open fails if it is no
-    /// such object, or if the kernel runs merge programs and its verifier refuses this one.
+    /// The file is read when the database is opened, and again when `set_options` names it. An open fails if the file
+    /// is not such an object, or if the kernel can run merge programs but its verifier refuses this one.
     ///
     /// Needs the Cargo feature `kernel`.
     #[cfg(feature = "kernel")]
@@ -291,8 +292,8 @@ impl Options {
         self.db.kernel_merge_program = path.as_ref().to_owned();
     }
 
-    /// The same with the object's bytes, for programs that come with the application (`include_bytes!`): `name` stands
-    /// for the path from then on, in messages and for `set_options`, and no file is read.
+    /// The same with the object's bytes, for programs that are part of the application (`include_bytes!`). No file is
+    /// read; in messages and for `set_options`, `name` takes the place of the path.
     ///
     /// Needs the Cargo feature `kernel`.
     #[cfg(feature = "kernel")]
@@ -301,8 +302,8 @@ impl Options {
         self.db.kernel_program_bytes = Some((name.as_ref().to_owned(), object.into()));
     }
 
-    /// Has compactions done on other machines where that is possible (docs/offload.md). `workers` is made by the crate
-    /// `rockmill-offload`. A compaction that fails there is done here.
+    /// Runs compactions on other machines where that is possible (docs/offload.md). `workers` is made by the crate
+    /// `rockmill-offload`. A compaction that fails there runs here instead.
     pub fn set_compaction_workers(&mut self, workers: Arc<dyn CompactionWorkers>) {
         self.db.compaction_workers = Some(workers);
     }

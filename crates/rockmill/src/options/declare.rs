@@ -20,13 +20,13 @@
 //! | `part` | refuses it | neither written nor read by itself |
 //! | `hidden` | refuses it | not written: it has no text, and `Debug` does not show it |
 //!
-//! What is no option and goes with them stands under `beside`: users do not see it, and no text names it. That is what
-//! a load finds in an OPTIONS file: users take the options it gave, change and copy them, and open with them, so that
-//! there is nothing else that what was found could come along with. And what a setter keeps besides its option: that
-//! may be there with a Cargo feature only, since texts are alike without it. `Debug` shows the options that are not at
-//! their defaults, as text.
+//! Fields that are not options are declared under `beside`: users do not see them, and no text names them. There are
+//! two uses. One is what a load found in an OPTIONS file in addition to options: users change and copy the loaded
+//! options and open with them, so the options must carry it. The other is what a setter keeps in addition to its
+//! option; such a field may depend on a Cargo feature, since it is not part of any text. `Debug` shows the options that
+//! are not at their defaults, as text.
 //!
-//! What a `mutable` option of the database is read through: `DbInner::live()`, never `DbInner::opts`, which stays as
+//! A `mutable` option of the database is read through `DbInner::live()`, never through `DbInner::opts`, which stays as
 //! it was at open. An option that RocksDB 7.8 does not know is listed in `known.rs` with the version that brought it:
 //! it is written only where its value is not RocksDB's default.
 
@@ -68,26 +68,26 @@ impl Kind {
     }
 }
 
-/// An option of the options `O` as text.
+/// An option of the struct `O`, as text.
 pub(crate) struct TextOption<O> {
     /// RocksDB's name.
     pub name: &'static str,
     pub kind: Kind,
     /// The lines of its document.
     pub doc: &'static [&'static str],
-    /// Reads a value into the field; false if the text is no value of its type. What it says about RocksDB's options
-    /// that are nested in it goes to the notes.
+    /// Reads a value into the field; false if the text is not a value of its type. Reports about RocksDB's options that
+    /// are nested in the value go to the notes.
     pub read: fn(&mut O, &str, &mut Notes) -> bool,
     /// The field as text; `None` if it has none.
     pub write: fn(&O) -> Option<String>,
 }
 
-/// Calls `describe`: a function, so that a closure's argument needs no type.
+/// Calls `describe`. This is a function so that the closure's argument needs no type.
 pub(super) fn describe<T>(value: &T, describe: impl Fn(&T) -> String) -> String {
     describe(value)
 }
 
-/// Reads with a function of the declaration; a function for the same reason.
+/// Reads with the function of the declaration. This is a function for the same reason.
 pub(super) fn read_with<T>(
     value: &mut T,
     text: &str,

@@ -13,9 +13,9 @@ pub enum ColumnFamilyTtl {
     /// For ever.
     #[default]
     Disabled,
-    /// So long, in whole seconds; zero means for ever.
+    /// For this long, in whole seconds; zero means for ever.
     Duration(Duration),
-    /// As the database's open says.
+    /// As given to the open of the database.
     SameAsDb,
 }
 
@@ -24,7 +24,7 @@ pub enum ColumnFamilyTtl {
 pub struct ColumnFamilyDescriptor {
     pub(crate) name: String,
     pub(crate) options: Options,
-    /// Counts in opens with a time to live only.
+    /// Used only by opens with a time to live.
     pub(crate) ttl: ColumnFamilyTtl,
 }
 

@@ -1,25 +1,25 @@
 //! Which engine merges, and how the kernel's is driven.
 //!
-//! Builds without the Cargo feature `kernel` have the same options, so that a text of options reads, and an `Options`
-//! is shown, alike in each of them: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name
-//! `builtin`, and what `page_cache.rs` makes of the engine. The engine says that it is missing
-//! (`compaction/engine/no_kernel.rs`), and what reports its memory says 0. The setters that only the engine heeds need
-//! the feature, and so does what no text has: a program that was given as bytes.
+//! Builds without the Cargo feature `kernel` have the same options, so that every build reads an option text and shows
+//! an `Options` in the same way: `merge_engine=kernel`, `kernel_driver`, `kernel_merge_program` with its name
+//! `builtin`, and what `page_cache.rs` makes of the engine. In such a build the engine says that it is missing
+//! (`compaction/engine/no_kernel.rs`), and its memory is reported as 0. Setters that only this engine uses need the
+//! feature. So does a program that was given as bytes, which has no text.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Options of the engines: they are the whole database's, and whoever tries an engine out may give them with those of a
-/// column family.
+/// Options of the engines. They belong to the whole database, but may be given together with those of a column family,
+/// to try an engine out.
 pub(crate) const OPTIONS: [&str; 3] = ["merge_engine", "kernel_driver", PROGRAM];
 
 /// The option that names a merge program.
 pub(crate) const PROGRAM: &str = "kernel_merge_program";
 
-/// The name of the built-in program, beside the empty one.
+/// The name of the built-in program; the empty name means the same.
 const BUILT_IN: &str = "builtin";
 
-/// The built-in program has the empty path as its only name from here on.
+/// From here on, the empty path is the only name of the built-in program.
 pub(crate) fn empty_if_built_in(path: &mut PathBuf) {
     if path.as_os_str() == BUILT_IN {
         *path = PathBuf::new();
@@ -30,12 +30,12 @@ pub(crate) fn empty_if_built_in(path: &mut PathBuf) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MergeEngine {
-    /// The best one that the machine allows.
+    /// The best engine that the machine supports.
     #[default]
     Auto,
-    /// Positioned reads, merge in user space: always there, the oracle of all others.
+    /// Positioned reads, merge in user space. It works everywhere, and tests compare all others with it.
     Pread,
-    /// io_uring: reads and writes in flight while the merge goes on. `Pread` does its work where there is none.
+    /// io_uring: reads and writes are in flight during the merge. Without io_uring, `Pread` does its work.
     Uring,
     /// An eBPF program merges inside the kernel, on memory that it shares with this process; reads and writes as with
     /// `Uring`. `Auto` does its work where the machine cannot run it, and without the Cargo feature `kernel`.

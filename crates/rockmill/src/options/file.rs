@@ -12,12 +12,12 @@
 //!   block_size=4096
 //! ```
 //!
-//! What is written has only names that every RocksDB since 7.8 knows, and what others have come since then only where
-//! their value is not RocksDB's default; the version then says which RocksDB it takes.
+//! Written files have the names that every RocksDB since 7.8 knows. An option that is newer is written only if its
+//! value is not RocksDB's default; `rocksdb_version` then is the oldest RocksDB that reads the file.
 //!
-//! A column family of TPH tables has the sections of block-based tables, as which RocksDB reads and writes its files.
-//! That Rockmill writes others is a line that RocksDB takes for a comment:
-//! `#rockmill tph_table_factory={piece_limit=16;}`. An OPTIONS file that RocksDB writes afterwards does not have it.
+//! A column family of TPH tables has the sections of block-based tables, as which RocksDB reads and writes its files. A
+//! line that RocksDB takes for a comment says that Rockmill writes TPH tables: `#rockmill
+//! tph_table_factory={piece_limit=16;}`. An OPTIONS file that RocksDB writes later does not have that line.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 /// A RocksDB version: major, minor, patch.
 pub(crate) type RocksDbVersion = (u32, u32, u32);
 
-/// The oldest RocksDB that reads what is written here.
+/// The oldest RocksDB that reads the files written here.
 const OLDEST: RocksDbVersion = (7, 8, 0);
 
 /// Names and values in their order; values with the file's escapes.
@@ -49,10 +49,10 @@ pub(crate) struct FamilyEntries {
     pub tph: Option<String>,
 }
 
-/// What stands before an option that RocksDB has to take for a comment.
+/// The start of a line with an option that RocksDB must take for a comment.
 const OWN: &str = "#rockmill ";
 
-/// What stands in an OPTIONS file.
+/// The contents of an OPTIONS file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OptionsFile {
     pub rocksdb_version: RocksDbVersion,
@@ -71,7 +71,7 @@ enum Section {
 }
 
 impl OptionsFile {
-    /// Reads the text of a file. Errors name the line; the file is for the caller to name.
+    /// Reads the text of a file. Errors name the line; the caller adds the file's name.
     pub fn parse(text: &str) -> Result<Self> {
         let mut out = Self::default();
         let mut section = Section::None;
@@ -179,17 +179,17 @@ impl OptionsFile {
 /// An object that is not set, as files have it.
 const NO_OBJECT: &str = "nullptr";
 
-/// What options that were read from a file have besides what is declared.
+/// What a file had in addition to declared options.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Carried {
-    /// Options that do nothing here, and the names of objects that nobody gave: written back, so that RocksDB finds
-    /// them again. `outer.inner` is a part of a struct that is declared.
+    /// Options that do nothing here, and the names of objects that the caller did not give. They are written back so
+    /// that RocksDB finds them again. `outer.inner` is a field of a declared struct.
     pub options: Entries,
     /// The RocksDB that wrote them.
     pub rocksdb_version: RocksDbVersion,
 }
 
-/// Options as lines, and the RocksDB version that they take.
+/// Options as lines, and the oldest RocksDB version that reads them.
 struct Lines {
     text: String,
     version: RocksDbVersion,
@@ -205,7 +205,7 @@ impl Lines {
         let written = table.iter().filter(|o| o.kind.is_in_files());
         for option in written {
             let Some(value) = (option.write)(options) else { continue };
-            // An object that nobody gave keeps the name that it had in the file.
+            // An object that the caller did not give keeps its name from the file.
             let kept = carried.options.iter().find(|(name, _)| value == NO_OBJECT && name == option.name);
             let value = kept.map_or(value, |(_, kept)| kept.clone());
             self.option(option.name, &with_parts(value, option.name, carried));
@@ -227,13 +227,13 @@ impl Lines {
             self.version = self.version.max((major, minor, 0));
         }
         self.version = self.version.max(known::version_of_nested(name, value));
-        // Not the colon: it parts the elements of lists. Where a text has one of its own, its writer escapes it.
+        // Not the colon: it separates the elements of lists. Whoever writes a text with a colon of its own escapes it.
         let value = escape(value).replace("\\:", ":");
         let _ = writeln!(self.text, "  {name}={value}"); // writing to a String cannot fail
     }
 }
 
-/// A struct's text with what a file had in it besides.
+/// A struct's text, with what the file had in it in addition to declared fields.
 fn with_parts(mut value: String, name: &str, carried: &Carried) -> String {
     for (inner, part) in carried.options.iter().filter_map(|(n, v)| Some((n.strip_prefix(name)?.strip_prefix('.')?, v)))
     {
@@ -272,7 +272,7 @@ pub(crate) fn text(db: &DbOptions, families: &[(&str, &CfOptions)]) -> String {
     )
 }
 
-/// The text of a file with another `wal_dir`, everything else as it is; `None` where it names this one already.
+/// The text of a file with its `wal_dir` replaced and nothing else changed; `None` if it names this directory already.
 pub(crate) fn with_wal_dir(text: &str, wal_dir: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len() + wal_dir.len());
     let (mut in_db, mut found, mut same) = (false, false, true);

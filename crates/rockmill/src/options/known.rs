@@ -1,8 +1,8 @@
 //! RocksDB's options that Rockmill does not have, by name, and what a value of each means here.
 //!
-//! An option that is declared (`db.rs`, `cf.rs`, `table.rs`) is never looked for here: an entry that has become one
-//! does no harm. The tables have every name that OPTIONS files of RocksDB 4 to 11 hold (the test `compat` reads some of
-//! each).
+//! A declared option (`db.rs`, `cf.rs`, `table.rs`) is never looked up here, so an entry whose option was declared
+//! later does no harm. The tables have every name that OPTIONS files of RocksDB 4 to 11 hold (the test `compat` reads
+//! some of each version).
 
 /// Which section of an OPTIONS file an option stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,14 +12,15 @@ pub(crate) enum Section {
     Table,
 }
 
-/// What is to be said about a RocksDB option that is not one of Rockmill's.
+/// What to report about an option that RocksDB has and Rockmill does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing at one of these values, parted by `|`, RocksDB's default first; any other has no effect here, and why.
+    /// Nothing at one of these values, separated by `|`, RocksDB's default first. Any other has no effect here; the
+    /// second text says why.
     NoEffect(&'static str, &'static str),
-    /// Nothing at these values; any other names an object that the caller has to bring.
+    /// Nothing at these values; any other names an object that the caller has to provide.
     Object(&'static str),
-    /// Nothing at these values; with any other the database cannot be served, and why.
+    /// Nothing at these values. With any other the database cannot be opened; the second text says why.
     Refused(&'static str, &'static str),
     /// A struct of options, each with an entry `struct.name` of its own.
     Struct,
@@ -28,10 +29,10 @@ pub(crate) enum Meaning {
 }
 use Meaning::{NoEffect, Object, Refused, Retired, Struct};
 
-/// Something about an option that its reader wants said.
+/// Something to report about an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// With the names of the structs it is nested in, dots between.
+    /// With the names of the structs that it is nested in, separated by dots.
     pub name: String,
     pub value: String,
     pub what: What,
@@ -48,16 +49,16 @@ pub(crate) enum What {
     Object,
     /// It asks for what Rockmill cannot do.
     Refused(&'static str),
-    /// It is Rockmill's own, and stands in a file.
+    /// It is Rockmill's own, and was found in a file.
     Own,
 }
 
-/// What reading options found worth saying.
+/// What reading options found to report.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub list: Vec<Note>,
-    /// Options whose value does as little here as RocksDB's default does, so that there is nothing to say. Files keep
-    /// them: to RocksDB they mean something.
+    /// Options whose value has as little effect here as RocksDB's default, so that nothing is reported. Files keep
+    /// them, since they mean something to RocksDB.
     pub silent: Vec<(String, String)>,
 }
 
@@ -66,7 +67,7 @@ impl Notes {
         self.list.push(Note { name: name.to_owned(), value: value.to_owned(), what });
     }
 
-    /// Says what there is to say about an option that is not declared.
+    /// Reports an option that is not declared.
     pub fn undeclared(&mut self, section: Section, name: &str, value: &str) {
         let Some(meaning) = meaning(section, name) else {
             return self.add(name, value, What::Unknown);
@@ -103,7 +104,7 @@ impl Notes {
     }
 }
 
-/// True if `value` is one of the values parted by `|`. Numbers may be written in several ways.
+/// True if `value` is one of the values separated by `|`. Numbers may be written in several ways.
 fn is_one_of(usual: &str, value: &str) -> bool {
     let number = |text: &str| text.parse::<f64>().ok();
     usual.split('|').any(|u| u == value || number(u).is_some_and(|n| number(value) == Some(n)))
@@ -119,7 +120,7 @@ pub(crate) fn meaning(section: Section, name: &str) -> Option<Meaning> {
     table.iter().find(|(n, _)| *n == name).map(|&(_, m)| m)
 }
 
-/// Where an option stands that is a struct of options.
+/// The section of an option that is a struct of options.
 pub(crate) fn section_of(option: &str) -> Section {
     use super::{CfOptions, DbOptions};
     match option {
@@ -129,7 +130,7 @@ pub(crate) fn section_of(option: &str) -> Section {
     }
 }
 
-/// Names of options that RocksDB has and Rockmill does not, those that do nothing in RocksDB itself left out.
+/// Names of options that RocksDB has and Rockmill does not, without those that do nothing in RocksDB itself.
 #[cfg(test)]
 pub(crate) fn names(section: Section) -> impl Iterator<Item = (&'static str, Meaning)> {
     let table = match section {
@@ -152,8 +153,8 @@ pub(crate) fn version_of_nested(name: &str, text: &str) -> (u32, u32, u32) {
     versions.map(|(_, (major, minor))| (major, minor, 0)).max().unwrap_or((0, 0, 0))
 }
 
-/// A value of a declared option that RocksDB has and Rockmill does not take, and why another is as good. Such a value
-/// is not read: who makes Rockmill take it removes it here.
+/// A value of a declared option that RocksDB takes and Rockmill does not, and why another is as good. Such a value is
+/// never read: a change that makes Rockmill take it must remove it here.
 pub(crate) fn other_value(name: &str, value: &str) -> Option<&'static str> {
     OTHER_VALUES.iter().find(|(n, values, _)| *n == name && is_one_of(values, value)).map(|&(_, _, why)| why)
 }
@@ -562,7 +563,7 @@ mod tests {
         assert_eq!(unknown(TABLE_NAMES, Section::Table, &of_tables), [""; 0]);
     }
 
-    /// A name that is declared has its meaning there: a second one would never be looked at.
+    /// A declared name has its meaning in its declaration: an entry here would never be looked up.
     #[test]
     fn nothing_here_is_declared() {
         use crate::options::declare::{Kind, TextOption};

@@ -1,4 +1,4 @@
-//! Options out of OPTIONS files and option strings.
+//! Options from OPTIONS files and option strings.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use crate::options::ColumnFamilyDescriptor;
 use crate::table::Cache;
 use rockmill_format::filename::{self, FileType};
 
-/// An option of an OPTIONS file that is not what it was there: it has no effect in Rockmill, or names an object that
-/// the caller has to bring.
+/// An option of an OPTIONS file that does not work as it does in RocksDB: it has no effect in Rockmill, or names an
+/// object that the caller has to provide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OptionWarning {
@@ -51,7 +51,7 @@ pub struct LoadedOptions {
     pub options: Options,
     /// Every column family with its options, to open the database with.
     pub column_families: Vec<ColumnFamilyDescriptor>,
-    /// What of the file has no effect, or needs an object that was not given.
+    /// Options of the file that have no effect, or need an object that was not given.
     pub warnings: Vec<OptionWarning>,
     /// The file.
     pub path: PathBuf,
@@ -60,7 +60,7 @@ pub struct LoadedOptions {
 }
 
 impl LoadedOptions {
-    /// Refuses options that no database is opened with.
+    /// Refuses options that no database can be opened with.
     ///
     /// # Errors
     /// `InvalidArgument` or `NotSupported`, with the option's name.
@@ -72,11 +72,11 @@ impl LoadedOptions {
 
 /// Reads OPTIONS files (RocksDB's `LoadLatestOptions` and `LoadOptionsFromFile`).
 ///
-/// RocksDB's comparators, merge operators and filters are made from their names; others are given here and found by
-/// their names, or set in what was loaded. Rockmill's own options (`merge_engine`, `kernel_merge_program`) are never
-/// taken from a file, which anybody may have written. An object that nobody gives is among the warnings; its name
-/// stays in the OPTIONS files of a database that is opened with what was loaded. An option that asks for what Rockmill
-/// cannot do is an error, one that has no effect here is among the warnings.
+/// RocksDB's comparators, merge operators and filters are created from their names. Others are given to the loader,
+/// which finds them by name, or set in the loaded options. Rockmill's own options (`merge_engine`,
+/// `kernel_merge_program`) are never taken from a file, which anybody may have written. An object that is not given is
+/// a warning; its name stays in the OPTIONS files of a database that is opened with the loaded options. An option that
+/// has no effect here is a warning, too. An option that asks for something that Rockmill cannot do is an error.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
@@ -109,13 +109,13 @@ impl fmt::Debug for OptionsLoader {
 }
 
 impl OptionsLoader {
-    /// A loader that knows RocksDB's own objects and takes no unknown options.
+    /// A loader that knows RocksDB's own objects and refuses unknown options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Passes over options that neither Rockmill nor any RocksDB it knows has, and over Rockmill's own, which no
-    /// OPTIONS file has: they are among the warnings then, and errors otherwise.
+    /// Skips options that neither Rockmill nor any RocksDB known to it has, and Rockmill's own, which do not belong in
+    /// an OPTIONS file. They become warnings; without this call they are errors.
     pub fn ignore_unknown_options(&mut self, ignore: bool) -> &mut Self {
         self.ignore_unknown_options = ignore;
         self
@@ -127,7 +127,7 @@ impl OptionsLoader {
         self
     }
 
-    /// Gives every column family this block cache; files do not say which one it was.
+    /// Gives every column family this block cache; OPTIONS files do not say which cache was used.
     pub fn block_cache(&mut self, cache: &Cache) -> &mut Self {
         self.cache = Some(cache.clone());
         self
@@ -170,8 +170,8 @@ impl OptionsLoader {
 
     /// Says whether the database in `dir`, which need not be open, can be opened with these column families (RocksDB's
     /// `CheckOptionsCompatibility`): the newest OPTIONS file has the same column families, in any order, each with the
-    /// same comparator, the same merge operator unless it had none, and the same prefix extractor unless one of both
-    /// has none. `InvalidArgument` names what differs.
+    /// same comparator, the same merge operator (unless the file has none), and the same prefix extractor (unless the
+    /// file or the given options have none). `InvalidArgument` names what differs.
     pub fn check_compatibility(&self, dir: impl AsRef<Path>, families: &[ColumnFamilyDescriptor]) -> Result<()> {
         let dir = dir.as_ref();
         let Some((_, path)) = latest_options_file(&*self.fs(), dir)? else {
@@ -287,7 +287,7 @@ impl OptionsLoader {
         rest
     }
 
-    /// Makes warnings and errors of what reading noted.
+    /// Turns what reading noted into warnings and errors.
     fn report(&self, notes: Notes, family: Option<&str>, warnings: &mut Vec<OptionWarning>) -> Result<()> {
         for Note { name, value, what } in notes.list {
             let reason = match what {
@@ -331,15 +331,15 @@ pub(crate) fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<OptionsFile>
     OptionsFile::parse(&text).map_err(|e| e.context(path.display()))
 }
 
-/// What is to be written back: options that do nothing here, and objects that nobody gave, which whoever opens the
-/// database next may have. What is nested in an option that is not declared goes with the whole of it; what is nested
-/// in one that is, by itself, as `outer.inner`.
+/// What to write back: options that do nothing here, and objects that were not given, which the next program to open
+/// the database may have. A value nested in an undeclared option is kept as part of that option; one nested in a
+/// declared option is kept by itself, as `outer.inner`.
 fn carried<O>(notes: &Notes, pairs: &Pairs, table: &[TextOption<O>], file: &OptionsFile) -> Carried {
     let kept = |n: &&Note| matches!(n.what, What::NoEffect(_) | What::Object);
     let noted = notes.list.iter().filter(kept).map(|n| (&n.name, &n.value));
     let noted: Vec<(&String, &String)> = noted.chain(notes.silent.iter().map(|(n, v)| (n, v))).collect();
     let outer = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    // What is declared stands in the options, unless it is an object that is not there.
+    // A declared option is in the options already, unless it is an object that was not given.
     let object = |name: &str| notes.list.iter().any(|n| n.name == name && n.value != "nullptr");
     let declared = |name: &str| table.iter().any(|o| o.name == name);
     let whole = pairs
@@ -374,8 +374,8 @@ pub struct OptionValue {
 
 impl Options {
     /// The options of the newest OPTIONS file of the database in `path`, and its column families, all with `cache`
-    /// (`rocksdb::Options::load_latest`). What of the file has no effect is in [`Self::load_warnings`], and goes to the
-    /// info log when the database is opened; [`OptionsLoader`] can do more.
+    /// (`rocksdb::Options::load_latest`). What has no effect is in [`Self::load_warnings`], and goes to the info log
+    /// when the database is opened. [`OptionsLoader`] can do more.
     pub fn load_latest(
         path: impl AsRef<Path>,
         env: Env,
@@ -387,7 +387,7 @@ impl Options {
         loader.load_latest(path).map(|loaded| (loaded.options, loaded.column_families))
     }
 
-    /// What has no effect, or lacks an object, of the OPTIONS file that these options were loaded from.
+    /// The options that have no effect, or lack an object, in the OPTIONS file that these options were loaded from.
     pub fn load_warnings(&self) -> &[OptionWarning] {
         &self.db.load_warnings
     }
@@ -396,13 +396,13 @@ impl Options {
     /// block_based_table_factory={block_size=16K;filter_policy=bloomfilter:10:false}` (RocksDB's
     /// `GetOptionsFromString`).
     ///
-    /// An error for a name that is not known, a value that does not fit, or an option of RocksDB's that would have no
-    /// effect at that value.
+    /// It is an error if a name is not known, a value is not valid, or an option of RocksDB would have no effect at
+    /// that value.
     pub fn from_string(base: &Self, text: &str) -> Result<Self> {
         Self::from_pairs(base, parse::pairs(text)?)
     }
 
-    /// As [`Self::from_string`], names and values apart (RocksDB's `GetDBOptionsFromMap` and
+    /// As [`Self::from_string`], with names and values given separately (RocksDB's `GetDBOptionsFromMap` and
     /// `GetColumnFamilyOptionsFromMap`).
     pub fn from_pairs<N: Into<String>, V: Into<String>>(
         base: &Self,

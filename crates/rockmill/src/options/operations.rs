@@ -27,12 +27,12 @@ impl Options {
         self.db.statistics.as_ref().map(ToString::to_string)
     }
 
-    /// A counter; 0 where statistics are not enabled.
+    /// The value of a counter; 0 if statistics are not enabled.
     pub fn get_ticker_count(&self, ticker: Ticker) -> u64 {
         self.db.statistics.as_ref().map_or(0, |s| s.ticker_count(ticker))
     }
 
-    /// A histogram; that of no values where statistics are not enabled.
+    /// A histogram; an empty one if statistics are not enabled.
     pub fn get_histogram_data(&self, histogram: Histogram) -> HistogramData {
         self.db.statistics.as_ref().map(|s| s.histogram_data(histogram)).unwrap_or_default()
     }
@@ -42,13 +42,14 @@ impl Options {
         self.db.listeners.push(Arc::new(listener));
     }
 
-    /// Gives the lines of the info log to `logger` instead of the file LOG.
+    /// Sends the lines of the info log to `logger` instead of the file LOG.
     pub fn set_info_logger(&mut self, logger: InfoLogger) {
         self.db.info_logger = Some(logger);
     }
 
-    /// Puts the info log into this directory, under a name made of the database's path. An open makes the directory,
-    /// and removes old logs of that name there; about options from a file see [`crate::Db::check_stored_path`].
+    /// Puts the info log into this directory, under a name made of the database's path. An open creates the directory
+    /// and removes old logs of that name from it. For options that come from a file, see
+    /// [`crate::Db::check_stored_path`].
     pub fn set_db_log_dir(&mut self, path: impl AsRef<Path>) {
         self.db.db_log_dir = path.as_ref().to_owned();
     }

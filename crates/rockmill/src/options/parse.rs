@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use crate::error::{Error, Result};
 
-/// Characters that stand behind a backslash in a file.
-/// Of a value in a message.
+/// The most bytes of a value in a message.
 const EXCERPT_BYTES: usize = 200;
+/// Characters that are written after a backslash in a file.
 const SPECIAL: [char; 5] = ['\\', '#', ':', '\r', '\n'];
 
-/// A text as a file has it.
+/// Escapes a text for a file.
 pub(crate) fn escape(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     for c in raw.chars() {
@@ -25,13 +25,13 @@ pub(crate) fn escape(raw: &str) -> String {
     out
 }
 
-/// What [`escape`] was given.
+/// The text that was given to [`escape`].
 pub(crate) fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
-            // A backslash at the end stands for nothing.
+            // A backslash at the end is dropped.
             '\\' => match chars.next() {
                 Some('n') => out.push('\n'),
                 Some('r') => out.push('\r'),
@@ -58,7 +58,8 @@ pub(crate) fn without_comment(line: &str) -> &str {
 /// The text without the braces around all of it.
 pub(crate) fn without_braces(text: &str) -> &str {
     let text = text.trim();
-    // Where the braces close with which the text begins, the outermost first: found in one pass, as there may be many.
+    // Where the braces that the text begins with close, the outermost first. One pass finds all of them, as there may
+    // be many.
     let (mut closes, mut open, mut leading) = (Vec::new(), Vec::new(), true);
     for (at, c) in text.char_indices() {
         match c {
@@ -91,12 +92,12 @@ pub(crate) fn without_braces(text: &str) -> &str {
     text[from..to].trim()
 }
 
-/// As much of a text as a message may have of it.
+/// The start of a text, short enough for a message.
 pub(crate) fn excerpt(text: &str) -> &str {
     &text[..text.floor_char_boundary(EXCERPT_BYTES)]
 }
 
-/// Where the brace closes that was opened before `text`.
+/// The position of the closing brace for one that was opened before `text`.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 1_usize;
     for (at, c) in text.char_indices() {
@@ -112,8 +113,8 @@ fn closing_brace(text: &str) -> Option<usize> {
     None
 }
 
-/// Cuts `text` behind the value that it begins with: the value without braces, and what follows the delimiter. The
-/// rest is `None` at the end.
+/// Splits `text` after its first value: returns the value without braces, and what follows the delimiter (`None` at the
+/// end).
 fn next_value(text: &str, delimiter: char) -> Result<(&str, Option<&str>)> {
     let text = text.trim_start();
     let Some(inner) = text.strip_prefix('{') else {
@@ -159,7 +160,7 @@ pub(crate) fn list(text: &str) -> Result<Vec<String>> {
     elements(without_braces(text))
 }
 
-/// The same of a text that has no braces around all of it: those that there are belong to an element.
+/// The same for a text without outer braces: any braces belong to an element.
 pub(crate) fn elements(text: &str) -> Result<Vec<String>> {
     let mut out = Vec::new();
     let text = text.trim();
@@ -250,7 +251,7 @@ mod tests {
             let text: String = (0..rng.usize(..12)).map(|_| *rng.choice(&['{', '}', 'a', ' ']).unwrap()).collect();
             assert_eq!(without_braces(&text), plainly(&text), "{text:?}");
         }
-        // Many of them take no longer than their number allows: pair by pair this would take minutes.
+        // The time is linear in the number of braces: removed pair by pair, this would take minutes.
         let (open, close) = ("{".repeat(1_000_000), "}".repeat(1_000_000));
         assert_eq!(without_braces(&format!("{open}a{close}")), "a");
         let refused = pairs(&format!("a={open}")).unwrap_err();

@@ -6,7 +6,7 @@ use super::value::Value;
 use super::{Options, parse};
 use crate::error::{Error, Result};
 
-/// Paths at most: the MANIFEST's path ids have two bits in RocksDB.
+/// The most paths: RocksDB's MANIFEST has two bits for a path id.
 pub(crate) const PATHS_MAX: usize = 4;
 
 /// A directory for tables, and how many bytes it is meant to take (`rocksdb::DBPath`).
@@ -17,8 +17,8 @@ pub struct DBPath {
 }
 
 impl DBPath {
-    /// Tables are put into `path` as long as about `target_size` bytes are enough; of the last path the size means
-    /// nothing. Never fails; a result, as in the `rocksdb` crate.
+    /// Tables are put into `path` until it holds about `target_size` bytes; the last path's size is ignored. Never
+    /// fails: it returns a result because the `rocksdb` crate does.
     pub fn new<P: AsRef<Path>>(path: P, target_size: u64) -> Result<Self> {
         Ok(Self { path: path.as_ref().to_owned(), target_size })
     }
@@ -28,7 +28,7 @@ impl DBPath {
         &self.path
     }
 
-    /// Bytes that it is meant to take.
+    /// How many bytes of tables the directory is meant to hold.
     pub fn target_size(&self) -> u64 {
         self.target_size
     }
@@ -36,14 +36,14 @@ impl DBPath {
 
 impl Options {
     /// The directories of tables, the fastest first, at most four; without any, the database's own. Flushes write to
-    /// the first one. Compactions write to the first one in which there is room: leveled ones for their level and all
-    /// above it, as large as they are meant to be; universal ones for the table, and for what will be merged with it.
-    /// What has no room goes to the last path. FIFO compaction has one path.
+    /// the first one. Compactions write to the first one with enough room. For leveled compaction that is room for the
+    /// output level and all levels above it, at their target sizes; for universal compaction, room for the table and
+    /// for what will be merged with it. What fits nowhere goes to the last path. FIFO compaction uses one path.
     ///
-    /// The MANIFEST has numbers of paths and no names. Every open needs the same paths in the same order, with the
-    /// database's directory among them if tables are there; they may be moved to other places between two openings. No
-    /// OPTIONS file has them, as with RocksDB. The directories are made. No other database may have its tables there:
-    /// an open removes tables that are not this database's, as RocksDB does.
+    /// The MANIFEST stores the numbers of paths, not their names. Every open needs the same paths in the same order,
+    /// with the database's directory among them if it holds tables; between two opens the directories may be moved
+    /// elsewhere. As with RocksDB, OPTIONS files do not store them. An open creates the directories. No other database
+    /// may have its tables there: like RocksDB, an open removes tables that are not this database's.
     ///
     /// With several paths `level_compaction_dynamic_level_bytes` is taken for false.
     pub fn set_db_paths(&mut self, paths: &[DBPath]) {
@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// Refuses paths that cannot be had. `of` names the option.
+/// Refuses paths that cannot be used. `of` names the option.
 pub(super) fn check(of: &str, paths: &[DBPath]) -> Result<()> {
     if paths.len() > PATHS_MAX {
         return Err(Error::not_supported(format!("{of} has {} paths: there are four at most", paths.len())));
@@ -78,7 +78,7 @@ pub(super) fn text(paths: &Vec<DBPath>) -> String {
     format!("{{{}}}", paths.iter().map(one).collect::<Vec<_>>().join(":"))
 }
 
-/// Reads [`text`], also without the braces around all of it; false if it is none.
+/// Reads what [`text`] wrote, with or without the outer braces; false if it is not such a text.
 pub(super) fn read(paths: &mut Vec<DBPath>, text: &str) -> bool {
     match parsed(text) {
         Some(read) => {

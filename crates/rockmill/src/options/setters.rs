@@ -1,7 +1,7 @@
 //! Setters of one line.
 
-/// Methods that set one field each: name, parameter, field, and what the field becomes where that is not the parameter.
-/// A setter without words of its own refers to its field, which must be public.
+/// Methods that set one field each: name, parameter, field, and the field's new value if that is not the parameter
+/// itself. The doc comment of a setter that has none refers to its field, which must be public.
 ///
 /// ```text
 /// setters! {

@@ -1,20 +1,20 @@
-//! Compaction styles and what each has to choose (RocksDB's `CompactionStyle`, `CompactionOptionsUniversal`,
+//! Compaction styles and the options of each (RocksDB's `CompactionStyle`, `CompactionOptionsUniversal`,
 //! `CompactionOptionsFIFO`).
 
 use super::setters::setters;
 use super::value::{Value, nested};
 use super::{CfOptions, Options};
 
-/// By which rules tables are compacted (RocksDB's `CompactionStyle`).
+/// The rules by which tables are compacted (RocksDB's `CompactionStyle`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionStyle {
-    /// One sorted run for each level, each level so many times larger than the one above.
+    /// One sorted run for each level, each level several times larger than the one above.
     #[default]
     Level,
-    /// Few sorted runs of rising size, merged when they are many or alike: tiered compaction.
+    /// A few sorted runs of rising size, merged when they become many or similar in size: tiered compaction.
     Universal,
-    /// Nothing is merged; the oldest tables are deleted when there is too much.
+    /// Nothing is merged; the oldest tables are deleted when there is too much data.
     Fifo,
 }
 
@@ -22,16 +22,17 @@ pub enum CompactionStyle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompactionPri {
-    /// The largest one, tombstones counted as what they will free.
+    /// The largest one; tombstones count as the bytes that they will free.
     ByCompensatedSize,
-    /// The one whose newest entry is oldest: the key range that nothing was written to for longest.
+    /// The one whose newest entry is oldest: the key range that has gone longest without a write.
     OldestLargestSeqFirst,
-    /// The one whose oldest entry is oldest: the key range that did not go down for longest.
+    /// The one whose oldest entry is oldest: the key range that has gone longest without a compaction into the next
+    /// level.
     OldestSmallestSeqFirst,
-    /// The one that overlaps least of the next level for its own size.
+    /// The one that overlaps the least of the next level, relative to its own size.
     #[default]
     MinOverlappingRatio,
-    /// One behind the other through the key space. The MANIFEST has where each level goes on.
+    /// One after another through the key space. The MANIFEST stores where each level continues.
     RoundRobin,
 }
 
@@ -46,26 +47,26 @@ pub enum UniversalCompactionStopStyle {
     Total,
 }
 
-/// What universal compaction has to choose (RocksDB's `CompactionOptionsUniversal`).
+/// The options of universal compaction (RocksDB's `CompactionOptionsUniversal`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UniversalCompactOptions {
-    /// Percent by which the next run may be larger than what was taken and still be taken too.
+    /// The next run is taken, too, if it is at most this many percent larger than what was taken before.
     pub size_ratio: u32,
-    /// Runs merged at once at least.
+    /// The fewest runs merged at once.
     pub min_merge_width: u32,
-    /// Runs merged at once at most; a compaction for space takes more.
+    /// The most runs merged at once; a compaction that frees space may take more.
     pub max_merge_width: u32,
-    /// Everything is merged when all runs but the oldest have this percentage of its size.
+    /// Everything is merged when all runs but the oldest together reach this percentage of the oldest run's size.
     pub max_size_amplification_percent: u32,
-    /// Output is left uncompressed when older runs already are this percentage of all data; -1 compresses always.
+    /// Output is left uncompressed when older runs already make up this percentage of all data; -1 always compresses.
     pub compression_size_percent: i32,
-    /// Sorted runs that may stay: -1 as many as `level0_file_num_compaction_trigger`, 0 what sizes and `size_ratio`
-    /// give.
+    /// How many sorted runs may stay: -1 means `level0_file_num_compaction_trigger`, 0 the number that follows from
+    /// sizes and `size_ratio`.
     pub max_read_amp: i32,
     /// What the next run is compared with.
     pub stop_style: UniversalCompactionStopStyle,
-    /// Runs whose tables do not overlap move instead of being rewritten.
+    /// Runs whose tables do not overlap are moved instead of rewritten.
     pub allow_trivial_move: bool,
 }
 
@@ -98,7 +99,7 @@ nested! {
 }
 
 impl UniversalCompactOptions {
-    /// Why no tree can be kept so; `None` when one can, or when the style is another one.
+    /// Why no tree can be kept by these options; `None` if one can, or if the style is not universal.
     pub(crate) fn refused(&self, cf: &CfOptions) -> Option<String> {
         let (runs, trigger) = (self.max_read_amp, cf.level0_file_num_compaction_trigger);
         if cf.compaction_style != CompactionStyle::Universal {
@@ -155,13 +156,13 @@ setters! {
     set_allow_trivial_move(allow: bool) allow_trivial_move;
 }
 
-/// What FIFO compaction has to choose (RocksDB's `CompactionOptionsFIFO`).
+/// The options of FIFO compaction (RocksDB's `CompactionOptionsFIFO`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FifoCompactOptions {
-    /// Bytes of all tables above which the oldest are deleted.
+    /// When all tables together have more bytes than this, the oldest are deleted.
     pub max_table_files_size: u64,
-    /// Merge small tables, as many as `level0_file_num_compaction_trigger` at least.
+    /// Merge small tables, at least `level0_file_num_compaction_trigger` at once.
     pub allow_compaction: bool,
 }
 
@@ -188,17 +189,17 @@ setters! {
 }
 
 impl Options {
-    /// What FIFO compaction has to choose.
+    /// Sets the options of FIFO compaction.
     pub fn set_fifo_compaction_options(&mut self, options: &FifoCompactOptions) {
         self.cf.compaction_options_fifo = options.clone();
     }
 
-    /// What universal compaction has to choose.
+    /// Sets the options of universal compaction.
     pub fn set_universal_compaction_options(&mut self, options: &UniversalCompactOptions) {
         self.cf.compaction_options_universal = options.clone();
     }
 
-    /// RocksDB's shorthand for universal compaction with so many bytes of memtables.
+    /// RocksDB's shorthand for universal compaction with this many bytes of memtables.
     pub fn optimize_universal_style_compaction(&mut self, memtable_memory_budget: usize) {
         let cf = &mut self.cf;
         cf.write_buffer_size = memtable_memory_budget / 4;
@@ -239,11 +240,11 @@ mod tests {
         assert_eq!((u.size_ratio, u.min_merge_width, u.max_merge_width), (10, 3, u32::MAX));
         assert_eq!((u.compression_size_percent, u.max_size_amplification_percent), (70, 150));
         assert!(u.allow_trivial_move && u.stop_style == UniversalCompactionStopStyle::Similar);
-        // An option nested in it by its full name, and what is there already stays.
+        // An option nested in it is given by its full name; the others keep their values.
         let (o, _, done) = set(&[("compaction_options_universal.size_ratio", "7")]);
         assert!(done && o.compaction_options_universal.size_ratio == 7);
         assert_eq!(o.compaction_options_universal.min_merge_width, 2);
-        // What RocksDB 7.8 does not know is written only where it is not the default.
+        // An option that RocksDB 7.8 does not know is written only if it is not at its default.
         assert!(!Value::write(&UniversalCompactOptions::default()).contains("max_read_amp"));
         let u = UniversalCompactOptions { max_read_amp: 5, ..UniversalCompactOptions::default() };
         assert!(Value::write(&u).contains("max_read_amp=5"));

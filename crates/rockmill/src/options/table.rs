@@ -1,4 +1,4 @@
-//! Options of tables: which kind is written, what both kinds have, and what TPH tables have alone.
+//! Options of tables: which kind is written, the options of both kinds, and those of TPH tables alone.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ pub enum DataBlockIndexType {
     /// Restart points only.
     #[default]
     BinarySearch,
-    /// A hash index behind the restart points. Only for comparators that say that keys of different bytes are never
-    /// equal; tables of others have none.
+    /// A hash index after the restart points. It is written only if the comparator says that keys with different bytes
+    /// are never equal.
     BinaryAndHash,
 }
 
@@ -50,7 +50,7 @@ declare_options! {
     pub struct TphTableOptions;
     setters of Options at cf;
     beside {
-        /// For [`Options::set_tph_table_factory`], which takes it.
+        /// For [`Options::set_tph_table_factory`].
         block_based: Option<BlockBasedOptions>,
     }
 
@@ -69,8 +69,8 @@ setters! {
     set_piece_limit(files: u32) piece_limit;
     /// Sets `garbage_percent`: 0 to 1,000.
     set_garbage_percent(percent: u32) garbage_percent;
-    /// Sets what TPH tables share with block-based ones. Without it, that stays as the column family has it. Filters,
-    /// the kind of index and the hash index of data blocks mean nothing to TPH tables.
+    /// Sets the options that TPH tables share with block-based ones. Without this call, those options keep the column
+    /// family's values. Filters, the kind of index and the hash index of data blocks do not apply to TPH tables.
     set_block_based_options(options: &BlockBasedOptions) block_based = Some(options.clone());
 }
 
@@ -79,7 +79,7 @@ declare_options! {
     pub struct BlockBasedOptions;
     setters of Options at cf;
     beside {
-        /// What an OPTIONS file had besides; it goes with the options, wherever they are copied to.
+        /// What an OPTIONS file had in addition; it stays with the options when they are copied.
         carried: Carried,
     }
 
@@ -135,7 +135,7 @@ fn filter_text(bits_per_key: &f64) -> String {
     if *bits_per_key > 0.0 { format!("bloomfilter:{bits_per_key}:false") } else { "nullptr".to_owned() }
 }
 
-/// Reads `bloomfilter:10:false` and its like; filters of other kinds are not written.
+/// Reads texts such as `bloomfilter:10:false`; filters of other kinds are not written.
 fn read_filter(bits_per_key: &mut f64, text: &str, notes: &mut Notes) -> bool {
     if text.is_empty() || text == "nullptr" {
         *bits_per_key = 0.0;
@@ -153,7 +153,8 @@ fn read_filter(bits_per_key: &mut f64, text: &str, notes: &mut Notes) -> bool {
 }
 
 impl BlockBasedOptions {
-    /// Writes a Bloom filter with so many bits per key. `block_based` is RocksDB's removed old layout and ignored.
+    /// Writes a Bloom filter with this many bits per key. `block_based` means an old layout that RocksDB has removed;
+    /// it is ignored.
     pub fn set_bloom_filter(&mut self, bits_per_key: f64, _block_based: bool) {
         self.bloom_bits_per_key = bits_per_key;
     }
@@ -204,9 +205,10 @@ setters! {
     set_pin_l0_filter_and_index_blocks_in_cache(v: bool) pin_l0_filter_and_index_blocks_in_cache;
     /// Bytes that an iterator reads ahead at first, once it reads in sequence.
     set_initial_auto_readahead_size(size: usize) initial_auto_readahead_size;
-    /// Bytes that an iterator reads ahead at most; 0 never.
+    /// The most bytes that an iterator reads ahead; 0 never reads ahead.
     set_max_auto_readahead_size(size: usize) max_auto_readahead_size;
-    /// Reads in sequence after which reading ahead begins. What seeks before went on to is read at once all the same.
+    /// How many reads in sequence start reading ahead. The blocks that earlier seeks went on to are read at once in any
+    /// case.
     set_num_file_reads_for_auto_readahead(reads: u64) num_file_reads_for_auto_readahead;
 }
 

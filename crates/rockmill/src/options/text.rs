@@ -1,9 +1,9 @@
 //! Options by RocksDB's names and as RocksDB's text: what `set_options` and option strings give, what OPTIONS files
 //! hold.
 //!
-//! An option is one of four: declared and changeable now, declared and fixed while the database is open, RocksDB's and
-//! not here (`known.rs`), or not known. The last three are refused or said in the notes, so that no option is passed
-//! over silently.
+//! There are four kinds of options: declared and changeable now, declared and fixed while the database is open,
+//! RocksDB's but not Rockmill's (`known.rs`), and unknown. The last three are refused or reported in the notes, so that
+//! no option is ignored silently.
 
 use super::declare::{Kind, TextOption};
 use super::known::{self, Notes, Section, What};
@@ -20,19 +20,19 @@ pub(crate) type Pairs = [(String, String)];
 /// Which options a reader may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allow {
-    /// All: the database is not open.
+    /// All of them: the database is not open.
     All,
-    /// Those that an open database takes, and nothing that is not Rockmill's.
+    /// Those that an open database can change; any option that Rockmill does not have is refused.
     Mutable,
 }
 
-/// Who gives the options.
+/// Where the options come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The program, or its user: strings, `set_options`, a command line.
     Caller,
-    /// A stored OPTIONS file, which anybody may have written. Its values have escapes. It has RocksDB's options, and
-    /// those of TPH tables: what loads code or chooses an engine comes from the caller.
+    /// A stored OPTIONS file, which anybody may have written. Its values have escapes. Only RocksDB's options and those
+    /// of TPH tables are taken from it: options that load code or choose an engine must come from the caller.
     File,
 }
 
@@ -40,7 +40,7 @@ fn bad_value(name: &str, value: &str) -> Error {
     Error::invalid_argument(format!("option {name:?} cannot have the value {:?}", parse::excerpt(value)))
 }
 
-/// Changes options of the database. On an error some may have changed: give it a copy.
+/// Changes options of the database. After an error some of them may have changed, so callers pass a copy.
 pub(crate) fn set_db(o: &mut DbOptions, pairs: &Pairs, allow: Allow, source: Source, notes: &mut Notes) -> Result<()> {
     for pair in pairs {
         let (name, value) = pair;
@@ -99,7 +99,7 @@ pub(crate) fn set_cf(o: &mut CfOptions, pairs: &Pairs, allow: Allow, source: Sou
             TABLE_FACTORY | BLOCK_BASED_FACTORY | TPH_FACTORY => set_table_factory(o, pair, allow, source, notes)?,
             _ => {
                 set(o, CfOptions::TEXT, Section::Cf, std::slice::from_ref(pair), allow, source, notes)?;
-                // What is said now is what counts, also when it is that there is no object.
+                // The new value replaces the old one, even if it says that there is no object.
                 o.carried.options.retain(|(kept, _)| kept != name);
             }
         }
@@ -112,9 +112,9 @@ const BLOCK_BASED_FACTORY: &str = "block_based_table_factory";
 pub(super) const TPH_FACTORY: &str = "tph_table_factory";
 
 /// Takes a kind of tables with options: `table_factory=TphTable`, `table_factory={id=TphTable;piece_limit=8}`,
-/// `tph_table_factory={piece_limit=8}` and the same with `block_based_table_factory`; or with a dot one option of the
-/// kind that is there already. Options that are not named stay, also when the kind changes, which no open database
-/// does.
+/// `tph_table_factory={piece_limit=8}` and the same with `block_based_table_factory`; or, with a dot, one option of the
+/// present kind. Options that are not named keep their values, even if the kind changes (which it never does in an open
+/// database).
 fn set_table_factory(
     o: &mut CfOptions,
     (name, value): &(String, String),
@@ -196,7 +196,7 @@ fn set<O>(
 }
 
 fn not_changeable<O>(table: &[TextOption<O>], section: Section, name: &str) -> Error {
-    // As RocksDB has it: `SetDBOptions` does not find it, for `SetOptions` it is a bad argument.
+    // As in RocksDB: for `SetDBOptions` it is not found, for `SetOptions` it is a bad argument.
     let kind = if section == Section::Db { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
     if table.iter().any(|o| o.name == name && o.kind != Kind::Part) {
         let what = format!("option {name:?} cannot change while the database is open; give it when opening");
@@ -209,7 +209,7 @@ fn not_changeable<O>(table: &[TextOption<O>], section: Section, name: &str) -> E
     Error::new(kind, format!("option {name:?} is not known; an open database can change {}", known.join(", ")))
 }
 
-/// Refuses what reading noted: an open database takes no option that would do nothing.
+/// Refuses the options that reading noted: an open database takes no option that would have no effect.
 pub(crate) fn refuse(notes: &Notes) -> Result<()> {
     match notes.list.first() {
         None => Ok(()),

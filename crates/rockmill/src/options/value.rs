@@ -13,14 +13,14 @@ use crate::options::{KernelDriver, MergeEngine};
 
 /// A type of option values.
 pub(crate) trait Value: Sized {
-    /// From text; `None` if it is no such value.
+    /// From text; `None` if the text is not such a value.
     fn read(text: &str) -> Option<Self>;
 
     /// As text, in the form that RocksDB writes.
     fn write(&self) -> String;
 
-    /// Reads a value into its field; false if it is no value of the field's type. A struct of options changes those
-    /// that the text has, and says in the notes what it has besides.
+    /// Reads a value into its field; false if the text is not a value of the field's type. A struct of options changes
+    /// only the fields that the text names; names that it does not know go to the notes.
     fn update(&mut self, text: &str, notes: &mut Notes) -> bool {
         let _ = notes;
         Self::read(text).map(|value| *self = value).is_some()

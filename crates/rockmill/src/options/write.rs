@@ -12,9 +12,9 @@ pub struct WriteOptions {
     pub disable_wal: bool,
     /// Fail with `Incomplete` rather than wait when writers are delayed or stopped.
     pub no_slowdown: bool,
-    /// Pass over updates of column families that do not exist (any more) rather than refuse the batch.
+    /// Skip updates of column families that do not exist (any more) instead of refusing the batch.
     pub ignore_missing_column_families: bool,
-    /// Slow this write down to 1 MiB/s, all such writes together, while compaction is behind.
+    /// While compaction cannot keep up, slow this write down: all such writes together get 1 MiB/s.
     pub low_pri: bool,
 }
 

@@ -1,4 +1,5 @@
-//! From what is observed to orders: what slows writers now, and what flushes, compactions and reads get of the device.
+//! Turns observations into orders: what slows writers now, and what share of the device flushes, compactions and reads
+//! get.
 //!
 //! Pure functions. The store calls [`decide`] whenever the tree or the memtables change, and carries out the orders
 //! (`db/write/pressure.rs`). How one write waits between two changes is in `write_control.rs`. Some answers are needed
@@ -12,14 +13,14 @@
 //! | [`is_flush_bound`] | by a compaction thread, for each job |
 //! | `read_protection.rs`, `left_to_jobs` | by each job, before each piece; tables are there, which know no options |
 //!
-//! What carries an order out has a clock of its own and decides nothing: the buckets of `write_control.rs` meter rates,
-//! and a job waits for each megabyte in `flush_priority.rs`, for each piece in `read_protection.rs`. What they saw
-//! comes back as what is observed. [`RateControl`](super::rate_control::RateControl), [`FlushPace`] and
+//! The code that carries out an order has its own clock and decides nothing: the buckets of `write_control.rs` meter
+//! rates, and a job waits for each megabyte in `flush_priority.rs`, and for each piece in `read_protection.rs`. What
+//! they measure comes back as observations. [`RateControl`](super::rate_control::RateControl), [`FlushPace`] and
 //! [`FlushBound`](super::flush_bound::FlushBound) learn from it, and are pure, too.
 //!
-//! Not here, since neither the device nor how fast writers are depends on it: which memtables hold back logs that are
-//! too large (`front/wal_memtable/logs.rs`), which compaction is next (`db/jobs/compact.rs`), and how writers' threads
-//! wait for each other (`db/write/commit_delay.rs`, `turn.rs`).
+//! Some decisions are made elsewhere, because neither the device nor the speed of writers depends on them: which
+//! memtables keep logs alive that are too large (`front/wal_memtable/logs.rs`), which compaction is next
+//! (`db/jobs/compact.rs`), and how writers' threads wait for each other (`db/write/commit_delay.rs`, `turn.rs`).
 //!
 //! The simulator calls them, too. What jobs leave to reads under these orders is simulated in the tests of
 //! `read_protection.rs`.
@@ -40,13 +41,14 @@ pub struct FamilyNow<'a, O> {
     pub id: u32,
     /// Its options.
     pub options: O,
-    /// What of its tree slows writers.
+    /// The part of its tree that slows writers.
     pub load: TreeLoad,
     /// Memtables that are full, and how many there may be.
     pub memtables: FullMemtables,
     /// Which of them are flushed, or are to be.
     pub flushes: FlushQueue,
-    /// When they are merged and flushed, and what waits, before anything is decided; `None` of memtables with values.
+    /// When index tables are merged and flushed, and what waits, before this decision; `None` for memtables with
+    /// values.
     pub index: Option<(IndexSchedule, IndexQueues)>,
     /// How long its flushes take.
     pub flush_pace: &'a FlushPace,
@@ -55,15 +57,15 @@ pub struct FamilyNow<'a, O> {
 /// Memtables that are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FullMemtables {
-    /// So many are.
+    /// How many are full.
     pub full: usize,
-    /// How many there may be, with the one that is filled.
+    /// How many there may be, including the one that is being filled.
     pub most: usize,
 }
 
 impl FullMemtables {
-    /// Index tables of `size` bytes each that have so many bytes of memory, and may have `max`. There may be many:
-    /// their memory is what is bounded, since values may be in it, and each holds a file open.
+    /// Index tables of `size` bytes each that have this many bytes of memory, and may have `max`. There may be many of
+    /// them: their memory is bounded instead, since it may contain values, and each table holds a file open.
     pub fn of_index_tables(bytes: usize, max: usize, size: usize) -> Self {
         let size = size.max(1);
         Self { full: bytes / size, most: 1 + max / size }
@@ -73,11 +75,11 @@ impl FullMemtables {
 /// Full memtables that wait for a flush, or for its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlushQueue {
-    /// So many, those included that are being flushed.
+    /// How many, including those that are being flushed.
     pub waiting: usize,
     /// Some of them are.
     pub in_flight: bool,
-    /// Somebody asked for their flush, or logs that grew too large did.
+    /// A caller asked for their flush, or it is due because logs grew too large.
     pub requested: bool,
 }
 
@@ -88,14 +90,14 @@ pub struct MemoryNow {
     pub index_tables: bool,
     /// Some are to be flushed, since all together hold too much.
     pub short: bool,
-    /// Writers, also those of other databases, may have to wait for it.
+    /// Writers, including those of other databases, may have to wait for it.
     pub may_stall: bool,
 }
 
-/// The store as it is now, beside its column families.
+/// The store as it is now, without its column families.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoreNow {
-    /// The moment.
+    /// The present time.
     pub at: Seconds,
     /// What its logs hold.
     pub logs: LogsNow,
@@ -105,14 +107,14 @@ pub struct StoreNow {
     pub without_merging: bool,
 }
 
-/// What logs hold that is in no table, where that is bounded: values stay in them until they are flushed.
+/// What logs hold that is in no table, if that is bounded: values stay in them until they are flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogsNow {
     /// Bytes of the log in use.
     pub newest: u64,
     /// Bytes of those before it.
     pub others: u64,
-    /// Bytes of all at most.
+    /// The most bytes of all logs.
     pub capacity: u64,
 }
 
@@ -131,7 +133,8 @@ impl LogsNow {
         (1.0 - memory / max.max(1) as f64).min(self.room() as f64 / self.capacity.max(1) as f64)
     }
 
-    /// Length of the log in use from which on the oldest are flushed: one half is filled while the other is emptied.
+    /// The length of the log in use at which the oldest logs are flushed: one half is filled while the other is
+    /// emptied.
     pub fn newest_to_flush(self) -> u64 {
         (self.capacity / FLUSH_PART).saturating_sub(self.others)
     }
@@ -141,32 +144,31 @@ impl LogsNow {
         self.newest >= self.newest_to_flush()
     }
 
-    /// Length of the log in use from which on writers wait.
+    /// The length of the log in use at which writers wait.
     pub fn newest_to_stop(self) -> u64 {
         self.capacity.saturating_sub(self.others)
     }
 }
 
-/// What holds until the tree or the memtables change.
+/// Orders that hold until the tree or the memtables change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Orders {
-    /// How the tree that is worst slows writers.
+    /// How the worst tree slows writers.
     pub tree: WriteControl,
-    /// Whose tree that is; it means nothing where the pressure is 0.
+    /// The column family of that tree; meaningless if the pressure is 0.
     pub cause: u32,
     /// Why writers must wait, if they must, and for which column family.
     pub stop: Option<(u32, StallReason)>,
-    /// Compactions are to speed up (RocksDB's `NeedSpeedupCompaction`), and writes of low priority wait.
+    /// Compactions should speed up (RocksDB's `NeedSpeedupCompaction`), and writes of low priority wait.
     pub behind: bool,
     /// The first column family with a flush in flight, or due.
     pub flushing: Option<u32>,
     /// There is one: writers are paced to it.
     pub paced: bool,
-    /// Writers wait for something that flushes or compactions do: reads leave them
-    /// more of the device then (`read_protection.rs`).
+    /// Writers wait for flushes or compactions, so reads leave these more of the device (`read_protection.rs`).
     pub awaited: bool,
-    /// What compactions leave of the device to a flush that writers wait for, or would if one more memtable were full:
-    /// 1 all, 0 nothing, as where there is no such flush.
+    /// The share of the device that compactions leave to a flush that writers wait for, or would wait for if one more
+    /// memtable were full: 1 all of it, 0 nothing. 0 also if there is no such flush.
     pub flush_first: f64,
     /// When index tables are merged and flushed, and how much levels may hold, for each column family that has some.
     pub schedules: Vec<OneSchedule>,
@@ -239,8 +241,7 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
     }
 }
 
-/// Decides again when a column family's index tables are merged and flushed, and from then on what is due is what that
-/// says.
+/// Decides again when a column family's index tables are merged and flushed; from then on this determines what is due.
 fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, now: Seconds) -> Option<OneSchedule> {
     let (schedule, queues) = f.index.as_mut()?;
     let control = write_control(f.load, &f.options);
@@ -254,8 +255,8 @@ fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, now: Secon
 /// the cases of `index_tables.rs`: a quarter -29 to +4 % (-5 % in the median), three quarters -22 to +28 % (-2 %).
 const FLUSH_PART: u64 = 2;
 
-/// True when a flush of full memtables is to begin, or is to begin again after that in flight. `index`: when index
-/// tables are flushed, and the bytes of memory of full ones; `None` of memtables with values. `without_merging`: see
+/// True if a flush of full memtables must begin, or another one after the flush in flight. `index`: when index tables
+/// are flushed, and the bytes of memory of full ones; `None` of memtables with values. `without_merging`: see
 /// `flushes_without_merging`.
 pub fn is_flush_due(
     queue: FlushQueue,
@@ -268,7 +269,7 @@ pub fn is_flush_due(
         return queue.waiting > 0;
     }
     match index {
-        // With many, whatever they consist of.
+        // With many memtables, whatever they are.
         Some((now, bytes)) => bytes >= now.flush_bytes || memtables.full >= memtables.most / FLUSH_PART as usize,
         // RocksDB's rule.
         None => {
@@ -277,9 +278,9 @@ pub fn is_flush_due(
     }
 }
 
-/// True when no full memtable waits for others to be merged with. RocksDB merges none before an atomic flush; index
-/// tables are always merged, unless their memory is needed. And where writers wait for memory, what holds it must not
-/// wait for a writer.
+/// True if no full memtable waits for others to be merged with. RocksDB merges none before an atomic flush; index
+/// tables are always merged, unless their memory is needed. And if writers wait for memory, the memtables that hold it
+/// must not wait for a writer.
 pub fn flushes_without_merging(memory: MemoryNow, atomic_flush: bool) -> bool {
     memory.may_stall || if memory.index_tables { memory.short } else { atomic_flush }
 }
@@ -305,8 +306,8 @@ fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow) ->
     Some((f.id, write_stop(f.load, &f.options, f.memtables)?))
 }
 
-/// Why the writer that makes room for others must wait, if it must. `stop`: what column families say ([`stop`]);
-/// `seals`: it has memtables to seal first, which can be flushed then, so that logs and memory are given back;
+/// Why the writer that makes room for others must wait, if it must. `stop`: the result of [`stop`] for column families;
+/// `seals`: it has memtables to seal first, which can then be flushed, so that logs and memory are freed;
 /// `memory_full`: the write buffer manager stops writers.
 pub fn stop_of_leader(stop: Option<StallReason>, seals: bool, memory_full: bool) -> Option<StallReason> {
     match stop {
@@ -334,18 +335,18 @@ pub struct MemtablesNow<'a, R> {
     pub flushing: bool,
     /// How long its flushes take.
     pub flush_pace: &'a FlushPace,
-    /// Where none is in flight, the one that is due.
+    /// If none is in flight, the flush that is due.
     pub due: OneFlush,
-    /// Bytes that writers can write until the memtable that is filled is full, and so many more are.
+    /// Bytes that writers can write until the memtable that is being filled is full and as many more as allowed are.
     pub room: R,
-    /// How much of the limit writers feel: 1 all of it, 0 nothing. Less than 1 only for index tables.
+    /// How much of the limit applies to writers: 1 all of it, 0 nothing. Less than 1 only for index tables.
     pub pressure: f64,
 }
 
 /// What writers may write at a moment, so that memtables are full when the flush in flight ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allowance {
-    /// What they get; infinite where they are free.
+    /// The rate that they get; infinite if they are not limited.
     pub rate: BytesPerSecond,
     /// Bytes until they stop.
     pub room: f64,
@@ -366,12 +367,12 @@ impl Allowance {
 /// whose sleeps end up to 4 ms late, half of it costs them 5 to 9 % of their rate, nothing of it 54 to 66 %, and twice
 /// of it changes nothing; where sleeps end up to 1 ms late, half of it changes nothing either.
 const CREDIT_SECONDS: Seconds = 0.005;
-/// And this part of the room until writers stop: where there is little time left, a few milliseconds of the rate would
-/// be all of it. Simulated: half or twice of it changes throughput by less than 0.5 %; without it the longest wait is
-/// twice as long (70 to 96 ms instead of 33 to 38).
+/// And at most this part of the room until writers stop: if little time is left, a few milliseconds of the rate would
+/// be all of the room. Simulated: half or twice of it changes throughput by less than 0.5 %; without it the longest
+/// wait is twice as long (70 to 96 ms instead of 33 to 38).
 const CREDIT_ROOM: f64 = 1.0 / 16.0;
 
-/// What the column family allows that slows writers most. `failed`: as in [`StoreNow`].
+/// The allowance of the column family that slows writers most. `failed`: as in [`StoreNow`].
 pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     families: impl Iterator<Item = MemtablesNow<'a, R>>,
     now: Seconds,
@@ -391,8 +392,8 @@ pub fn allowance<'a, R: FnOnce(usize) -> f64>(
     allowances.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Allowance::FREE)
 }
 
-/// Whether jobs of DF-compaction are to write little before they are to be many: writers wait for flushes, and are at
-/// work, or a job or a flush is. Never where all rest: what was put off is due then.
+/// Whether it is more important that jobs of DF-compaction write little than that there are many: writers wait for
+/// flushes, and writers, a job or a flush are at work. Never if all are idle: deferred merges are due then.
 pub fn is_flush_bound(waits: FlushWaits, at_work: bool) -> bool {
     waits.often && (waits.lately || at_work)
 }

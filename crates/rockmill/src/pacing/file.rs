@@ -1,5 +1,5 @@
-//! A table file that a job writes, with gates before it: each is asked before the device gets so many bytes more. With
-//! statistics its writes and syncs are measured, waits at the gates included.
+//! A table file that a job writes, with gates before it: each gate is asked before the device gets its next bytes. With
+//! statistics, writes and syncs are timed, including waits at the gates.
 
 use std::fmt::Debug;
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// It is asked when so many bytes were written since, once for each append however long.
+    /// It is asked after every this many bytes, but only once for each append, however long.
     fn piece(&self) -> usize {
         match self {
             Self::DeviceShare(_) => PIECE_BYTES,
@@ -45,7 +45,7 @@ impl Gate {
 struct GateState {
     gate: Gate,
     piece: usize,
-    /// Bytes that it was not asked for yet.
+    /// Bytes written since it was last asked.
     uncharged: usize,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct JobFile {
 }
 
 impl JobFile {
-    /// `inner` behind these gates, which are asked in this order, and behind the limiter.
+    /// `inner` with these gates, which are asked in this order, and with the limiter.
     pub fn new(
         inner: Box<dyn WritableFile>,
         gates: impl IntoIterator<Item = Gate>,
@@ -151,7 +151,7 @@ impl WritableFile for JobFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        // So that the time of a sync is that of a sync.
+        // So that the time of a sync is only that of a sync.
         if self.measures.is_some() && self.syncing.is_none() {
             self.flush()?;
         }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(through(), (5 << 20) / 10_000 * 10_000);
         file.begin_sync().unwrap();
         assert_eq!((through(), file.len()), (5 << 20, 5 << 20), "the rest before a sync");
-        // A value longer than many pieces waits once.
+        // A value that is longer than many pieces waits once.
         file.append(&vec![7; 10 << 20]).unwrap();
         assert_eq!(way.waits(), 6);
         file.close().unwrap();

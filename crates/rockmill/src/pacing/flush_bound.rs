@@ -1,16 +1,15 @@
 //! Whether writers wait for flushes rather than for compactions.
 //!
-//! Writers that are slowed or stopped since memtables are full wait for the device, or for a core, that flushes share
-//! with compactions: then each byte that compactions write is one that writers wait for. Other writers wait for
-//! compactions, if they wait: then what counts is that these end. `docs/compaction.md` says what DF-compaction makes of
-//! it.
+//! Writers that are slowed or stopped because memtables are full wait for the device or for a core, which flushes share
+//! with compactions: then writers wait for each byte that compactions write. Other writers, if they wait, wait for
+//! compactions: then it is important that these end. `docs/compaction.md` says how DF-compaction uses this.
 //!
 //! A pure state machine in given times, for the store and the simulator alike.
 
 use crate::pacing::common::{LATELY_SECONDS, Seconds};
 
-/// Fewest waits for flushes, as a part of the time, at which writers count as bound by them. Simulated: half of it
-/// changes throughput by less than 3 %, twice of it costs df-leveled up to 6 % on a slowed device.
+/// The smallest part of the time spent waiting for flushes at which writers count as bound by them. Simulated: half of
+/// it changes throughput by less than 3 %, twice of it costs df-leveled up to 6 % on a slowed device.
 const SHARE_MIN: f64 = 0.05;
 
 /// Writers count as idle after this many seconds without a wait for a flush. Measured: it must be longer than the gap
@@ -23,7 +22,7 @@ pub(crate) const REST_SECONDS: Seconds = 0.25;
 #[derive(Debug, Clone, Default)]
 pub struct FlushBound {
     share: f64,
-    /// What has been so since `at`.
+    /// Whether they are stopped, since `at`.
     at: Seconds,
     stopped: bool,
     /// When writers waited for a flush last.
@@ -35,12 +34,12 @@ pub struct FlushBound {
 pub struct FlushWaits {
     /// They do for much of the time.
     pub often: bool,
-    /// They did a moment ago: they do not rest.
+    /// They did a moment ago, so they are not idle.
     pub lately: bool,
 }
 
 impl FlushBound {
-    /// Says whether writers are stopped for a flush from now on.
+    /// Sets whether writers are stopped for a flush from now on.
     pub fn set(&mut self, now: Seconds, stopped: bool) {
         self.share = self.share(now);
         if self.stopped {
@@ -49,7 +48,7 @@ impl FlushBound {
         (self.at, self.stopped) = (self.at.max(now), stopped);
     }
 
-    /// Writers slept so long until `now` so that a flush could end (`flush_pace.rs`).
+    /// Until `now`, writers slept for this long so that a flush could end (`flush_pace.rs`).
     pub fn waited(&mut self, now: Seconds, seconds: Seconds) {
         self.share = (self.share(now) + (seconds / LATELY_SECONDS).max(0.0)).min(1.0);
         (self.at, self.last) = (self.at.max(now), self.last.max(now));

@@ -1,20 +1,21 @@
 //! Paces writers to the flush that frees the memory they write into.
 //!
-//! Writers stop when every memtable is full. A memtable of 16 MiB is full in ten milliseconds and flushed in a hundred
-//! where the device is slow: without a slope writers would run for a tenth of the time and stand for the rest. So while
-//! a flush is in flight they get
+//! Writers stop when every memtable is full. On a slow device, a memtable of 16 MiB is full in ten milliseconds and
+//! flushed in a hundred: without a slope writers would run for a tenth of the time and stand still for the rest. So
+//! while a flush is in flight they get
 //!
 //! > what still fits into memtables / the time that the flush still takes
 //!
-//! bytes a second: who writes as fast fills the last byte when the flush ends. How long flushes take is learned: a
+//! bytes a second: at this rate, writers fill the last byte when the flush ends. How long flushes take is learned: a
 //! flush is taken to last as long as its bytes did lately (T), and one that takes longer than [`AIM`] T to last as much
-//! longer as it already has. With [`MARGIN`] T on top the rate never falls at once, and never to nothing before memory
-//! runs out: of a flush that takes twice as long as it should writers still get a hundredth of the memtable. Where
-//! flushes keep up, the rate is above what writers want, and nobody waits; where none is in flight, there is none.
+//! longer as it already has. With [`MARGIN`] T on top, the rate never falls suddenly, and never to nothing before
+//! memory runs out: during a flush that takes twice as long as expected, writers still get a hundredth of the memtable.
+//! If flushes keep up, the rate is above what writers want, and nobody waits; if no flush is in flight, there is no
+//! limit.
 //!
-//! What is left of the memtable when the flush ends is filled before the next one begins: time that is lost where
-//! writers are as fast as flushes. So the tail is the steeper the nearer both are ([`FlushPace::tail`]); how fast
-//! writers are who are not slowed is learned, too.
+//! The rest of the memtable when the flush ends is filled before the next flush begins; if writers are as fast as
+//! flushes, this time is lost. So the tail is steeper the closer both speeds are ([`FlushPace::tail`]); the speed of
+//! writers that are not slowed is learned, too.
 //!
 //! A pure state machine in given times, for the store and the simulator alike.
 
@@ -43,12 +44,13 @@ const MEMORY: f64 = 0.75;
 /// Simulated, with writers who are up to three times as fast from one memtable to the next: half or one and a half
 /// times of it changes throughput by less than 1 %; with 0 some writes wait for 120 ms instead of 2.
 const FREE_MEMORY: f64 = 0.5;
-/// No memtable is filled in less time. Derived: so that what a coarse clock says is no rate without bound.
+/// No memtable is filled in less time. Derived: so that a coarse clock does not give an unbounded rate.
 const FILL_SECONDS_MIN: Seconds = 1e-6;
-/// The least part of a memtable that its entries are taken for. Derived: an entry of one byte takes some fifty.
+/// The smallest part of a memtable that its entries are assumed to fill. Derived: an entry of one byte takes some
+/// fifty.
 const PART_MIN: f64 = 0.01;
-/// The least room, as a part of what memory says. Derived: nobody is to wait for memory that is there where entries are
-/// larger than those of the last memtable. Simulated: half or twice of it changes throughput by less than 0.5 %.
+/// The least room, as a part of the unused memory. Derived: writers must not wait although there is memory, if entries
+/// are larger than those of the last memtable. Simulated: half or twice of it changes throughput by less than 0.5 %.
 const ROOM_MIN: f64 = 1.0 / 16.0;
 /// How much of the last memtable counts for how much is written for a whole one. Simulated: half or twice of it changes
 /// throughput by less than 0.5 % and the longest wait by a fifth; with 0, small memtables take 2 % less.
@@ -63,7 +65,7 @@ pub struct FlushPace {
     /// The CPU time that they took.
     cpu: Seconds,
     flight: Option<OneFlush>,
-    /// What writers write who are not slowed; 0 as long as that is not known.
+    /// The rate of writers that are not slowed; 0 as long as it is not known.
     free: BytesPerSecond,
 }
 
@@ -77,12 +79,12 @@ pub struct OneFlush {
 }
 
 impl FlushPace {
-    /// A flush of so many bytes of memtables begins.
+    /// A flush of this many bytes of memtables begins.
     pub fn begin(&mut self, now: Seconds, bytes: f64) {
         self.flight = Some(OneFlush { since: now, bytes: bytes.max(1.0) });
     }
 
-    /// The flush in flight ended; what it took is learned if it was done, with so much CPU time (0: unknown).
+    /// The flush in flight ended; if it was done, its duration is learned, with this much CPU time (0: unknown).
     pub fn end(&mut self, now: Seconds, done: Option<Seconds>) {
         let (Some(flush), Some(cpu)) = (self.flight.take(), done) else { return };
         self.cpu = self.cpu * MEMORY + cpu;
@@ -90,12 +92,12 @@ impl FlushPace {
         self.seconds = self.seconds * MEMORY + (now - flush.since).max(0.0);
     }
 
-    /// How long a flush of so many bytes probably takes; 0 when none is known.
+    /// How long a flush of this many bytes probably takes; 0 if nothing is known.
     pub fn expected(&self, bytes: f64) -> Seconds {
         if self.bytes > 0.0 { bytes * self.seconds / self.bytes } else { 0.0 }
     }
 
-    /// Writers wrote so many bytes in a time in which they did not wait.
+    /// Writers wrote this many bytes in a time in which they did not wait.
     pub fn wrote(&mut self, bytes: f64, seconds: Seconds) {
         let free = bytes / seconds.max(FILL_SECONDS_MIN);
         self.free = match self.free > 0.0 {
@@ -104,7 +106,7 @@ impl FlushPace {
         };
     }
 
-    /// How fast flushes are, as a multiple of writers who do not wait; 0 when it is not known.
+    /// The speed of flushes as a multiple of that of writers that do not wait; 0 if it is not known.
     fn ahead(&self) -> f64 {
         let time = self.free * self.seconds;
         if time > 0.0 { self.bytes / time } else { 0.0 }
@@ -112,10 +114,10 @@ impl FlushPace {
 
     /// How much compactions are to leave to a flush that writers wait for: 1 all of the device, 0 nothing.
     ///
-    /// Compactions that are not `behind` leave it all. Those that are do so where a flush that has the device for
-    /// itself keeps it busy, the less the higher the pressure of the tree is (it slows writers down, for they wait
-    /// for compactions), down to nothing at RocksDB's slowdown trigger. Where flushes need a core for much of their
-    /// time they leave nothing: device and cores would be idle beside one.
+    /// Compactions that are not `behind` leave all of it. Those that are behind leave it if a flush alone keeps the
+    /// device busy, but less the higher the pressure of the tree is (it slows writers, because they wait for
+    /// compactions), down to nothing at RocksDB's slowdown trigger. If flushes need a core for much of their time,
+    /// compactions leave nothing: otherwise device and cores would be idle during a flush.
     pub fn priority(&self, behind: bool, pressure: f64) -> f64 {
         if !behind {
             return 1.0;
@@ -127,15 +129,16 @@ impl FlushPace {
             * (1.0 - pressure).clamp(0.0, 1.0)
     }
 
-    /// How flat the slope's tail is: 1 where writers fill a memtable in half of the time that its flush takes, so that
-    /// what is left of it is soon filled, and where they take so much longer that a flush as long as usual meets no
-    /// tail.
+    /// How flat the slope's tail is. It is 1 if writers fill a memtable in half of the time of its flush, so that the
+    /// rest of it is soon filled, and also if they take so much longer that a flush of the usual length does not reach
+    /// the tail.
     fn tail(&self) -> f64 {
         let f = self.ahead();
         (2.0 * (1.0 - f)).max((f - 1.0) / (1.0 - AIM + MARGIN)).clamp(TAIL_MIN, 1.0)
     }
 
-    /// Time until the flush in flight ends, as writers are to take it. `due`: where none is, that one has not begun.
+    /// The time until the flush in flight ends, as used for writers. `due`: if none is in flight, one that has not
+    /// begun.
     pub fn left(&self, now: Seconds, due: OneFlush) -> Seconds {
         let Some(flush) = self.flight else {
             // It waits for a thread, and probably as long again.
@@ -146,27 +149,27 @@ impl FlushPace {
         over.max(0.0) + self.tail() * (MARGIN * expected - over.min(0.0))
     }
 
-    /// Time until the way [`Self::left`] changes is another one, for who goes from event to event.
+    /// Time until [`Self::left`] begins to change in another way, for a simulator that goes from event to event.
     pub fn changes_in(&self, now: Seconds) -> Seconds {
         let Some(flush) = self.flight else { return f64::INFINITY };
         let turn = flush.since + AIM * self.expected(flush.bytes) - now;
         if turn > 1e-9 { turn } else { (self.left(now, flush) / 8.0).max(1e-4) }
     }
 
-    /// What writers get who have `room` bytes until they stop. `due`: see [`Self::left`].
+    /// The rate of writers that have `room` bytes until they stop. `due`: see [`Self::left`].
     pub fn rate(&self, now: Seconds, room: f64, due: OneFlush) -> BytesPerSecond {
         room.max(0.0) / self.left(now, due).max(1e-9)
     }
 }
 
-/// How much of a memtable is filled, told by the entries in it: its memory grows in large steps.
+/// How much of a memtable is filled, judged by its entries, because its memory grows in large steps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemtableFill {
     /// Bytes of entries that the last memtable held when it was full, as a part of its size.
     part: f64,
     /// Bytes that users wrote, to any column family, while the last memtable was filled.
     last: f64,
-    /// And until this one began; when that was, and how long they had waited.
+    /// Bytes written until this memtable began, the time at which it began, and how long writers had waited until then.
     since: u64,
     began: Seconds,
     waited: Seconds,
@@ -179,7 +182,7 @@ pub(crate) struct Filled {
     pub data: u64,
     /// Bytes of memory that it has taken.
     pub memory: usize,
-    /// And that it takes.
+    /// Bytes of memory at which it is full.
     pub size: usize,
 }
 
@@ -193,8 +196,8 @@ impl MemtableFill {
         Self { part: 1.0, last: size as f64, since: 0, began: 0.0, waited: 0.0 }
     }
 
-    /// A memtable ends; users wrote `written` until now, and waited so long. Gives the time in which they filled it and
-    /// did not wait, where it is full.
+    /// A memtable ends; users have written `written` bytes until now, and waited for the given time. If it is full,
+    /// returns the time in which they filled it and did not wait.
     pub fn sealed(&mut self, mem: Filled, written: u64, now: Seconds, waited: Seconds) -> Option<Seconds> {
         let Filled { data, memory, size } = mem;
         let seconds = now - self.began - (waited - self.waited);
@@ -211,11 +214,11 @@ impl MemtableFill {
     /// Bytes that users can write, to any column family, until this memtable is full and `more` of them are.
     pub fn room(&self, Filled { data, memory, size }: Filled, written: u64, more: usize) -> f64 {
         let size = size.max(1) as f64;
-        // Its memory is ahead of what is in it, by less than one step.
+        // Its memory is ahead of its contents by less than one step.
         let most = (1.0 - memory as f64 / size).max(0.0);
         let left = (1.0 - data as f64 / (size * self.part)).min(most).max(most * ROOM_MIN);
         let filled = 1.0 - left;
-        // What is written for a whole one: as much as for the last, until this one says otherwise.
+        // How much users write for a whole memtable: as much as for the last one, until this one shows otherwise.
         let whole = (written.saturating_sub(self.since) as f64 + self.last * LAST_PART) / (filled + LAST_PART);
         (left + more as f64) * whole
     }

@@ -1,11 +1,11 @@
 //! Compactions give way to flushes that writers would soon wait for.
 //!
-//! Flushes and compactions share a device. One that is busy with a compaction takes two or three times as long for a
-//! flush, and writers stop when the memtable after the one that is flushed is full: that is when a compaction is worth
-//! least. So while such a flush is due, a compaction that has written a megabyte waits for its end (the idea is
-//! SILK's: Balmau et al., USENIX ATC 2019), and never for long at a time, so that compactions go on beside flushes
-//! that take for ever. Where L0 or the debt has grown so far that RocksDB would speed compactions up (with the
-//! defaults 8 tables), it waits the shorter the more the tree slows writers down, and not at all where flushes need
+//! Flushes and compactions share a device. A device that is busy with a compaction takes two or three times as long for
+//! a flush, and writers stop when the memtable after the one that is being flushed is full: at that time a compaction
+//! is worth least. So while such a flush is due, a compaction that has written a megabyte waits for the flush to end
+//! (the idea is SILK's: Balmau et al., USENIX ATC 2019). It never waits for long at a time, so that compactions
+//! continue even if a flush takes for ever. If L0 or the debt has grown so far that RocksDB would speed compactions up
+//! (with the defaults 8 tables), it waits less the more the tree slows writers down, and not at all if flushes need
 //! cores rather than the device (`flush_pace.rs`, `priority`).
 
 use std::fmt;
@@ -15,7 +15,7 @@ use super::common::JOB_BYTES_PER_SECOND_MIN;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// Bytes that a compaction writes from one look to the next. Derived: one large write (the option
+/// Bytes that a compaction writes between two checks. Derived: one large write (the option
 /// `writable_file_max_buffer_size`, as a test says), so that a flush has to wait for one per job.
 pub(super) const STEP_BYTES: usize = 1 << 20;
 /// The longest wait for each step. Derived: a compaction keeps [`JOB_BYTES_PER_SECOND_MIN`], also next to flushes that
@@ -39,17 +39,17 @@ impl fmt::Debug for FlushPriority {
 }
 
 impl FlushPriority {
-    /// Says whether compactions are to wait from now on, and how long for each step: for this part of the longest wait.
-    /// With 0 they do not, and those that wait go on.
+    /// Sets how long compactions wait for each step from now on: this part of the longest wait. With 0 they do not
+    /// wait, and those that wait continue.
     pub fn set(&self, patience: f64) {
         let micros = (WAIT_MAX.as_micros() as f64 * patience.clamp(0.0, 1.0)) as u64;
-        // Relaxed: the lock orders what matters, that no wait begins after it was ended.
+        // Relaxed: the lock ensures what matters, that no wait begins after waits were ended.
         if self.wait_micros.swap(micros, Ordering::Relaxed) > 0 && micros == 0 {
             self.wake();
         }
     }
 
-    /// Lets those that wait look whether their database is being closed.
+    /// Makes waiting compactions check whether their database is being closed.
     pub fn wake(&self) {
         drop(self.lock.lock());
         self.changed.notify_all();

@@ -1,22 +1,23 @@
 //! When full index tables are merged, and when they are flushed (DecouKV, sections 3.5 and 3.7).
 //!
-//! Index merges take a core and no device; flushes take the slow device. Two queues say which of the two is short:
+//! Index merges take a core and no device; flushes take the slow device. Two queues show which of the two is the
+//! bottleneck ("short"):
 //!
 //! | queue | length | too long | then |
 //! |---|---|---|---|
 //! | index merge | full tables of one tier in a row | over 1.5 times [`Triggers::merge`] | a core is short |
 //! | data flush | how often full tables have [`Triggers::flush_bytes`] | over 3 | the device is short |
 //!
-//! The second is too long, too, where less than a quarter of the memory or of the logs is left: with large triggers or
-//! large values writers come to these bounds first. And where compactions are behind: then they
-//! are what the device is short for, and larger flushes leave them fewer runs, and less to write. Without this, flushes
-//! that keep up were taken for a sign that nothing is short. Simulated with fills of 100 GB: up to a third more
-//! throughput with 4 cores, a tenth or nothing with 8 and 20. Where only a tree that already slows writers counts, the
-//! triggers go up and down each minute at some rates.
+//! The second queue also counts as too long in two more cases. First, if less than a quarter of the memory or of the
+//! logs is left: with large triggers or large values writers reach these bounds first. Second, if compactions cannot
+//! keep up: then it is they that lack the device, and larger flushes leave them fewer runs and less to write. Without
+//! this, flushes that keep up were taken as a sign that nothing is short. Simulated with fills of 100 GB: up to a third
+//! more throughput with 4 cores, a tenth or nothing with 8 and 20. If this applied only when a tree already slows
+//! writers, the triggers would go up and down each minute at some rates.
 //!
 //! Tables that are being merged or flushed count. The paper's first queue has all tables that are too small for a
-//! flush. With tiers, some of them wait for nothing: one of each tier may rest. So here it is the longest row, which is
-//! shorter than the trigger at rest, and as long while merges keep up.
+//! flush. With tiers, some of them wait for nothing: one of each tier may stay. So here the queue is the longest row,
+//! which is shorter than the trigger at rest, and as long as the trigger while merges keep up.
 //!
 //! | short | merge at | flush at |
 //! |---|---|---|
@@ -25,26 +26,25 @@
 //! | both within some seconds | as it is: writers are slowed | as it is |
 //! | neither, for 60 s | 2 fewer | half |
 //!
-//! Both are bounded around what the options say. After a change nothing changes for a second: it is to have an effect
-//! first.
+//! Both are bounded around what the options say. After a change nothing changes for a second, so that the change has an
+//! effect first.
 //!
-//! **Levels** may hold as many times what the options say as flushes are larger than the options say
-//! ([`IndexSchedule::level_factor`]; section 3.6): compactions that can wait do so while the device is short, and a
-//! level stays as large next to what comes into it. Never less than the options say: a level is one sorted run whatever
-//! its size, so that readers gain nothing from a smaller one.
+//! **Levels** grow by the same factor as flushes compared with what the options say ([`IndexSchedule::level_factor`];
+//! section 3.6): compactions that can wait do so while the device is short, and the ratio of a level to what comes into
+//! it stays the same. Levels never hold less than the options say: a level is one sorted run whatever its size, so
+//! readers gain nothing from a smaller one.
 //!
-//! **Writers** are slowed only where both are short, and near the bounds ([`IndexSchedule::pressure`]): where one is
-//! short, the other takes more of the work. The pressure p is 1 where both queues were too long lately: what relieves
-//! the one fills the other, so that both would be too long in turn. Otherwise it rises from 0, where half of the memory
-//! or of the logs is left, to 1 at a quarter. Writers get what `flush_pace.rs` says, divided by p^2, as below a
-//! slowdown trigger (`write_control.rs`): the rate has no cliff, and neither memory nor logs are full before the flush
-//! ends.
+//! **Writers** are slowed only if both are short, and near the bounds ([`IndexSchedule::pressure`]): if only one is
+//! short, the other takes more of the work. The pressure p is 1 if both queues were too long lately: relieving one
+//! fills the other, so both would be too long in turn. Otherwise it rises from 0, when half of the memory or of the
+//! logs is left, to 1 at a quarter. Writers get what `flush_pace.rs` says, divided by p^2, as below a slowdown trigger
+//! (`write_control.rs`): the rate has no cliff, and neither memory nor logs are full before the flush ends.
 //!
 //! A pure state machine in given times.
 
 use crate::pacing::common::{LATELY_SECONDS, Seconds};
 
-/// Lengths from which on a queue is too long: those that the paper found best (section 3.5).
+/// A queue is too long above these lengths, which the paper found best (section 3.5).
 const MERGE_SCORE: f64 = 1.5;
 const FLUSH_SCORE: f64 = 3.0;
 /// Both queues were short for this long: there is time for more of both kinds of work. The paper's (section 3.7).
@@ -60,7 +60,7 @@ const MERGE_STEP: usize = 2;
 /// table of a row, and this adds six. Simulated (64 fills and overwrites of 10 and 100 GB, 2 to 20 cores, a SATA SSD
 /// and a disk, little and much memory): one or six change nothing, no core is short for so long.
 const MERGE_STEPS: usize = 3;
-/// Fewer are not merged. Derived: one table alone is what a merge would make of it.
+/// Fewer are not merged. Derived: merging one table alone would change nothing.
 const MERGE_MIN: usize = 2;
 /// The flush trigger is at least the option's bytes over this, and at most the option's bytes times the other. It is
 /// halved and doubled, as in the paper (section 3.7). Simulated in the same cases: two steps down change nothing, none
@@ -81,9 +81,10 @@ const FLUSHES_MAX: usize = 8;
 /// When something is done with full index tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Triggers {
-    /// So many of a tier in a row become one (the paper's `index_merge_trigger_num`, IMTN); 0: none are merged.
+    /// This many tables of a tier in a row become one (the paper's `index_merge_trigger_num`, IMTN); 0: none are
+    /// merged.
     pub merge: usize,
-    /// Those with so much memory are flushed (the paper's `data_flush_trigger_size`, DFTS).
+    /// Full tables with this much memory are flushed (the paper's `data_flush_trigger_size`, DFTS).
     pub flush_bytes: u64,
 }
 
@@ -135,7 +136,7 @@ impl Short {
 pub struct ScheduleChange {
     /// Why.
     pub short: Short,
-    /// What holds from now on.
+    /// The triggers from now on.
     pub now: Triggers,
     /// How many times what the options say levels may hold.
     pub level_factor: u64,
@@ -193,9 +194,9 @@ impl IndexSchedule {
         Self { given, now: given, changed: never, calm: None, long: [never; 2], history }
     }
 
-    /// Of a tree whose levels an earlier opening let hold `factor` times what the options say: as if the device had
-    /// been short until now. Else each opening would compact at once what nobody waits for. After a while of calm they
-    /// hold less, step by step, as they would have without a new opening.
+    /// For a tree whose levels an earlier opening allowed to hold `factor` times what the options say: begins as if the
+    /// device had been short until now. Otherwise each opening would at once run compactions that nobody waits for.
+    /// After a while of calm the factor falls step by step, as it would have without a new opening.
     #[must_use]
     pub fn resumed(self, factor: u64) -> Self {
         let flush_bytes = self.given.flush_bytes.saturating_mul(factor.clamp(1, FLUSH_BYTES_MORE));
@@ -224,7 +225,7 @@ impl IndexSchedule {
         self.history
     }
 
-    /// How much of the pace of flushes writers feel: 0 nothing, 1 all of it. `room`: see [`IndexQueues::room`].
+    /// How much the pace of flushes slows writers: 0 not at all, 1 fully. `room`: see [`IndexQueues::room`].
     pub fn pressure(&self, room: f64, now: Seconds) -> f64 {
         if self.long.iter().all(|at| now - at < LATELY_SECONDS) {
             return 1.0;
@@ -232,10 +233,10 @@ impl IndexSchedule {
         ((ROOM_BEGIN - room) / (ROOM_BEGIN - ROOM_END)).clamp(0.0, 1.0)
     }
 
-    /// Looks at the queues; gives what has changed. Whoever asks seldom gets the same a little later.
+    /// Examines the queues; returns what has changed. Calling it less often gives the same results a little later.
     pub fn decide(&mut self, queues: IndexQueues, now: Seconds) -> Option<ScheduleChange> {
         let merges = self.now.merge > 0 && queues.merge as f64 > MERGE_SCORE * self.now.merge as f64;
-        // With large triggers or large values, writers come to the bounds first.
+        // With large triggers or large values, writers reach the bounds first.
         let flushes = queues.flush_bytes as f64 > FLUSH_SCORE * self.now.flush_bytes as f64
             || queues.room < ROOM_END
             || queues.behind;

@@ -1,4 +1,4 @@
-//! What slows writers, and what flushes, compactions and reads get of the device.
+//! What slows writers, and what share of the device flushes, compactions and reads get.
 //!
 //! | file | what it decides |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `flush_priority.rs` | when compactions let a flush go first at the device |
 //! | `read_protection.rs` | what flushes and compactions leave of the device to reads |
 //!
-//! The others have the rules that `decide.rs` asks, learn what it is told, or carry its orders out. `common.rs` has
-//! constants of several of them. `file.rs` is where a table's bytes wait for the last two and for the rate limiter.
+//! The other files have the rules that `decide.rs` uses, learn what it is told, or carry out its orders. `common.rs`
+//! has constants that several of them use. In `file.rs` a table's bytes wait for the last two and for the rate limiter.
 
 pub(crate) mod common;
 pub(crate) mod decide;
@@ -59,12 +59,12 @@ impl Pacing {
         }
     }
 
-    /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
+    /// Carries out `orders` from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64) {
         self.writers.obey(orders, delayed_write_rate, written, &*self.clock);
         self.writers_wait.store(orders.writers_wait(), Ordering::Relaxed);
         self.flush_priority.set(orders.flush_first);
-        // A flush that has committed is over, though its thread does not say so before the next change of the tree.
+        // A flush that has committed is over, although its thread reports that only with the next change of the tree.
         self.read_protection.set(orders.behind, orders.awaited);
     }
 

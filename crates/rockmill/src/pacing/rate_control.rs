@@ -1,22 +1,22 @@
-//! The rate that writers get, learned from what compactions take in.
+//! The rate that writers get, learned from what compactions can take in.
 //!
 //! A pure state machine in given times, for the store and the simulator alike. It knows the pressure
 //! (`write_control.rs`) and how much was written, and keeps one number, the *sustained* rate S:
 //!
 //! - Writers get S / p^2 below the slowdown trigger (p < 1) and S (2 - p)^2 above it: S at the trigger, with the same
 //!   slope on both sides, without bound where there is no pressure, and nothing (a few KiB) at the stop trigger.
-//! - As long as p is below 1 and writers do write more than S, S grows; above 1 it shrinks. It does so by the part of
-//!   [`WINDOW`] times the way from the slowdown to the stop trigger that would be written at S meanwhile. So whatever
-//!   the size of memtables and the speed of the device, the two integrators (the tree, and S) are damped:
-//!   with x = p - 1, y = S / S* - 1 and time in units of that way by S*, x' = y - 2 x and y' = -2 x / WINDOW, whose
-//!   roots are real from WINDOW = 2 on.
+//! - As long as p is below 1 and writers do write more than S, S grows; above 1 it shrinks. The relative change is the
+//!   bytes that would be written at S meanwhile, divided by [`WINDOW`] times the bytes from the slowdown to the stop
+//!   trigger. So whatever the size of memtables and the speed of the device, the two integrators (the tree, and S) are
+//!   damped: with x = p - 1, y = S / S* - 1 and time in units of that way by S*, x' = y - 2 x and y' = -2 x / WINDOW,
+//!   whose roots are real from WINDOW = 2 on.
 //! - S begins, when there is pressure for the first time, with what writers wrote lately ([`LATELY_SECONDS`]), at
-//!   least `delayed_write_rate`. That may be too much, as the tree grew meanwhile, but it is no guess: one that is far
-//!   too low would hold writers up, long before the slowdown trigger, until S has been learned, which takes longer the
-//!   lower it is.
-//! - Without pressure nothing is learned: writers are free. But where the slope's triggers are so close that p jumps
-//!   over everything below 1, S would only fall: there it grows by a tenth, to what writers wrote lately at most, each
-//!   time that pressure comes back.
+//!   least `delayed_write_rate`. That may be too much, since the tree grew meanwhile, but it is not a guess. A guess
+//!   that is far too low would hold up writers long before the slowdown trigger until S has been learned, which takes
+//!   longer the lower S is.
+//! - Without pressure writers are not limited, and nothing is learned. But if the slope's triggers are so close that p
+//!   jumps over everything below 1, S would only fall. In that case it grows by a tenth each time that pressure comes
+//!   back, at most to what writers wrote lately.
 
 use crate::pacing::common::{BytesPerSecond, LATELY_SECONDS, Seconds};
 use crate::pacing::write_control::WriteControl;
@@ -31,12 +31,12 @@ const RATE_MIN: BytesPerSecond = 16.0 * 1024.0;
 /// The step by which S grows each time that pressure comes back where the slope has no room. Simulated with a slowdown
 /// trigger next to the compaction trigger: half or twice the step has 6 and 2 % less throughput, none 8 %.
 const STEP_FACTOR: f64 = 1.1;
-/// The most that S changes by in one look, as a part of it, however long ago the last was. Derived: after a pause of
-/// writers nothing says what compactions took in meanwhile. Simulated: while writers write, no look comes near it, and
-/// 24 fills without it are the same.
+/// The most by which S changes in one update, as a part of it, however long ago the last update was. Derived: after a
+/// pause of writers it is unknown what compactions took in meanwhile. Simulated: while writers write, no update comes
+/// near it, and 24 fills without it are the same.
 const CHANGE_MAX: f64 = 0.1;
-/// The shortest time from one look to the next. Each write looks; what is to be learned takes seconds. Simulated: half,
-/// twice or nothing of it changes throughput by less than 4 %, and no wait.
+/// The shortest time between two updates. Each write asks for one, but learning takes seconds. Simulated: half, twice
+/// or nothing of it changes throughput by less than 4 %, and no wait.
 const LOOK_SECONDS: Seconds = 1e-3;
 
 /// How fast writers may write.
@@ -78,16 +78,16 @@ fn share(pressure: f64) -> f64 {
 }
 
 impl RateControl {
-    /// The tree's pressure from now on. `delayed_write_rate` is where S begins at least. `written`: all bytes that were
-    /// written so far.
+    /// The tree's pressure from now on. S begins with at least `delayed_write_rate`. `written`: all bytes written so
+    /// far.
     pub fn set(&mut self, now: Seconds, control: &WriteControl, delayed_write_rate: BytesPerSecond, written: f64) {
         if self.sustained <= 0.0 {
             self.sustained = delayed_write_rate.max(RATE_MIN);
         }
         self.observe(now, written);
         if self.pressure <= 0.0 && control.pressure > 0.0 {
-            // The first time all of it. Later a step, as a burst is no rate to be kept up, and only where the slope has
-            // no room for a pressure below 1, with which the rate grows.
+            // The first time S becomes all of it. Later it grows by a step, since a burst is not a sustainable rate,
+            // and only if the slope has no room for a pressure below 1, with which the rate would grow.
             let most = match (self.begun, self.grew) {
                 (false, _) => f64::INFINITY,
                 (true, false) => self.sustained * STEP_FACTOR,
@@ -100,7 +100,7 @@ impl RateControl {
         (self.pressure, self.span_bytes) = (control.pressure, control.span_bytes.max(1.0));
     }
 
-    /// So much was written until now.
+    /// Notes how much was written until now.
     pub fn observe(&mut self, now: Seconds, written: f64) {
         let Some(before) = self.seen else {
             self.seen = Some(Seen { at: now, written });
@@ -126,7 +126,7 @@ impl RateControl {
         self.sustained = (self.sustained * (1.0 + (by - 1.0) * part)).max(RATE_MIN);
     }
 
-    /// What writers get; infinite when they are free.
+    /// The rate that writers get; infinite if they are not limited.
     pub fn rate(&self) -> BytesPerSecond {
         if self.pressure > 0.0 { (self.sustained * share(self.pressure)).max(RATE_MIN) } else { f64::INFINITY }
     }

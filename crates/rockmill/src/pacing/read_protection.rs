@@ -16,9 +16,9 @@
 //!
 //! The terms:
 //!
-//! 1. *Users read* for a while after the end of a read from a table file that took as long as a device takes; what the
-//!    page cache answers does not count. The while is [`HOLD_NANOS`], or longer than the read took: one that waited
-//!    behind compactions takes long, and these would go on meanwhile.
+//! 1. *Users read* for a while after the end of a read from a table file that took as long as a device takes; reads
+//!    that the page cache answers do not count. The while is [`HOLD_NANOS`], or longer than the read took: a read that
+//!    waited for compactions takes long, and otherwise these would continue in the meantime.
 //! 2. *What jobs do alone* is learned while nothing holds them back, syncs included: writes into the page cache alone
 //!    say nothing about the device. Flushes count as well: what they write goes to the device in the end, while
 //!    compactions may read from the page cache, whose speed alone would be learned otherwise.
@@ -46,10 +46,10 @@ const SHARE: f64 = 0.25;
 // "The model" is that of the tests (`readers_jobs_and_writers_share_a_device`), run by hand for 40 cases: one to four
 // readers who read again at once or after up to 60 ms, next to writers who want 1 to 20 MB/s or all that they can get.
 
-/// Readers that are busy for a smaller part of the time hold nobody back where writers wait, so that what jobs do alone
-/// is learned next to a trickle of reads, too. A choice: small, so that what such readers lose is little. In the model
-/// half of it changes nothing. Twice and four times of it change one case: a reader who reads every 15 ms next to a
-/// writer without a limit loses a quarter of its reads.
+/// If writers wait, readers that are busy for a smaller part of the time than this hold no job back, so that what jobs
+/// do alone is learned even with a trickle of reads. A choice: small, so that what such readers lose is little. In the
+/// model half of it changes nothing. Twice and four times of it change one case: a reader who reads every 15 ms next to
+/// a writer without a limit loses a quarter of its reads.
 const BUSY_MIN: f64 = 0.02;
 /// A read that took this many nanoseconds was answered by a device. Measured: the page cache takes a few microseconds
 /// for a block, a virtual NVMe disk 58. Half or twice of it tells them apart, too, and changes nothing in the model.
@@ -64,25 +64,25 @@ const HOLD_NANOS: u64 = 20_000_000;
 /// up to 72 %. Half of it changes reads and writes by less than 1 % there; twice of it gives four readers who read
 /// every 60 ms 4 % more and the writer 6 % less.
 const HOLD_OF_READ: u64 = 4;
-/// What is longer ago than this many nanoseconds is over: a write or the delay of a writer, and a read that hangs. A
+/// Events longer ago than this many nanoseconds no longer count: a write, the delay of a writer, a read that hangs. A
 /// longer pause of jobs says nothing about the device. Measured: a device may answer in bursts (the kernel's throttle
-/// lets go what it holds every 100 ms), and with 50 ms no rate was ever learned. In the model half or twice of it
+/// releases what it holds every 100 ms), and with 50 ms no rate was ever learned. In the model half or twice of it
 /// changes nothing.
 const LATELY_NANOS: u64 = 1_000_000_000;
 /// Bytes that are read or written at once. Derived: 1 ms of a device with 250 MB/s, which a read has to wait for. In
 /// the model, whose device takes small pieces as fast as large ones, half of it gives up to 18 % more reads and twice
 /// of it up to 21 % fewer, and writers up to 19 % more and 14 % less.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
-/// How far jobs may run ahead where writers wait for them, in nanoseconds; over how much time at work their rate is
-/// learned; and over about how much it is averaged how busy readers are. In the model half or twice of it changes reads
-/// by less than 1 %, and writes by less than 3 %.
+/// In nanoseconds: how far jobs may run ahead if writers wait for them; the working time over which their rate is
+/// learned; and about the time over which the busyness of readers is averaged. In the model half or twice of it changes
+/// reads by less than 1 %, and writes by less than 3 %.
 const WINDOW_NANOS: u64 = 500_000_000;
 /// With each window, the rate that is known counts this much. In the model, also with a device that is three times as
 /// slow every 300 ms: 0.5 or 0.875 change reads by 6 % and writes by 4 %, with 0 reads have 10 % more and writes 5 %
 /// less.
 const RATE_MEMORY: f64 = 0.75;
-/// How busy readers are is looked at again after this many nanoseconds. In the model half or twice of it changes reads
-/// and writes by less than 4 %; with the device that becomes slower, reads by 5 % at most.
+/// The busyness of readers is measured again after this many nanoseconds. In the model half or twice of it changes
+/// reads and writes by less than 4 %; with the device that becomes slower, reads by 5 % at most.
 const LOOK_NANOS: u64 = WINDOW_NANOS / 4;
 
 /// What users do at a moment, and what they wait for.
@@ -90,7 +90,7 @@ const LOOK_NANOS: u64 = WINDOW_NANOS / 4;
 struct UsersNow {
     /// They read.
     read: bool,
-    /// Which part of the time readers waited for the device.
+    /// The part of the time in which readers waited for the device.
     busy: f64,
     /// Compactions are behind.
     behind: bool,
@@ -134,9 +134,9 @@ struct Share {
     /// Of the rate that is being learned: time at work, and bytes read and written in it.
     busy_nanos: u64,
     busy_bytes: u64,
-    /// When jobs that nothing held back last asked; `None` where there is none, or it was held back.
+    /// When a job that was not held back last asked; `None` if there is none, or the last one was held back.
     last: Option<u64>,
-    /// When what was let go is done at the share's rate.
+    /// When the allowed bytes are done at the share's rate.
     free_at: u64,
     /// Bytes that users wrote so far.
     written: u64,
@@ -228,7 +228,7 @@ impl Share {
     }
 }
 
-/// One for each database.
+/// The protection of one database's reads.
 pub struct ReadProtection {
     clock: Arc<dyn Clock>,
     /// Compactions are behind.
@@ -237,7 +237,7 @@ pub struct ReadProtection {
     awaited: AtomicBool,
     /// Jobs that may have to wait.
     jobs: AtomicUsize,
-    /// Until when users read, as far as is known.
+    /// Until when users count as reading.
     users_read_until: AtomicU64,
     /// How long all their reads from the device took together.
     read_nanos: AtomicU64,
@@ -274,7 +274,7 @@ impl ReadProtection {
         }
     }
 
-    /// Says whether compactions are behind, and whether a flush is due or writers are stopped, from now on.
+    /// Sets whether compactions are behind, and whether a flush is due or writers are stopped, from now on.
     pub fn set(&self, behind: bool, awaited: bool) {
         self.behind.store(behind, Ordering::Relaxed);
         self.awaited.store(awaited, Ordering::Relaxed);
@@ -291,13 +291,13 @@ impl ReadProtection {
         self.last_delay.store(self.clock.monotonic_nanos().max(1), Ordering::Relaxed);
     }
 
-    /// A read of a user begins: when, if it matters how long it takes.
+    /// Called when a user's read begins; returns the time, if the duration matters.
     #[inline]
     pub fn read_begins(&self) -> Option<u64> {
         (self.jobs.load(Ordering::Relaxed) > 0).then(|| self.clock.monotonic_nanos())
     }
 
-    /// It has ended.
+    /// Called when it has ended.
     #[inline]
     pub fn read_ends(&self, began: Option<u64>) {
         let Some(began) = began else { return };
@@ -315,8 +315,8 @@ impl ReadProtection {
         self.waited_micros.load(Ordering::Relaxed)
     }
 
-    /// What a job asks before it reads and writes, until `stop` or `joined` is set. `written` says how many bytes users
-    /// have written.
+    /// The gate that a job asks before it reads and writes, until `stop` or `joined` is set. `written` returns how many
+    /// bytes users have written.
     pub fn job(
         self: &Arc<Self>,
         stop: &Arc<AtomicBool>,
@@ -345,7 +345,7 @@ impl ReadProtection {
     }
 }
 
-/// Gives the number of bytes that users have written.
+/// Returns the number of bytes that users have written.
 type Written = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A job that leaves a part of the device to reads.
@@ -371,7 +371,7 @@ impl DeviceShare {
         self.waited_nanos.load(Ordering::Relaxed)
     }
 
-    /// Of `len` bytes that would be read at once, as many as may be while users read.
+    /// How many of `len` bytes may be read at once while users read.
     pub fn piece(&self, len: usize) -> usize {
         if self.is_free(self.of.clock.monotonic_nanos()) { len } else { len.min(PIECE_BYTES) }
     }

@@ -6,7 +6,7 @@
 //! 1. Each change of the tree or of the memtables gives a *pressure* p: 0 while there is no reason to slow writers,
 //!    1 at RocksDB's slowdown trigger, 2 at its stop trigger. L0 files and pending compaction bytes each give one, the
 //!    largest counts.
-//! 2. [`RateControl`] makes a rate of it: the *sustained* rate, which it learns, divided by p^2 below the slowdown
+//! 2. [`RateControl`] turns p into a rate: the *sustained* rate, which it learns, divided by p^2 below the slowdown
 //!    trigger and times (2 - p)^2 above it. A write waits until the rate has room for it.
 //! 3. While a flush is in flight, `flush_pace.rs` gives a second rate, by what still fits into memory.
 //! 4. Writers stop (waiting on a condition, woken by the job that ends it) only when memory would run out (every
@@ -105,13 +105,13 @@ impl Slope {
 /// Simulated, on devices with 200 and 600 MB/s: a quarter has 0 to 7 % less throughput; three quarters up to 4 % more
 /// for debt, and -10 to +6 % for L0.
 const SLOPE_BEGIN: f64 = 0.5;
-/// Compaction is to speed up from this part of the way on: RocksDB's, for runs (from the compaction trigger to the
+/// Compaction should speed up from this part of the way on: RocksDB's, for runs (from the compaction trigger to the
 /// slowdown trigger) and for debt (of the slowdown trigger).
 const BEHIND_PART: f64 = 0.25;
 /// And from this many times the compaction trigger on. RocksDB's.
 const BEHIND_TRIGGERS: f64 = 2.0;
 
-/// What of a tree slows writers.
+/// The parts of a tree that slow writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TreeLoad {
     /// Sorted runs that count towards the triggers of L0.
@@ -130,7 +130,7 @@ pub struct WriteControl {
     pub reason: StallReason,
     /// Compaction should speed up (RocksDB's `NeedSpeedupCompaction`).
     pub behind: bool,
-    /// About how many bytes of writes lead from the slowdown trigger to the stop trigger.
+    /// About how many bytes can be written between the slowdown trigger and the stop trigger.
     pub span_bytes: f64,
 }
 
@@ -144,7 +144,7 @@ impl Default for WriteControl {
 pub fn write_control(load: TreeLoad, o: &CfOptions) -> WriteControl {
     let trigger = f64::from(o.level0_file_num_compaction_trigger);
     let slow = match o.level0_slowdown_writes_trigger {
-        // As in RocksDB: files of L0 slow nobody down.
+        // As in RocksDB, files of L0 do not slow writers.
         ..0 => f64::from(o.level0_stop_writes_trigger),
         slow => f64::from(slow),
     };
@@ -174,13 +174,13 @@ pub fn write_control(load: TreeLoad, o: &CfOptions) -> WriteControl {
 }
 
 /// Runs that stop writers: never fewer than begin a compaction, and more than universal compaction leaves, which merges
-/// down to one. Otherwise nothing would let them go on. An open puts the triggers in order, `set_options` does not.
+/// down to one. Otherwise writers would never continue. An open adjusts the triggers, `set_options` does not.
 fn runs_that_stop(o: &CfOptions) -> i32 {
     let left = if o.compaction_style == CompactionStyle::Universal { 2 } else { 1 };
     o.level0_stop_writes_trigger.max(o.level0_file_num_compaction_trigger).max(left)
 }
 
-/// Why writers must wait, if they must, with so many full memtables.
+/// Why writers must wait, if they must, with this many full memtables.
 pub fn write_stop(load: TreeLoad, o: &CfOptions, memtables: FullMemtables) -> Option<StallReason> {
     if memtables.full >= memtables.most {
         return Some(StallReason::Memtables);
@@ -205,11 +205,12 @@ pub(crate) struct WriteController {
     /// Writes ask the bucket.
     delaying: AtomicBool,
     reason: AtomicU8,
-    /// Compaction has work enough that writes which can wait should (RocksDB's `NeedSpeedupCompaction`).
+    /// Compaction has so much work that writes of low priority should wait (RocksDB's `NeedSpeedupCompaction`).
     behind: AtomicBool,
     /// What writers may write while a flush is in flight. A leaf lock.
     flush_bucket: Mutex<FlushBucket>,
-    /// When users have written so many bytes, what the flush in flight allows is looked at again; the maximum: never.
+    /// When users have written this many bytes, the allowance of the flush in flight is checked again; the maximum
+    /// means never.
     look_at: AtomicU64,
     /// Writers had to wait for the flush in flight.
     paced: AtomicBool,
@@ -232,12 +233,12 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Adds what the time since the last look allows. Gives the rate.
+    /// Adds what the time since the last update allows. Returns the rate.
     fn look(&mut self, now: u64) -> BytesPerSecond {
         let rate = self.control.rate();
         let seconds = now.saturating_sub(self.at) as f64 * 1e-9;
         self.at = self.at.max(now);
-        // Little is saved up: what writers did not want is not theirs later.
+        // Only little is saved up: unused rate is not available later.
         let most = Allowance { rate, ..Allowance::FREE }.saved_max();
         self.credit = if rate.is_finite() { (self.credit + rate * seconds).min(most) } else { 0.0 };
         rate
@@ -275,18 +276,18 @@ impl Default for WriteController {
     }
 }
 
-/// Bytes per second that writers of low priority get, all together, while compaction is behind. RocksDB's rate.
+/// Bytes per second for all writers of low priority together while compaction is behind. RocksDB's rate.
 const LOW_PRI_BYTES_PER_SECOND: u64 = 1 << 20;
 /// [`SLEEP_MIN`] and [`SLEEP_MAX`] in nanoseconds.
 const SLEEP_NS: (u64, u64) = (SLEEP_MIN.as_nanos() as u64, SLEEP_MAX.as_nanos() as u64);
-/// Bytes that users write, at most, from one look at the flush in flight to the next. Derived: a writer may overshoot
-/// by it, a sixty-fourth of a small memtable (16 MiB). In a model of paced writers half or twice of it changes no rate.
-/// At 300 MB/s and more, half of it takes up to twice the looks, and with twice of it the longest wait after a rate
-/// that falls is 16 ms instead of 11.
+/// The most bytes that users write between two checks of the flush in flight. Derived: a writer may overshoot by it, a
+/// sixty-fourth of a small memtable (16 MiB). In a model of paced writers half or twice of it changes no rate. At 300
+/// MB/s and more, half of it takes up to twice the looks, and with twice of it the longest wait after a rate that falls
+/// is 16 ms instead of 11.
 const LOOK_BYTES: f64 = 262_144.0;
 
 impl WriteController {
-    /// Does what `orders` say from now on. `written`: all bytes that users wrote so far.
+    /// Carries out `orders` from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         self.set_behind(orders.behind);
         self.set(&orders.tree, delayed_write_rate, written, clock);
@@ -346,7 +347,7 @@ impl WriteController {
         micros as f64 * 1e-6
     }
 
-    /// A write waited so long.
+    /// Notes that a write waited for this long.
     pub fn note_wait(&self, micros: u64) {
         self.longest_micros.fetch_max(micros, Ordering::Relaxed);
     }
@@ -361,7 +362,7 @@ impl WriteController {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Makes a writer of low priority sleep so long that all of them together write `LOW_PRI_BYTES_PER_SECOND`.
+    /// Makes a writer of low priority sleep long enough that all of them together write `LOW_PRI_BYTES_PER_SECOND`.
     pub fn delay_low_pri(&self, bytes: u64, clock: &dyn Clock, stop: &AtomicBool) {
         let now = clock.monotonic_nanos();
         let until = {
@@ -379,7 +380,7 @@ impl WriteController {
         }
     }
 
-    /// Says whether a flush is in flight, or due, that writers could have to wait for. `written`: all bytes that users
+    /// Sets whether a flush that writers may have to wait for is in flight, or due. `written`: all bytes that users
     /// wrote before.
     fn set_pacing(&self, pacing: bool, written: u64, clock: &dyn Clock) {
         let mut bucket = self.flush_bucket.lock();
@@ -421,14 +422,14 @@ impl WriteController {
             let short = {
                 let mut bucket = self.flush_bucket.lock();
                 if bucket.rate.is_infinite() {
-                    // Nobody has looked since the flush began: the time until now is nobody's.
+                    // Nobody has checked since the flush began, so the time until now earns no credit.
                     bucket.at = now;
                 }
                 let (seconds, more) =
                     (now.saturating_sub(bucket.at) as f64 * 1e-9, written.saturating_sub(bucket.written));
                 (bucket.at, bucket.written, bucket.rate) = (bucket.at.max(now), bucket.written.max(written), rate);
                 if !rate.is_finite() {
-                    // The end of the flush says so too, or it is of no column family that is written.
+                    // The end of the flush sets this as well, or the flush is of a column family without writes.
                     bucket.credit = 0.0;
                     self.set_next_look(written, LOOK_BYTES);
                     break;
@@ -456,7 +457,7 @@ impl WriteController {
         (slept, first)
     }
 
-    /// The next look is when so many bytes more were written, unless no flush is in flight any more.
+    /// The next check is after this many more bytes were written, unless no flush is in flight any more.
     fn set_next_look(&self, written: u64, bytes: f64) {
         let next = written.saturating_add(bytes.clamp(1.0, LOOK_BYTES) as u64).min(u64::MAX - 1);
         let set = |at| (at != u64::MAX).then_some(next);
@@ -568,7 +569,7 @@ mod tests {
         let ends = |now: f64| if now < until { Allowance { rate: 1e8, room: 16e6 } } else { Allowance::FREE };
         let (slept, first) = c.wait_for_allowance(1 << 30, &closing, &clock, ends);
         assert!((50_000..53_000).contains(&slept) && !first, "{slept}");
-        // A rate that would be all the room at once is none's to save up.
+        // If the saved-up rate would be all of the room, none of it is saved up.
         c.set_pacing(false, 1 << 30, &clock);
         c.set_pacing(true, 1 << 30, &clock);
         clock.sleep(Duration::from_millis(10));
@@ -602,7 +603,7 @@ mod tests {
         assert!((490..510).contains(&((clock.monotonic_nanos() - before) / 1_000_000)));
         closing.store(true, Ordering::Release);
         assert_eq!(c.delay(50 << 20, 0, &closing, &clock, || {}), 0);
-        // What is over leaves nothing.
+        // A flush that is over leaves nothing.
         c.set(&WriteControl::default(), 100 << 20, 0, &clock);
         assert_eq!(c.rate(), 0);
         closing.store(false, Ordering::Release);

@@ -11,8 +11,8 @@ use super::tph::{Origin, TphBuilder};
 use crate::error::Result;
 use crate::helpers::Help;
 
-/// The help for one table. `parallel_threads` bounds its threads, the job's own included; 1 is RocksDB's default and
-/// says nothing about idle cores.
+/// The help for one table. `parallel_threads` bounds its threads, including the job's own; 1 is RocksDB's default and
+/// does not forbid the use of idle cores.
 pub(crate) fn help_for_table(help: Option<&Help>, options: &CompressionOptions) -> Option<Help> {
     match options.parallel_threads {
         0 | 1 => help.cloned(),
@@ -20,13 +20,13 @@ pub(crate) fn help_for_table(help: Option<&Help>, options: &CompressionOptions) 
     }
 }
 
-/// Says whether a table is no longer wanted.
+/// Returns whether a table is no longer wanted.
 pub(crate) type StopBuild<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// Builds a table of one kind or another: entries in order, range tombstones in order (at any time), `finish`.
 ///
-/// After a failure every later call gives it again. A builder that is dropped leaves an incomplete file, which is its
-/// creator's to remove.
+/// After a failure every later call returns the same error. A builder that is dropped leaves an incomplete file, which
+/// the caller must remove.
 #[expect(clippy::large_enum_variant, reason = "the usual kind is reached without a further pointer")]
 pub enum TableBuilder {
     /// RocksDB's own kind.
@@ -65,8 +65,8 @@ impl TableBuilder {
         of_kind!(self, builder => builder.add(ikey, value))
     }
 
-    /// Adds all entries of `block`, which `census` sums up, by writing the block as it stands. False when it does not
-    /// fit here, as it never does in a kind without blocks, and nothing has happened.
+    /// Adds all entries of `block`, which `census` sums up, by copying the block unchanged. False, without any effect,
+    /// if it does not fit here; it never does in a kind without blocks.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
         match self {
             Self::BlockBased(builder) => builder.pass_block(block, census),
@@ -75,7 +75,7 @@ impl TableBuilder {
     }
 
     /// Adds a point entry, the only one of its user key, that stays where it is in a file of
-    /// [`TableBuilderOptions::pieces`]. False where it cannot, and has to be added.
+    /// [`TableBuilderOptions::pieces`]. False if it cannot stay there and has to be added.
     pub(crate) fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
         match self {
             Self::BlockBased(_) => Ok(false),
@@ -83,7 +83,7 @@ impl TableBuilder {
         }
     }
 
-    /// Says that a user key behind the last entry has none any more although those files may have some. Where none of
+    /// Notes that a user key after the last entry has no entry any more, although those files may have some. If none of
     /// them has a placeholder (`held_by`), the table gets one.
     pub(crate) fn gone(&mut self, user_key: &[u8], held_by: Option<u32>) {
         if let Self::Tph(builder) = self {
@@ -130,7 +130,7 @@ impl TableBuilder {
         }
     }
 
-    /// Gives up: closes the file, whose contents mean nothing.
+    /// Gives up: closes the file, whose contents are meaningless.
     pub fn abandon(self) {
         of_kind!(self, builder => builder.abandon())
     }

@@ -2,16 +2,15 @@
 //! databases.
 //!
 //! 1. The shards are `quick_cache`'s (S3-FIFO-like, scan resistant). A block larger than one shard's share is not
-//!    kept; the reader that asked for it still has it, so this only costs a later read. Shards are therefore kept
-//!    large. A strict cache keeps it while it is in use, since its bytes are to count.
-//! 2. A block that somebody uses (a value that points into it, an iterator that stands in it) is *pinned*: it is not
-//!    evicted, so what the cache counts is what is in memory. Who holds a block holds its `Arc`; that the cache's own
-//!    is not the only one is what pinned means.
-//! 3. With everything pinned the cache grows over its capacity, and shrinks again with the next blocks; with a strict
-//!    capacity limit the block is refused instead and the read fails.
+//!    kept; the reader that asked for it still has it, so this only costs a later read. Shards are therefore large. A
+//!    strict cache keeps such a block while it is in use, because its bytes must count.
+//! 2. A block in use (a value points into it, an iterator is in it) is *pinned*: it is not evicted, so the cache counts
+//!    what is in memory. A user of a block holds its `Arc`; a block is pinned if the cache's `Arc` is not the only one.
+//! 3. If everything is pinned, the cache grows over its capacity, and shrinks again with the next blocks. With a strict
+//!    capacity limit the block is refused instead, and the read fails.
 //! 4. Other memory is charged with entries that hold nothing ([`BlockCache::reserve`]). A strict cache that has no room
-//!    for one, or for a block, refuses it before anything else has gone. Room is looked for in all shards, and one
-//!    thread after the other is given some: two that come at once do not refuse each other.
+//!    for one, or for a block, refuses it before it evicts anything. It looks for room in all shards, and serves one
+//!    thread after the other, so that two that come at once do not make each other fail.
 //! 5. Where single keys are hot, and not the blocks that they are in, lookups keep *rows* instead of blocks
 //!    (`rows.rs`). A row is itself a small block: all entries of one user key of one block.
 
@@ -53,11 +52,11 @@ pub struct CachedBlock {
 /// The block that a row was taken from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowOf {
-    /// Where the block is in the table's file. Rows are found by hashes: it says that a row is the right one.
+    /// Where the block is in the table's file. Rows are found by hashes, and this confirms that a row is the right one.
     pub offset: u64,
-    /// Bytes that the block would be charged with.
+    /// The bytes that the block would be charged for.
     pub block_charge: u32,
-    /// The row's entries are the last ones of the block, so that there may be more of the key in the next block.
+    /// The row's entries are the last ones of the block, so there may be more of the key in the next block.
     pub is_last: bool,
 }
 
@@ -123,16 +122,16 @@ impl CachedBlock {
 /// What the cache itself needs for an entry: key, pointer, list links and hash slot, reference counts.
 const ENTRY_OVERHEAD: usize = 72;
 
-/// What small entries need more, measured: allocations are rounded up, and the cache's own tables have room to grow. Of
-/// a block of 4 KiB it is 1 %, of a row of 100 bytes 13 %.
+/// What small entries need in addition, measured: allocations are rounded up, and the cache's own tables have room to
+/// grow. For a block of 4 KiB this is 1 %, for a row of 100 bytes 13 %.
 const ROW_OVERHEAD: usize = 40;
 
-/// Bytes to charge for a row whose keys and values have so many: lengths and the end of a block take 11.
+/// Bytes to charge for a row whose keys and values have this many: lengths and the end of a block take 11.
 pub(super) const fn row_charge(bytes: usize) -> usize {
     block_charge(bytes + 11) + ROW_OVERHEAD
 }
 
-/// Bytes to charge for a block of so many.
+/// Bytes to charge for a block of this many.
 pub(super) const fn block_charge(bytes: usize) -> usize {
     bytes + size_of::<CachedBlock>() + ENTRY_OVERHEAD
 }
@@ -151,16 +150,16 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
-/// (table, offset). Each kind of entry has numbers of its own in the first place, so that none is ever taken for
-/// another: data blocks those that [`BlockCache::new_id`] gives, which are multiples of 4, index and filter the ones
-/// after them ([`meta_key`]), rows the ones after those ([`row_key`]), reservations 0.
+/// (table, offset). The first number differs between the kinds of entries, so that none is ever taken for another: data
+/// blocks have the numbers of [`BlockCache::new_id`], which are multiples of 4; index and filter have the next number
+/// ([`meta_key`]), rows the one after that ([`row_key`]), reservations 0.
 type Key = (u64, u64);
 
 /// How many numbers a table has.
 const IDS_OF_A_TABLE: u64 = 4;
 
-/// The next number for a table. One count for all caches: a table keeps its number where its column family is given
-/// another cache.
+/// The next number for a table. There is one count for all caches, so that a table keeps its number if its column
+/// family is given another cache.
 static NEXT_ID: AtomicU64 = AtomicU64::new(IDS_OF_A_TABLE);
 
 /// The key of the index and filter of table `id`.
@@ -169,7 +168,7 @@ fn meta_key(id: u64) -> Key {
     (id | 1, 0)
 }
 
-/// The key of a row out of the block at `offset` of table `id`. Others may have it: the row says what it is.
+/// The key of a row of the block at `offset` of table `id`. Other rows may have the same key: each row says what it is.
 #[inline]
 fn row_key(id: u64, offset: u64, user_key: &[u8]) -> Key {
     (id | 2, FoldHasher::fold(hash64(user_key) ^ 0x9e37_79b9_7f4a_7c15, offset | 1 << 63) ^ offset)
@@ -218,7 +217,7 @@ impl Lifecycle<Key, Arc<CachedBlock>> for Pinning {
         Arc::strong_count(block) > 1
     }
 
-    /// Of one that another one takes the place of, too.
+    /// Also called for an entry that another one replaces.
     fn on_evict(&self, evicted: &mut Self::RequestState, _: Key, block: Arc<CachedBlock>) {
         self.leaves(&block);
         // A third one is freed here, under the lock.
@@ -267,7 +266,7 @@ impl Hasher for FoldHasher {
     }
 }
 
-/// Bytes of one shard at least: large enough for any usual block.
+/// The fewest bytes of one shard: large enough for any usual block.
 const SHARD_BYTES_MIN: usize = 2 << 20;
 /// What a block is taken to weigh when room for bookkeeping is reserved.
 const BLOCK_BYTES_TYPICAL: usize = 4096;
@@ -303,7 +302,7 @@ fn stripe_index() -> usize {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LruCacheOptions {
-    /// Bytes that it holds at most, but for blocks in use.
+    /// The most bytes that it holds, not counting blocks in use.
     pub capacity: usize,
     /// The cache has 2 to this power of shards (0 to 19), each with its share of the capacity; -1 chooses by size and
     /// cores. A block larger than a share is not kept.
@@ -345,8 +344,8 @@ pub(super) enum Priority {
 pub struct Cache(pub(crate) Arc<BlockCache>);
 
 impl Cache {
-    /// A cache of `capacity` bytes. What it evicts is decided by an S3-FIFO-like policy, which keeps what is used
-    /// again and again through scans, not by pure recency.
+    /// A cache of `capacity` bytes. An S3-FIFO-like policy decides what to evict: it keeps repeatedly used blocks
+    /// during scans, instead of going by recency alone.
     pub fn new_lru_cache(capacity: usize) -> Self {
         Self(BlockCache::new(capacity))
     }
@@ -356,8 +355,8 @@ impl Cache {
         Self(BlockCache::with_options(options))
     }
 
-    /// The same as [`Self::new_lru_cache`]: its shards are read without waiting for each other, which is what RocksDB
-    /// has the clock cache for. `estimated_entry_charge` is not needed.
+    /// The same as [`Self::new_lru_cache`]: in that cache, too, readers of a shard do not wait for each other, which is
+    /// the purpose of RocksDB's clock cache. `estimated_entry_charge` is not needed.
     pub fn new_hyper_clock_cache(capacity: usize, _estimated_entry_charge: usize) -> Self {
         Self::new_lru_cache(capacity)
     }
@@ -367,7 +366,7 @@ impl Cache {
         self.0.usage() as usize
     }
 
-    /// Bytes held and in use now (`GetPinnedUsage`). Looks at every entry.
+    /// Bytes held and in use now (`GetPinnedUsage`). Examines every entry.
     pub fn get_pinned_usage(&self) -> usize {
         self.0.pinned_usage() as usize
     }
@@ -377,7 +376,7 @@ impl Cache {
         self.0.capacity.load(Ordering::Relaxed) as usize
     }
 
-    /// Changes the bytes allowed; what is over it and not in use goes at once.
+    /// Changes the bytes allowed; excess entries that are not in use are evicted at once.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.0.set_capacity(capacity);
     }
@@ -388,16 +387,16 @@ impl Cache {
     }
 }
 
-/// Unused entries that a strict cache remembers at most.
+/// The most unused entries that a strict cache remembers.
 const UNUSED_KEPT: usize = 64;
 
-/// How often a strict cache looks for other entries where readers began to use those that it was to evict.
+/// How often a strict cache looks for other entries if readers begin to use those that it was about to evict.
 const LOOKS_MAX: usize = 4;
 
-/// What a strict cache knows of the room that it could make. Whoever has the lock is the one who is given some.
+/// What a strict cache knows about the room that it could make. The thread that holds the lock gets room.
 #[derive(Debug, Default)]
 struct Room {
-    /// Entries that nobody used when they were seen last; most of them still are unused.
+    /// Entries that were unused when last seen; most of them still are.
     unused: VecDeque<Key>,
     /// The last look at all entries that did not find enough, counted from 1, and the bytes of all that nobody used.
     short: (u64, u64),
@@ -486,7 +485,7 @@ impl BlockCache {
         })
     }
 
-    /// A number that no other table has, in this cache or in another: the first half of its keys.
+    /// A number that no other table has, in this cache or any other. It is the first half of the table's keys.
     pub fn new_id(&self) -> u64 {
         NEXT_ID.fetch_add(IDS_OF_A_TABLE, Ordering::Relaxed)
     }
@@ -503,26 +502,27 @@ impl BlockCache {
         &self.rows
     }
 
-    /// Tells [the choice](Self::row_choice) of a read of the block at `offset` of table `id`.
+    /// Reports a read of the block at `offset` of table `id` to [the choice](Self::row_choice).
     #[inline]
     pub(super) fn tell_read(&self, id: u64, offset: u64, of: impl FnOnce() -> BlockUse) {
         self.rows.read(FoldHash.hash_one((id, offset)), of);
     }
 
-    /// The row of a user key out of the block at `offset` of table `id`, or, once in a very long time, another one. Not
-    /// counted: see [`Self::row_answers`].
+    /// The row of a user key in the block at `offset` of table `id` or, very rarely, another row. Not counted: see
+    /// [`Self::row_answers`].
     #[inline]
     pub(super) fn get_row(&self, id: u64, offset: u64, user_key: &[u8]) -> Option<Arc<CachedBlock>> {
         self.cache.get(&row_key(id, offset, user_key))
     }
 
-    /// A row was the right one. Where it was not, or not there, the block is asked for, and that is counted.
+    /// Counts that a row was the right one. If it was not, or was not there, the lookup asks for the block, and that is
+    /// counted.
     #[inline]
     pub(super) fn row_answers(&self) {
         self.stripes[stripe_index()].hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many rows there are. Looks at every entry.
+    /// How many rows there are. Examines every entry.
     #[cfg(test)]
     pub(super) fn rows_held(&self) -> usize {
         self.cache.iter().filter(|(_, entry)| entry.row_of().is_some()).count()
@@ -533,7 +533,8 @@ impl BlockCache {
         self.insert_as(row_key(id, offset, user_key), row, Priority::Low)
     }
 
-    /// True if the block at `offset` of table `id` is here. Not a use of it, and counted nowhere.
+    /// True if the block at `offset` of table `id` is here. This does not count as a use, and is not counted in
+    /// statistics.
     pub(super) fn contains(&self, id: u64, offset: u64) -> bool {
         self.cache.contains_key(&(id, offset))
     }
@@ -544,7 +545,7 @@ impl BlockCache {
         self.look_up(meta_key(id), priority)
     }
 
-    /// Forgets index and filter of table `id`, unless somebody has them: the file is open once more.
+    /// Forgets index and filter of table `id`, unless they are in use because the file is open a second time.
     pub(super) fn remove_meta(&self, id: u64, priority: Priority) {
         let part = self.part(priority);
         if let Some((_, gone)) = part.remove_if(&meta_key(id), |entry| Arc::strong_count(entry) == 1) {
@@ -568,7 +569,8 @@ impl BlockCache {
         }
     }
 
-    /// Keeps a block. Fails when the capacity is strict and what is not in use would not make room; then that stays.
+    /// Keeps a block. Fails if the capacity is strict and evicting all unused entries would not make room; then these
+    /// stay.
     pub fn insert(&self, id: u64, offset: u64, block: Arc<CachedBlock>) -> Result<()> {
         self.insert_as((id, offset), block, Priority::Low)
     }
@@ -583,7 +585,7 @@ impl BlockCache {
         let part = self.part(priority);
         if !self.strict.load(Ordering::Relaxed) {
             if charge > part.shard_capacity() {
-                // No insertion makes room for it: what was in use beyond the capacity goes here.
+                // No insertion makes room for it, so entries that were in use beyond the capacity are evicted here.
                 if self.usage() > self.capacity.load(Ordering::Relaxed) {
                     part.set_capacity(part.capacity());
                 }
@@ -611,7 +613,7 @@ impl BlockCache {
         self.pinning_of(part).inspect(|p| p.enters(&entry));
         let mut evicted = Default::default();
         part.insert_with_lifecycle(key, entry, &mut evicted);
-        // One that was replaced is among them, too.
+        // A replaced entry is among them as well.
         if evicted.iter().any(Option::is_some)
             && !self.rows.watches()
             && self.cache.weight() * 8 > self.cache.capacity() * 7
@@ -631,8 +633,8 @@ impl BlockCache {
         Error::new(ErrorKind::Aborted, text)
     }
 
-    /// Charges `bytes` of memory that is used elsewhere, as long as the result lives: blocks make room for it. `None`
-    /// when the capacity is strict and does not allow it; then every block stays.
+    /// Charges `bytes` of memory that is used elsewhere as long as the result lives; blocks make room for it. `None` if
+    /// the capacity is strict and does not allow it; then every block stays.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let block = Arc::new(CachedBlock { extra: bytes.max(1), ..CachedBlock::empty() });
         let charge = block.charge() as u64;
@@ -663,16 +665,17 @@ impl BlockCache {
         std::iter::once(&self.cache).chain(&self.high)
     }
 
-    /// Bytes that are held beyond the capacity, or would be with so many more.
+    /// Bytes that are held beyond the capacity, or would be with this many more.
     fn too_much(&self, more: u64) -> u64 {
         self.usage().saturating_add(more).saturating_sub(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// Has `put` keep an entry of `charge` bytes in a strict cache, in the place of the entry `of` if it is there.
-    /// False if there is no room: then all stay, and nothing was put, unless readers begin to use what was to go.
-    /// Then it has been put, and there is too much.
+    /// Makes `put` keep an entry of `charge` bytes in a strict cache; it replaces the entry `of` if that is there.
+    /// False if there is no room: then all entries stay and nothing was put. The exception is that readers begin to use
+    /// entries that were to be evicted: then it has been put, and there is too much.
     fn put_strictly(&self, of: Option<&Key>, charge: u64, put: impl FnOnce()) -> bool {
-        // Reservations are never evicted. This refuses most of what is refused, without a look at every entry.
+        // Reservations are never evicted. This refuses most of the entries that must be refused without examining every
+        // entry.
         if self.reserved.load(Ordering::Relaxed).saturating_add(charge) > self.capacity.load(Ordering::Relaxed) {
             return false;
         }
@@ -686,7 +689,7 @@ impl BlockCache {
             return false;
         }
         put();
-        // That has evicted from one shard alone.
+        // That has evicted from only one shard.
         let fits = self.evict_unused(&mut room, of);
         if let Some(key) = of {
             // Most blocks are out of use again soon.
@@ -702,12 +705,12 @@ impl BlockCache {
         self.parts().find_map(|part| part.peek(key)).map_or(0, |entry| entry.charge() as u64)
     }
 
-    /// Finds entries but `of` that nobody uses, `missing` bytes of them, and has them at the end of those known. False
-    /// if all of them are not enough, or were not when somebody looked at all entries after the first `looks` times.
+    /// Finds unused entries other than `of` with `missing` bytes, and puts them at the end of the known ones. False if
+    /// all of them are not enough, or were not enough when a thread examined all entries after the first `looks` times.
     fn find_unused(&self, room: &mut Room, looks: u64, of: Option<&Key>, missing: u64) -> bool {
-        // Besides the cache, only the caller has it.
+        // Apart from the cache, only the caller has it.
         let is_unused = |entry: &Arc<CachedBlock>| Arc::strong_count(entry) == 2;
-        // Those of the last time mostly still are unused. Without them a full cache would pass the same used entries
+        // Most of those found last time are still unused. Without them a full cache would go over the same used entries
         // for each block.
         let (mut left, mut known) = (missing, VecDeque::new());
         while left > 0
@@ -723,7 +726,8 @@ impl BlockCache {
         if left == 0 {
             return true;
         }
-        // Whoever waits for the lock while somebody looks in vain has the answer: they would all look, one by one.
+        // Threads that waited for the lock during a vain search take its answer; otherwise all of them would search,
+        // one by one.
         if room.short.0 > looks && room.short.1 < missing {
             return false;
         }
@@ -752,7 +756,7 @@ impl BlockCache {
         enough
     }
 
-    /// Evicts as much of what [`Self::find_unused`] found as is too much. False if that does not do.
+    /// Evicts as many of the entries that [`Self::find_unused`] found as necessary. False if that is not enough.
     fn evict_unused(&self, room: &mut Room, of: Option<&Key>) -> bool {
         for _ in 0..LOOKS_MAX {
             while self.too_much(0) > 0
@@ -766,7 +770,7 @@ impl BlockCache {
             }
             match self.too_much(0) {
                 0 => return true,
-                // Readers have begun to use some of them, or somebody who is not strict has taken the room.
+                // Readers have begun to use some of them, or a charge that is not strict has taken the room.
                 missing if !self.find_unused(room, u64::MAX, of, missing) => return false,
                 _ => {}
             }
@@ -790,7 +794,7 @@ impl BlockCache {
         self.cache.weight() + self.high.as_ref().map_or(0, Shards::weight)
     }
 
-    /// Bytes held that somebody uses. Looks at every entry.
+    /// Bytes held that are in use. Examines every entry.
     pub fn pinned_usage(&self) -> u64 {
         // The iterator holds each block too.
         let all = self.cache.iter().chain(self.high.iter().flat_map(|h| h.iter()));

@@ -1,33 +1,33 @@
 //! How blocks are compressed.
 
-/// What a compression method has to choose (RocksDB's `CompressionOptions`). Opening a database with values that
-/// cannot be served is refused.
+/// The settings of a compression method (RocksDB's `CompressionOptions`). An open with values that are not supported is
+/// refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompressionOptions {
     /// zlib: minus the bits of the window, -14 to -9. RocksDB itself inflates with -14.
     pub window_bits: i32,
-    /// The library's level; 32767 (and `i32::MAX`) its default. LZ4 and Snappy have none here.
+    /// The library's level; 32767 (and `i32::MAX`) means its default. LZ4 and Snappy have no levels here.
     pub level: i32,
-    /// zlib: 0, its default strategy; others are refused.
+    /// zlib: 0, the default strategy; others are refused.
     pub strategy: i32,
     /// Bytes of the dictionary that each table's blocks share; 0 for none. The table's first blocks are held in memory
     /// until it is made (`max_dict_buffer_bytes`). For ZSTD, LZ4 and zlib.
     pub max_dict_bytes: u32,
     /// ZSTD: bytes of samples from which the dictionary is trained; 0 takes samples as they are.
     pub zstd_max_train_bytes: u32,
-    /// Threads that compress a table's blocks at most, where `compaction_helper_threads` lets others help; 0 and 1
-    /// leave it to that option.
+    /// The most threads that compress a table's blocks, if `compaction_helper_threads` lets others help; 0 and 1 leave
+    /// it to that option.
     pub parallel_threads: u32,
-    /// Of `bottommost_compression_opts`: whether they count at all.
+    /// For `bottommost_compression_opts`: whether they are used at all.
     pub enabled: bool,
     /// Bytes of blocks held to take samples from; 0 takes the target size of tables, and all of a flush.
     pub max_dict_buffer_bytes: u64,
-    /// Train with ZSTD's trainer; its cheaper alternative (`false`) is refused where there is something to train.
+    /// Train with ZSTD's trainer; its cheaper alternative (`false`) is refused if a dictionary is to be trained.
     pub use_zstd_dict_trainer: bool,
-    /// Compressed bytes for each 1024 up to which a block is kept compressed.
+    /// A block is stored compressed if it has at most this many compressed bytes for each 1024.
     pub max_compressed_bytes_per_kb: i32,
-    /// ZSTD: put a checksum of its own behind each block.
+    /// ZSTD: put ZSTD's own checksum after each block.
     pub checksum: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for CompressionOptions {
 }
 
 impl CompressionOptions {
-    /// Why tables cannot be written so; `None` when they can.
+    /// Why tables cannot be written with these settings; `None` if they can.
     pub(crate) fn refused(&self) -> Option<&'static str> {
         if !(-14..=-9).contains(&self.window_bits) {
             return Some("window_bits must be -14 to -9 (raw deflate that every RocksDB inflates)");

@@ -1,7 +1,7 @@
 //! Blocks that a call of many lookups has read, for its later lookups.
 //!
 //! The lookups go in the order of their keys, so several in a row often need one block, and the second finds it in the
-//! block cache. Where the cache does not keep it (it keeps rows, or there is none, or the call must not fill it), the
+//! block cache. If the cache does not keep it (it keeps rows, or there is no cache, or the call must not fill it), the
 //! block is held here until the call ends, or until [`BYTES_MAX`] of blocks were used after it.
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use super::CachedBlock;
 /// Bytes of all blocks, as many as such a call has for its reads. The block used last is held whatever its size.
 const BYTES_MAX: usize = 2 << 20;
 
-/// A block and where it is from. The file is held so that no other one gets its address.
+/// A block and where it is from. The file is held so that no other file gets its address.
 #[derive(Debug)]
 struct Held {
     file: Arc<dyn RandomAccessFile>,

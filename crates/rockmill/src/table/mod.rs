@@ -1,21 +1,21 @@
 //! Tables: sorted entries in files, whatever the kind.
 //!
-//! The store, its versions, its iterators and its compactions know a table as a [`Table`] and build one with a
-//! [`TableBuilder`]. Both name their kind as an enum's variant, so that a call is a match: `block_based`, RocksDB's
-//! own, or `tph`. A further kind is a folder beside them, a variant in each of the two, and an arm in each match of
-//! this file and of `builder.rs`.
+//! The store, its versions, its iterators and its compactions use a table as a [`Table`] and build one with a
+//! [`TableBuilder`]. Both are enums over the kinds, so that a call is a match: `block_based`, RocksDB's own, or `tph`.
+//! A further kind needs a folder next to them, a variant in each of the two enums, and an arm in each match of this
+//! file and of `builder.rs`.
 //!
-//! What a kind must do is what [`Table`]'s methods say. What holds for all of them:
+//! [`Table`]'s methods say what a kind must do. For all kinds:
 //!
 //! 1. A table is immutable, and readers share it: every method takes `&self`, from any thread.
-//! 2. Its entries stand in the order of the column family's comparator, each internal key once; range tombstones stand
-//!    apart from them.
+//! 2. Its entries are in the order of the column family's comparator, each internal key once; range tombstones are
+//!    separate from them.
 //! 3. It consists of a file of its own, whose number is the table's, and perhaps of older files that it shares with
 //!    other tables. Versions count files, not tables ([`FileMeta::files`](crate::version::FileMeta::files)).
 //! 4. Damage is an error that names the file and the place in it, never a panic and never other data.
 //!
-//! Engines that merge whole blocks ask for [`BlockAccess`], which goes beyond that and which only block-based tables
-//! give; nothing but compaction's merge and its SST-Map use it. The block cache serves all kinds.
+//! Engines that merge whole blocks ask for [`BlockAccess`], an additional interface that only block-based tables have;
+//! only compaction's merge and its SST-Map use it. The block cache serves all kinds.
 
 mod block_based;
 mod builder;
@@ -68,7 +68,7 @@ pub(crate) struct OpenFile {
     pub file: Arc<dyn RandomAccessFile>,
 }
 
-/// Entries of a table from the first to the last, past the cache. Only `seek_to_first`, `seek` and `next` move it.
+/// Entries of a table from the first to the last, bypassing the cache. Only `seek_to_first`, `seek` and `next` move it.
 pub trait TableScan: InternalIterator {
     /// Bytes read of the table's files so far.
     fn bytes_read(&self) -> u64;
@@ -83,20 +83,20 @@ pub trait TableScan: InternalIterator {
         None
     }
 
-    /// What the current user key leaves in files that outputs go on using, if no entry of it survives.
+    /// What the current user key leaves in files that outputs keep using, if no entry of it survives.
     fn leaves(&self) -> Leaves {
         Leaves::Nothing
     }
 }
 
-/// What a user key leaves in files that the outputs of a compaction go on using, if no entry of it survives.
+/// What a user key leaves in files that the outputs of a compaction keep using, if no entry of it survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
     /// Nothing.
     Nothing,
     /// Entries, which a placeholder has to hide.
     Entries,
-    /// Entries, which a placeholder hides already in the piece of this place.
+    /// Entries that a placeholder in the piece at this position hides already.
     Placeholder(u32),
 }
 
@@ -127,8 +127,8 @@ impl Table {
         Self::with_pieces(Arc::new(Self::BlockBased(table)), &[], false)
     }
 
-    /// Opens one file of a table, which [`Self::with_pieces`] makes the table of. Where the file was open before with
-    /// `cache_id`, what the cache has of it serves again.
+    /// Opens one file of a table; [`Self::with_pieces`] makes the table from its files. If the file was open before
+    /// with `cache_id`, its blocks in the cache are used again.
     pub(crate) fn open_file(
         file: Arc<dyn RandomAccessFile>,
         options: TableOpenOptions,
@@ -141,8 +141,8 @@ impl Table {
     }
 
     /// The table whose own file is `own`, and which shares the files `others` with other tables, in the order of the
-    /// MANIFEST. All are from [`Self::open_file`]. `charged`: what finds entries counts in the block cache, which then
-    /// keeps as much less.
+    /// MANIFEST. All are from [`Self::open_file`]. `charged`: the memory for finding entries counts in the block cache,
+    /// which then keeps that much less.
     pub(crate) fn with_pieces(own: Arc<Self>, others: &[Arc<Self>], charged: bool) -> Result<Arc<Self>> {
         if let Some(table) = TphTable::new(&own, others, charged)? {
             return Ok(Arc::new(Self::Tph(Box::new(table))));
@@ -158,10 +158,10 @@ impl Table {
         }
     }
 
-    /// Looks up `ikey` (a user key with the snapshot's sequence number): tells `ctx` of the newest range tombstone over
-    /// it at or below the snapshot, and offers it the entries of that user key, newest first, until it has enough. A
-    /// lookup that gives way leaves in `ctx` the bytes that it needs and its place, and goes on from there when it
-    /// comes back.
+    /// Looks up `ikey` (a user key with the snapshot's sequence number): gives `ctx` the newest range tombstone over it
+    /// at or below the snapshot, and offers it the entries of that user key, newest first, until it has enough. A
+    /// lookup that is suspended leaves in `ctx` the bytes that it needs and its position, and continues from there
+    /// later.
     #[inline]
     pub fn get(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
         of_kind!(self, table => table.get(ikey, ro, ctx))
@@ -175,13 +175,13 @@ impl Table {
         }
     }
 
-    /// Goes over the point entries once, past the cache, `readahead` bytes at a time (0: what is wanted, no more).
+    /// Goes over the point entries once, bypassing the cache, `readahead` bytes at a time (0: only what is wanted).
     pub fn scan(self: &Arc<Self>, readahead: usize, verify: bool) -> Box<dyn TableScan> {
         self.scan_keeping(&StreamReads::unpaced(readahead, verify), &|_| None)
     }
 
-    /// The same for a compaction whose outputs may go on using some of the table's files: those of
-    /// [`Self::kept_pieces`] for which `place` gives their place among the outputs' pieces.
+    /// The same for a compaction whose outputs may keep using some of the table's files: those of [`Self::kept_pieces`]
+    /// for which `place` returns a position among the outputs' pieces.
     pub(crate) fn scan_keeping(
         self: &Arc<Self>,
         reads: &StreamReads,
@@ -216,8 +216,8 @@ impl Table {
         }
     }
 
-    /// What a scan of the user keys from `begin` up to and without `end` goes through of each of the table's files, the
-    /// own one first.
+    /// The parts of each of the table's files, its own first, that a scan of the user keys from `begin` to before `end`
+    /// goes through.
     pub(crate) fn scan_files(self: &Arc<Self>, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<ScanFile>> {
         match &**self {
             Self::Tph(table) => table.scan_files(begin, end),
@@ -228,8 +228,8 @@ impl Table {
         }
     }
 
-    /// The files that outputs of a compaction of this table may go on using, its own first, whose number is `own`; none
-    /// where an entry is not what its file says without the table around it.
+    /// The files that outputs of a compaction of this table may keep using, its own first, whose number is `own`; none
+    /// if entries of a file cannot be read correctly without this table.
     pub(crate) fn kept_pieces(&self, own: u64) -> Vec<KeptPiece> {
         match self {
             _ if self.global_seqno().is_some() || !self.comparator().finds_by_bytes() => Vec::new(),
@@ -251,7 +251,7 @@ impl Table {
         }
     }
 
-    /// True for an open file that is the own one of a TPH table.
+    /// True for an open file that is a TPH table's own file.
     pub(crate) fn is_tph_head(&self) -> bool {
         self.as_block_based().is_some_and(BlockBasedTable::is_tph_head)
     }
@@ -282,8 +282,8 @@ impl Table {
         }
     }
 
-    /// Smallest and largest internal key, range tombstones included; `None` for an empty table. Read from the table:
-    /// for one that no MANIFEST says it of.
+    /// Smallest and largest internal key, range tombstones included; `None` for an empty table. Read from the table
+    /// itself, for tables about which no MANIFEST says it.
     pub fn boundaries(self: &Arc<Self>) -> Result<Option<(InternalKey, InternalKey)>> {
         let cmp = self.comparator();
         let mut found: Option<(InternalKey, InternalKey)> = None;
@@ -325,13 +325,13 @@ impl Table {
         Ok(found)
     }
 
-    /// How many entries beside range tombstones the properties count: one number, or what it is at least and at most;
-    /// `None` where they do not say.
+    /// How many entries without range tombstones the properties count: one number, or a lower and an upper bound;
+    /// `None` if they do not say.
     pub fn point_entries(&self) -> Option<RangeInclusive<u64>> {
         of_kind!(self, table => table.point_entries())
     }
 
-    /// The properties: RocksDB's for every kind, as far as the kind has something to say in each.
+    /// The properties: RocksDB's for every kind, as far as they apply to the kind.
     pub fn properties(&self) -> &TableProperties {
         of_kind!(self, table => table.properties())
     }
@@ -382,7 +382,7 @@ impl Table {
         of_kind!(self, table => table.filter_prefixes())
     }
 
-    /// False when the table certainly has no key with this prefix at or behind `ikey`; with `backward`, at or before.
+    /// False if the table certainly has no key with this prefix at or after `ikey`; with `backward`, at or before it.
     /// `prefix` is what [`Self::filter_prefixes`] makes of the user key of `ikey`.
     pub(crate) fn prefix_may_match(&self, prefix: &[u8], ikey: &[u8], backward: bool) -> bool {
         of_kind!(self, table => table.prefix_may_match(prefix, ikey, backward))
@@ -393,18 +393,19 @@ impl Table {
         of_kind!(self, table => table.count_seek(may_match, last_level))
     }
 
-    /// Reads everything and checks it: checksums, the order of keys, that what finds entries finds them, that the
-    /// filter has every key, the counts in the properties.
+    /// Reads everything and checks it: checksums, the order of keys, that the index or function finds all entries, that
+    /// the filter has every key, the counts in the properties.
     pub fn verify(&self) -> Result<()> {
         of_kind!(self, table => table.verify())
     }
 
-    /// What the table consists of, in the order of the file. All is read; what is damaged has its error beside it.
+    /// What the table consists of, in the order of the file. Everything is read; a damaged part is listed with its
+    /// error.
     pub fn describe(&self) -> Vec<TableBlock> {
         of_kind!(self, table => table.describe())
     }
 
-    /// Bytes that the table holds in memory outside the cache: what finds entries, filters, tombstones.
+    /// Bytes that the table holds in memory outside of the cache: index or function, filters, tombstones.
     pub fn memory_usage(&self) -> usize {
         of_kind!(self, table => table.memory_usage())
     }

@@ -1,4 +1,4 @@
-//! How tables are opened, read and written, and what a written one holds: the same for every kind of table.
+//! How tables are opened, read and written, and the description of a written one: the same for every kind of table.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub struct TableReadOptions {
     pub verify_checksums: bool,
     /// Put blocks that were read into the cache.
     pub fill_cache: bool,
-    /// Read ahead this many bytes behind the wanted block on sequential access; 0 lets the reader decide (grows from
-    /// small as RocksDB's).
+    /// Read ahead this many bytes after the wanted block on sequential access; 0 lets the reader decide (it begins
+    /// small and grows, as in RocksDB).
     pub readahead: usize,
     /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
     pub cache_only: bool,
-    /// Read what comes behind a scan's window while the scan goes through it.
+    /// Read what comes after a scan's window while the scan goes through the window.
     pub async_io: bool,
 }
 
@@ -41,7 +41,7 @@ impl Default for TableReadOptions {
 pub(crate) struct AutoReadahead {
     /// Reads in sequence before.
     pub reads: u64,
-    /// Bytes behind the wanted block at first, doubled with each read.
+    /// Bytes after the wanted block at first, doubled with each read.
     pub initial: usize,
     /// Bytes at most.
     pub max: usize,
@@ -61,7 +61,7 @@ pub struct TableOpenOptions {
     pub largest_seqno: Option<SequenceNumber>,
     /// Where reads of the table are counted.
     pub statistics: Option<Arc<Statistics>>,
-    /// Who is told of users' reads that the file answers.
+    /// Gets reports of users' reads that the file answers.
     pub read_protection: Option<Arc<ReadProtection>>,
     /// The column family's prefix extractor: a table whose filter holds prefixes made by an extractor of this name can
     /// be asked for them. RocksDB's own extractors are known by name without it.
@@ -77,8 +77,8 @@ pub(crate) struct MetaCaching {
     pub on_demand: OnDemand,
 }
 
-/// Which files have index and filter in the block cache or nowhere, whatever the options say: only scans need them, and
-/// read them again if there is no cache.
+/// For which files index and filter are in the block cache or nowhere, whatever the options say: only scans need them,
+/// and read them again if there is no cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum OnDemand {
     #[default]
@@ -92,21 +92,21 @@ pub(crate) enum OnDemand {
 /// Tables that no longer count, which a TPH table lists for a repair that has no MANIFEST. Numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplacedTables {
-    /// Those that the job replaces; listed where the table has further files.
+    /// Those that the job replaces; listed if the table has further files.
     pub by_job: Vec<u64>,
-    /// Those that were replaced when the job began, and whose files were still there.
+    /// Those that had been replaced when the job began, and whose files still existed.
     pub before: Vec<u64>,
 }
 
-/// Everything that decides a table's bytes. Times, ids and numbers are given, never taken from the world, so that
-/// the same input gives the same file.
+/// Everything that decides a table's bytes. Times, ids and numbers are parameters, never taken from the environment, so
+/// that the same input gives the same file.
 #[derive(Clone)]
 pub struct TableBuilderOptions {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
     /// `Some` for a TPH table, with what is for such tables alone.
     pub tph: Option<TphSettings>,
-    /// Files that a TPH table may go on using, newest first where their keys overlap.
+    /// Files that a TPH table may keep using; of those whose keys overlap, the newest first.
     pub pieces: Arc<[KeptPiece]>,
     /// Tables that no longer count.
     pub replaced: Arc<ReplacedTables>,
@@ -116,7 +116,7 @@ pub struct TableBuilderOptions {
     pub compression: CompressionType,
     /// Level, dictionary and the like.
     pub compression_opts: CompressionOptions,
-    /// Size that the table should have, in bytes; 0 unknown. Blocks held back for a dictionary are no more.
+    /// Size that the table should have, in bytes; 0 if unknown. No more bytes of blocks are held back for a dictionary.
     pub target_file_size: u64,
     /// Makes the prefixes that can be asked for.
     pub prefix_extractor: Option<SliceTransform>,
@@ -140,7 +140,7 @@ impl std::fmt::Debug for TableBuilderOptions {
     }
 }
 
-/// What `finish` learned.
+/// The result of `finish`.
 #[derive(Debug, Clone, Default)]
 pub struct TableSummary {
     /// Size of the table's own file, in bytes.
@@ -157,6 +157,6 @@ pub struct TableSummary {
     pub properties: TableProperties,
     /// Bytes from the first block after the data to the end of the file.
     pub tail_size: u64,
-    /// Files that the table goes on using beside its own.
+    /// Files that the table keeps using in addition to its own.
     pub pieces: Vec<PieceUse>,
 }

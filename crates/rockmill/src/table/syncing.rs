@@ -1,4 +1,4 @@
-//! A table that is written and not durable yet: the next one is begun while the device sees to it.
+//! A table that is written and not durable yet: the next one is begun while the device completes the sync.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use rockmill_io::WritableFile;
 
 use crate::error::{Error, Result};
 
-/// The file of a table that is complete but for its durability.
+/// The file of a table that is complete but not durable yet.
 ///
 /// Dropping it without [`wait`](Self::wait) promises nothing about the table.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl SyncingTable {
         Ok(Self { file, path, synced })
     }
 
-    /// True when [`wait`](Self::wait) would not wait; moves the sync on where it needs that.
+    /// True if [`wait`](Self::wait) would not wait; advances the sync if it needs that.
     pub fn is_synced(&mut self) -> Result<bool> {
         if !self.synced {
             let done = self.file.poll_sync();

@@ -30,7 +30,7 @@ impl VersionBuilder {
     }
 
     fn check_level(&self, level: u32) -> Result<usize> {
-        // A deeper level than the tree has is kept: recovery sizes the tree to the file, and `build` says so.
+        // A deeper level than the tree has is kept: recovery adjusts the tree to the file, and `build` reports it.
         let level = level as usize;
         if level < self.base.levels.len() {
             return Ok(level);
@@ -41,8 +41,8 @@ impl VersionBuilder {
         )))
     }
 
-    /// Applies the file changes of an edit. Deleting a file that is not there, adding one twice or one that ends before
-    /// it begins, or a level beyond the tree is an error.
+    /// Applies the file changes of an edit. It is an error to delete a file that is not there, to add one twice or one
+    /// that ends before it begins, or to name a level beyond the tree.
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<()> {
         // A file that moves is deleted and added in one edit; deletions come first.
         let mut moved: BTreeMap<u64, Arc<FileMeta>> = BTreeMap::new();
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(v.overlapping(1, Some(b"c"), Some(b"m")).len(), 2);
     }
 
-    /// Else it would be where no search for its keys looks.
+    /// Otherwise it would be at a place where no search for its keys looks.
     #[test]
     fn a_table_that_ends_before_it_begins_is_refused() {
         let add = |from, to| {

@@ -1,5 +1,5 @@
-//! What must hold in every version, as far as the MANIFEST tells: debug builds look at every version that is installed.
-//! Key by key it is `rockmill verify` that looks.
+//! What must hold in every version, as far as the MANIFEST shows it: debug builds check every version that is
+//! installed. `rockmill verify` checks it key by key.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 
 impl Version {
     /// Checks the places of a version: ids of a level's extra runs fall, each run holds the files that say so, in the
-    /// order of keys and without overlap; and of the user keys that bound tables, what a shallower place has is newer
-    /// than what a deeper one has. Inner keys are not known here, and tables whose ranges overlap may have no key in
-    /// common.
+    /// order of keys and without overlap; and for the user keys that bound tables, entries in a shallower place are
+    /// newer than those in a deeper one. Inner keys are not known here, and tables whose ranges overlap may have no key
+    /// in common.
     ///
     /// # Errors
     /// Corruption that names the tables.
@@ -61,7 +61,7 @@ impl Version {
                 })
             };
             for (user_key, seq, f) in ends() {
-                // Sequence numbers are 0 where all readers see the entry, or where it was ingested behind everything.
+                // Sequence numbers are 0 if all readers see the entry, or if it was ingested behind everything.
                 if let Some((above, g)) = seen.get(user_key).filter(|(above, _)| *above <= seq && seq > 0) {
                     return Err(Error::corruption(format!(
                         "key {} is in {:06}.sst @ {above}, and newer, @ {seq}, in {:06}.sst below it (L{} run {})",

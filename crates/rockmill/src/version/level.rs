@@ -1,8 +1,8 @@
 //! A level's sorted runs: its base run, and extra runs above it.
 //!
 //! An extra run is what a DF-compaction leaves where the base run of the level below is busy: a run of its own in that
-//! level, newer than the base run and than extra runs with smaller ids. Classic strategies leave none. RocksDB knows no
-//! such thing, and the field of the MANIFEST that says so keeps it from opening the directory (`docs/format.md`).
+//! level, newer than the base run and than extra runs with smaller ids. Classic strategies leave none. RocksDB has no
+//! extra runs, and the field of the MANIFEST for them keeps it from opening the directory (`docs/format.md`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rockmill_format::InternalKeyComparator;
 
 use super::FileMeta;
 
-/// Place in a sorted run of the first table of which `before` is false; it is true of all tables ahead of that one. The
-/// only search of runs (a style test keeps it so).
+/// Position in a sorted run of the first table for which `before` is false; it must be true for all tables before that
+/// one. This is the only search of runs (a style test checks that).
 #[inline]
 pub fn search(run: &[Arc<FileMeta>], before: impl FnMut(&Arc<FileMeta>) -> bool) -> usize {
     run.partition_point(before)
@@ -46,7 +46,7 @@ pub struct ExtraRun {
     pub files: Vec<Arc<FileMeta>>,
 }
 
-/// The tables of one level. L0 has `base` alone, which is not one sorted run there but files that may overlap, newest
+/// The tables of one level. L0 has only `base`, which is not one sorted run there but files that may overlap, newest
 /// first; deeper levels have a base run and perhaps extra runs.
 #[derive(Debug, Clone, Default)]
 pub struct Level {
@@ -83,8 +83,8 @@ impl From<Vec<Arc<FileMeta>>> for Level {
 }
 
 impl Level {
-    /// All files: those of extra runs, newest run first, then the base run's. In the order of keys, or of age, only
-    /// where there are no extra runs.
+    /// All files: those of extra runs, newest run first, then the base run's. They are in the order of keys, or of age,
+    /// only if there are no extra runs.
     pub fn iter(&self) -> LevelFiles<'_> {
         let of: FilesOf<'_> = |run| run.files.iter();
         self.extras.iter().flat_map(of).chain(self.base.iter())

@@ -9,7 +9,7 @@ use rockmill_io::{FileSystem, SequentialFile};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Hashes of a log's blocks of 32 KiB, from its beginning: what was read, in little memory, to be compared later.
+/// Hashes of a log's blocks of 32 KiB, from its beginning: a compact record of what was read, for a later comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockHashes {
     hashes: Vec<u64>,
@@ -31,7 +31,7 @@ impl BlockHashes {
         self.bytes
     }
 
-    /// Leaves out what is behind the first `end` bytes. `block`: the bytes before `end` in its block.
+    /// Drops everything after the first `end` bytes. `block`: the bytes before `end` in its block.
     pub fn cut(&mut self, end: u64, block: &[u8]) {
         let begin = block_start(end);
         debug_assert!(end <= self.bytes && begin + block.len() as u64 == end);
@@ -50,8 +50,8 @@ impl BlockHashes {
     }
 }
 
-/// A sequential file as the source of a [`LogReader`](rockmill_format::log::LogReader). It remembers a checksum of what
-/// it gave, or the hashes of its blocks, see [`Self::check_again`].
+/// A sequential file as the source of a [`LogReader`](rockmill_format::log::LogReader). It remembers a checksum of the
+/// bytes that it returned, or the hashes of its blocks; see [`Self::check_again`].
 pub struct LogSource {
     file: Box<dyn SequentialFile>,
     begin: u64,
@@ -65,12 +65,12 @@ pub struct LogSource {
 }
 
 impl LogSource {
-    /// A file that stands at its beginning.
+    /// A file at its beginning.
     pub fn new(file: Box<dyn SequentialFile>) -> Self {
         Self { file, begin: 0, read: 0, crc: 0, blocks: None, again: None }
     }
 
-    /// The same, which keeps a hash of each block. For whoever reads block by block.
+    /// The same, but keeps a hash of each block, for callers that read block by block.
     pub fn with_hashes(file: Box<dyn SequentialFile>) -> Self {
         Self { blocks: Some(BlockHashes::default()), ..Self::new(file) }
     }
@@ -94,9 +94,10 @@ impl LogSource {
         self.begin + self.read
     }
 
-    /// Reads everything again, and compares: to be called where a log seems to end in damage, before anything is lost
-    /// over it. A bit that flipped between the disk and here makes an acknowledged record look like one that a crash
-    /// cut short. Called at each of many damages, it goes on where it stood: a log is read twice, not more often.
+    /// Reads everything again and compares. Call it if a log seems to end in damage, before any data is given up
+    /// because of that: a bit that flipped between the disk and here makes an acknowledged record look like one that a
+    /// crash cut off. If it is called for each of many damages, it continues where it was, so a log is read at most
+    /// twice.
     ///
     /// # Errors
     /// `IOError` when the file reads differently this time, or cannot be read.

@@ -93,7 +93,7 @@ pub fn current_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<u64> {
     }
 }
 
-/// How far the MANIFEST of a database was at some moment: two marks that are the same have nothing between them.
+/// How far the MANIFEST of a database was at some moment: between two equal marks nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManifestMark {
     number: u64,
@@ -107,27 +107,27 @@ pub fn manifest_mark(fs: &dyn FileSystem, dir: &Path) -> Option<ManifestMark> {
     Some(ManifestMark { number, bytes })
 }
 
-/// Times that a reader looks at a database again because a writer has changed it meanwhile.
+/// How often a reader reads a database again because a writer has changed it meanwhile.
 const LOOKS_MAX: usize = 1000;
-/// Times for a file that is missing while the MANIFEST stays as it is.
+/// How often for a file that is missing although the MANIFEST does not change.
 const LOOKS_FOR_MISSING_MAX: usize = 3;
 
-/// Reads a database that another process may be writing to, without its lock. What `look` comes to counts if the
-/// MANIFEST was the same before and after: WALs that were not there may be in tables that were not known yet, and
-/// files that are missing may have been replaced. Where it changed, `look` is asked again, so many times at most; then
-/// the error is `TryAgain`.
+/// Reads a database that another process may be writing to, without its lock. The result of `look` counts if the
+/// MANIFEST was the same before and after: otherwise the data of missing WALs may be in tables that were not known yet,
+/// and missing files may have been replaced. If it changed, `look` is called again, up to a limit; then the error is
+/// `TryAgain`.
 pub fn retry_while_files_vanish<T>(fs: &dyn FileSystem, dir: &Path, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let mut missing = 0;
     for _ in 0..LOOKS_MAX {
         let before = manifest_mark(fs, dir);
         let seen = look();
         if manifest_mark(fs, dir) != before {
-            // Out of step with a writer that changes it at the same pace.
+            // Random, so as not to stay in step with a writer that changes it at the same pace.
             crate::sync::thread::yield_now();
             continue;
         }
         match seen {
-            // Deleted after its name was read, and what made it obsolete was known by then.
+            // It was deleted after its name was read, by a change that is known by now.
             Err(e) if e.is_missing_file() && missing < LOOKS_FOR_MISSING_MAX => missing += 1,
             seen => return seen,
         }
@@ -149,7 +149,7 @@ struct CfState {
 /// From a column family's name and stored comparator name to its order and number of levels.
 pub type CfOrder<'a> = dyn FnMut(&str, &str) -> Result<(InternalKeyComparator, usize)> + 'a;
 
-/// From a column family's name to what its tables are handed to when nobody has them any more.
+/// From a column family's name to the queue that gets its tables when nothing uses them any more.
 pub type CfPurge<'a> = dyn Fn(&str) -> Arc<PurgeQueue> + 'a;
 
 /// Reads CURRENT and the MANIFEST it names. `cf_order` gives comparator and level count for a column family's name
@@ -215,7 +215,7 @@ pub fn for_each_edit_from(
         }
         let unsynced = |damage| is_unsynced(fs, path, end, damage);
         if let Some(at) = reader.zeros_at() {
-            // The reader passed over them with the rest of their block, whatever may be there.
+            // The reader skipped them with the rest of their block, whatever may be there.
             return match unsynced(Damage::Other)? {
                 true => Ok(end),
                 false => Err(Error::corruption(format!(
@@ -265,8 +265,8 @@ pub fn for_each_edit_from(
                 if kind != DamageKind::Unsupported && unsynced(damage)? {
                     return Ok(end);
                 }
-                // Another process may be writing here: what ended inside a record when it was read is whole now, and
-                // more may be behind it.
+                // Another process may be writing here: a record that was incomplete when it was read is whole now, and
+                // more may follow it.
                 let size = || fs.file_size(path).map_err(|e| Error::io(path.display(), &e));
                 if damage == Damage::Cut && size()? > reader.source().end() {
                     reader = open(end)?;
@@ -280,8 +280,8 @@ pub fn for_each_edit_from(
     }
 }
 
-/// Refuses numbers that no database reaches, so that sums and successors of the others cannot overflow; and what cannot
-/// happen to the default column family, which is always there.
+/// Refuses numbers that no database reaches, so that sums and successors of the others cannot overflow. Also refuses
+/// edits that cannot apply to the default column family, which always exists.
 fn check_edit(edit: &VersionEdit) -> std::result::Result<(), String> {
     let id = edit.column_family;
     if let Some(name) = &edit.column_family_add
@@ -355,8 +355,8 @@ impl Recovery<'_> {
                 self.create_cf(0, DEFAULT_COLUMN_FAMILY_NAME.to_owned(), edit.comparator.as_deref())?;
             }
         }
-        // What else such an edit says counts, the oldest WAL that is still needed above all: without it recovery would
-        // miss a WAL that only the dropped one needed, and take what follows for lost.
+        // The rest of such an edit counts, above all the oldest WAL that is still needed: without it recovery would
+        // miss a WAL that only the dropped family needed, and treat the following ones as lost.
         if edit.column_family_drop {
             let Some(dropped) = self.cfs.remove(&id) else {
                 return Err(self.corrupt(format_args!("column family {id} is dropped and does not exist")));
@@ -466,7 +466,7 @@ pub struct ManifestWriter {
     path: PathBuf,
     number: u64,
     failed: bool,
-    /// Some edit in it has what RocksDB refuses, whatever follows.
+    /// Some edit in it has a field that RocksDB refuses, whatever follows.
     refused_by_rocksdb: bool,
 }
 
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(current_manifest(&fs, dir).unwrap_err().kind(), ErrorKind::Corruption);
     }
 
-    /// What opening says of a MANIFEST with these edits.
+    /// The result of opening a MANIFEST with these edits.
     fn recover(edits: &[VersionEdit]) -> Result<RecoveredState> {
         let fs: Arc<dyn FileSystem> = Arc::new(MemFileSystem::default());
         let dir = Path::new("/db");

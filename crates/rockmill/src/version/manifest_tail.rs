@@ -1,20 +1,20 @@
 //! What a power cut can have left at a MANIFEST's end, and what it cannot.
 //!
 //! An append (one edit, or an atomic group) is synced before anything depends on it and before the next one is written.
-//! So after a power cut at most the last append is damaged, and nobody was told that it had happened: it may be passed
-//! over. An append that was synced and is damaged since must not be: the tables that it names are the database.
+//! So after a power cut at most the last append is damaged, and it was not acknowledged: it may be skipped. An append
+//! that was synced and damaged later must not be skipped: the tables that it names are the database.
 //!
-//! The two can be told apart only sometimes, and in doubt the database is refused:
+//! The two can be distinguished only sometimes; in doubt the database is refused:
 //!
 //! - The file ends inside the append: the length was not yet on the disk, so its sync had not returned.
-//! - A whole sector of it reads as zeros: space that the file had been given and the data never reached. Damage to what
-//!   was once written flips bits, or makes the sector unreadable, but does not leave zeros from its first byte to its
-//!   last. Of the sectors at both ends of the append only a part is its own; fewer than [`ZEROS_MIN`] bytes of it say
-//!   nothing.
+//! - A whole sector of it reads as zeros: space that was allocated to the file and that the data never reached. Damage
+//!   to written data flips bits, or makes the sector unreadable, but does not leave zeros from its first byte to its
+//!   last. At both ends of the append, only a part of a sector belongs to it; fewer than [`ZEROS_MIN`] bytes there
+//!   prove nothing.
 //! - Garbage in place of a sector looks like damage and is refused.
 //!
-//! And whatever it looks like: where an edit stands whole behind the damage that is no part of the same atomic group,
-//! the damaged one was synced.
+//! In any case, if a whole edit that is not part of the same atomic group follows the damage, the damaged append was
+//! synced.
 
 use std::path::Path;
 
@@ -24,10 +24,10 @@ use rockmill_io::FileSystem;
 
 use crate::error::{Error, Result};
 
-/// What a disk writes at once. Larger sectors are several of these.
+/// The unit in which a disk writes. Larger sectors are several of these.
 const SECTOR: u64 = 512;
 
-/// So many zeros and no fewer are not chance.
+/// At least this many zeros are no coincidence.
 const ZEROS_MIN: u64 = 16;
 
 /// A damaged end of a MANIFEST that is longer is refused unread. The largest edits name some ten thousand tables.
@@ -36,7 +36,7 @@ const TAIL_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of checksums that looking for whole fragments may cost.
 const WORK_MAX: usize = 64 << 20;
 
-/// What the reader of a MANIFEST met behind the last whole append.
+/// What the reader of a MANIFEST met after the last whole append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damage {
     /// The file ends inside a record.
@@ -79,7 +79,7 @@ fn is_one_append(whole: &[Found<'_>]) -> bool {
         }
         match fragment.part {
             Part::Full => record.clear(),
-            // A second record: only a group has one, and what it says of itself is in its first bytes or lost.
+            // A second record: only a group has one, and the description of the group is in its first bytes, or lost.
             Part::First if i > 0 && following.is_none() => return false,
             Part::First => {
                 record.clear();

@@ -42,7 +42,7 @@ pub(crate) use table_files::open_file;
 pub use table_files::{open_table, table_of_files, table_path};
 pub use table_source::TableSource;
 
-/// What estimates need of a table's properties.
+/// The properties of a table that estimates need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TableNumbers {
     /// Entries, tombstones of all kinds included.
@@ -94,7 +94,8 @@ pub struct FileMeta {
     pub entry: FileEntry,
     /// A running compaction has it as input.
     pub being_compacted: AtomicBool,
-    /// Readers need all that it holds although every one of them sees all of it: cleaning it up again is no use.
+    /// Readers need everything that it holds, although all of it is visible to every reader: cleaning it up again is
+    /// useless.
     pub rewrite_useless: AtomicBool,
     /// The open table, if it is open; the table cache sets and clears it.
     pub table: ArcSwapOption<Table>,
@@ -104,11 +105,11 @@ pub struct FileMeta {
     pub cache_id: OnceLock<u64>,
     /// What the table's properties say, once it was opened.
     pub numbers: OnceLock<TableNumbers>,
-    /// Bytes that its tombstones count for beside its size; see [`Version::weigh_tombstones`].
+    /// Bytes that its tombstones count for in addition to its size; see [`Version::weigh_tombstones`].
     pub tombstone_weight: OnceLock<u64>,
     /// Where to report when obsolete and unreferenced.
     pub purge: Arc<PurgeQueue>,
-    /// What [`Self::size`] is: there may be a thousand pieces to add up.
+    /// The value of [`Self::size`], kept because there may be a thousand pieces to add up.
     size: u64,
     /// The files themselves, which several of these may stand for: see [`renewed`](Self::renewed).
     files: Arc<HeldFiles>,
@@ -133,8 +134,8 @@ impl FileMeta {
         }
     }
 
-    /// The same table, of the same files, as the MANIFEST says it is from now on. It shares the open table, and no file
-    /// is deleted before both are unreferenced.
+    /// The same table, with the same files, as the MANIFEST describes it from now on. It shares the open table, and no
+    /// file is deleted before both are unreferenced.
     #[must_use]
     pub fn renewed(&self, entry: FileEntry) -> Self {
         Self {
@@ -159,7 +160,7 @@ impl FileMeta {
         self.table.store(table);
     }
 
-    /// The table is in a version: who lets go of it from now on keeps its files, unless it becomes obsolete.
+    /// The table is in a version: when it is dropped, its files are kept, unless it has become obsolete.
     fn set_in_version(&self) {
         self.files.set_in_version();
     }
@@ -182,8 +183,8 @@ impl FileMeta {
         self.entry.number
     }
 
-    /// Bytes that the table counts for: those of its own file, and what it refers to of its pieces. What concerns the
-    /// shape of the tree and the work of jobs goes by it.
+    /// Bytes that the table counts for: those of its own file, and those that it refers to in its pieces. This size is
+    /// used for the shape of the tree and the work of jobs.
     #[inline]
     pub fn size(&self) -> u64 {
         self.size
@@ -228,18 +229,18 @@ impl std::fmt::Debug for FileMeta {
 pub struct Version {
     /// From L0 down.
     pub levels: Vec<Level>,
-    /// The order in which every table has its entries and every sorted run its tables. Where keys stand by a hash, that
-    /// is this order ([`InternalKeyComparator::is_hash_range`]): runs are searched by it as by any other.
+    /// The order in which every table has its entries and every sorted run its tables. If keys are ordered by a hash,
+    /// this is that order ([`InternalKeyComparator::is_hash_range`]); runs are searched by it like by any other.
     pub cmp: InternalKeyComparator,
-    /// The last level is for files ingested behind (`allow_ingest_behind`): no compaction reads or writes it, and what
-    /// would hide such files is kept.
+    /// The last level is for files ingested behind (`allow_ingest_behind`): no compaction reads or writes it, and
+    /// entries that would hide such files are kept.
     pub reserves_last_level: bool,
-    /// Gathered when somebody asks.
+    /// Computed when first asked for.
     pieces: OnceLock<PieceUses>,
 }
 
 impl Clone for Version {
-    /// Copies are made to be changed: they gather anew.
+    /// Copies are made in order to be changed, so they compute it again.
     fn clone(&self) -> Self {
         self.with_levels(self.levels.clone())
     }
@@ -267,7 +268,7 @@ impl Version {
     }
 
     /// Weighs the tombstones of tables whose numbers are known and that were not weighed before (RocksDB's
-    /// `ComputeCompensatedSizes`): where a table has more tombstones than other entries, each of those beyond counts as
+    /// `ComputeCompensatedSizes`): if a table has more tombstones than other entries, each excess tombstone counts as
     /// two average values of the tree, which it is likely to free, so that the table goes down sooner.
     pub fn weigh_tombstones(&self) {
         let new = |f: &&Arc<FileMeta>| f.tombstone_weight.get().is_none() && f.numbers.get().is_some();

@@ -1,10 +1,11 @@
-//! What tables refer to of the files that they share: which pieces are worth cleaning up, and what users are told.
+//! Which parts of shared files tables refer to: this shows which pieces are worth cleaning up, and is reported to
+//! users.
 
 use std::collections::HashMap;
 
 use super::Level;
 
-/// The pieces of some tables, and what the tables refer to of each.
+/// The pieces of some tables, and the parts of each that the tables refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PieceUses {
     uses: HashMap<u64, PieceUse>,
@@ -32,14 +33,14 @@ pub struct PieceTotals {
 }
 
 impl PieceTotals {
-    /// The live share of the pieces; all where there are none.
+    /// The live share of the pieces; 1 if there are none.
     pub fn live_percent(&self) -> f64 {
         if self.bytes == 0 { 100.0 } else { self.live_bytes as f64 * 100.0 / self.bytes as f64 }
     }
 }
 
 impl PieceUses {
-    /// Of the tables of a version.
+    /// For the tables of a version.
     pub(super) fn of(levels: &[Level]) -> Self {
         let mut all = Self::default();
         for table in levels.iter().flatten().filter(|table| !table.entry.pieces.is_empty()) {
@@ -66,7 +67,7 @@ impl PieceUses {
         self.uses.get(&number).map_or((0, 0), |of| (of.size, of.live))
     }
 
-    /// The sums. No piece counts as more alive than it is large.
+    /// The sums. The live bytes of a piece count at most as its size.
     pub fn totals(&self) -> PieceTotals {
         let start = PieceTotals { tables: self.tables, files: self.uses.len(), ..PieceTotals::default() };
         self.uses.values().fold(start, |sum, of| PieceTotals {

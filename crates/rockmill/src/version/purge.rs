@@ -1,17 +1,17 @@
-//! The files of tables: how many tables have each, and which ones no table has any more.
+//! The files of tables: how many tables have each file, and which files no table has any more.
 //!
 //! A table consists of a file of its own and perhaps of older files that it shares with other tables. So files are
 //! counted by number, over the tables of all versions. A table has its files as long as a version, an iterator or a job
-//! refers to it. When it goes, each of its files loses one table:
+//! refers to it. When it is dropped, each of its files loses one table:
 //!
 //! 1. A table that left the current version is *obsolete*: it gives its files up.
-//! 2. A table of a version that goes without being obsolete, as all do when the database is closed, *keeps* its files:
-//!    the MANIFEST names them.
-//! 3. A table that no version ever had says nothing of its files. Whoever wrote them removes them.
+//! 2. A table of a version that is dropped without being obsolete, as all are when the database is closed, *keeps* its
+//!    files, because the MANIFEST names them.
+//! 3. A table that was never part of a version decides nothing about its files. The job that wrote them removes them.
 //!
-//! When the last table that has a file goes, the file is queued for deletion if some table gave it up and none kept it.
-//! Where a MANIFEST could not be written, the version that it should have described may keep a shared file for good:
-//! the next open removes it.
+//! When the last table that has a file is dropped, the file is queued for deletion if some table gave it up and none
+//! kept it. If a MANIFEST could not be written, the version that it should have described may keep a shared file; the
+//! next open removes it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -44,7 +44,7 @@ pub(super) struct HeldFiles {
     files: Box<[TableFile]>,
     /// Some version had the table.
     in_version: AtomicBool,
-    /// It is in the current version no longer.
+    /// It is no longer in the current version.
     obsolete: AtomicBool,
     purge: Arc<PurgeQueue>,
 }
@@ -80,9 +80,9 @@ impl Drop for HeldFiles {
 #[derive(Debug, Default)]
 struct Users {
     tables: usize,
-    /// One that has gone gave the file up.
+    /// A dropped table gave the file up.
     given_up: bool,
-    /// One that has gone keeps it.
+    /// A dropped table keeps it.
     kept: bool,
 }
 
@@ -101,12 +101,12 @@ struct Shared {
     users: Mutex<HashMap<u64, Users>>,
     waiting: Mutex<Vec<Waiting>>,
     in_hand: Mutex<InHand>,
-    /// Tables that left the current version and whose own files are still there, because of a reader, or until they
-    /// are deleted. Those that are there as files of other tables are left out.
+    /// Tables that left the current version and whose own files still exist, because of a reader or because they are
+    /// not deleted yet; without those whose files are files of other tables.
     past: Mutex<BTreeSet<u64>>,
-    /// Told when something was deleted, or listeners know.
+    /// Signalled when files were deleted, or listeners were told.
     done: Condvar,
-    /// Wakes whoever deletes them when nothing else does: the last to use a table may be a reader.
+    /// Wakes the thread that deletes them if nothing else does, since the last user of a table may be a reader.
     alarm: OnceLock<Arc<Alarm>>,
 }
 
@@ -138,13 +138,13 @@ impl PurgeQueue {
         &self.dirs
     }
 
-    /// One table more has these files.
+    /// Notes that one more table has these files.
     fn hold(&self, files: &[TableFile]) {
         let mut users = self.shared.users.lock();
         files.iter().for_each(|file| users.entry(file.number).or_default().tables += 1);
     }
 
-    /// One table less has these files; it gave them up, or keeps them, or says nothing of them.
+    /// Notes that one table fewer has these files; it gave them up, keeps them, or decides nothing about them.
     fn let_go(&self, files: &[TableFile], gives_up: bool, keeps: bool) {
         let (mut unused, mut shared) = (Vec::new(), None);
         {
@@ -205,8 +205,8 @@ impl PurgeQueue {
         self.shared.waiting.lock().iter().map(|waiting| waiting.file.size).sum()
     }
 
-    /// Waits until every file that was taken is deleted, by whichever thread, and listeners know. For the latter not
-    /// within a call of a listener: it could be what is waited for.
+    /// Waits until every file that was taken is deleted, by whichever thread, and listeners know. Within a listener's
+    /// call it does not wait for listeners, since this call could be the one that it would wait for.
     pub fn wait_deleted(&self) {
         let me = thread_number();
         let mut in_hand = self.shared.in_hand.lock();
@@ -229,7 +229,7 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// All of them are deleted. Who has them goes on to tell listeners.
+    /// All of them are deleted. The thread that took them then tells listeners.
     pub fn deleted(&mut self) {
         {
             let mut past = self.queue.past.lock();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(purge.take().files, expected.map(|(number, dir)| (number, PathBuf::from(dir))));
     }
 
-    /// A repair must know of tables that left and are still there.
+    /// A repair must know about tables that left and still exist.
     #[test]
     fn a_table_is_past_from_when_it_leaves_until_its_file_is_deleted() {
         let purge = Arc::<PurgeQueue>::default();

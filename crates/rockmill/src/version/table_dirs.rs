@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::TableFile;
 
-/// The directories of a column family's tables, by path id: RocksDB's `cf_paths`, else `db_paths`, else the database's
-/// own directory alone. Cheap to clone.
+/// The directories of a column family's tables, by path id: RocksDB's `cf_paths`, or else `db_paths`, or else only the
+/// database's own directory. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableDirs(Arc<[PathBuf]>);
 
@@ -27,8 +27,8 @@ impl TableDirs {
         &self.0
     }
 
-    /// The directory that an id stands for. One beyond the last path stands for the last (RocksDB's `TableFileName`):
-    /// so a copy of all tables in one directory opens, whatever the ids in its MANIFEST.
+    /// The directory that an id stands for. An id beyond the last path stands for the last one (RocksDB's
+    /// `TableFileName`), so that a copy of all tables in one directory opens, whatever the ids in its MANIFEST.
     pub fn of(&self, path_id: u32) -> &Path {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last.min(path_id as usize)).map_or(Path::new(""), PathBuf::as_path)
@@ -40,7 +40,7 @@ impl TableDirs {
     }
 }
 
-/// Of a table that nobody looks for.
+/// For a table that is never looked for.
 impl Default for TableDirs {
     fn default() -> Self {
         Self::one(Path::new(""))

@@ -49,8 +49,8 @@ pub(crate) fn open_file(fs: &dyn FileSystem, dirs: &TableDirs, file: TableFile, 
     Ok(OpenFile { path, file: opened })
 }
 
-/// Opens a table with its pieces, for those who have no store: a check, a repair. `largest_seqno`: what the MANIFEST
-/// says of it, if one does.
+/// Opens a table with its pieces without a store, for a check or a repair. `largest_seqno`: what the MANIFEST says
+/// about it, if there is one.
 ///
 /// # Errors
 /// A file that is not there or has another size, and whatever keeps the table from being read.

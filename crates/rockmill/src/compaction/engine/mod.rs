@@ -1,4 +1,4 @@
-//! The merge engines: who reads the blocks of a part of a job, and who merges them.
+//! The merge engines: how the blocks of a part of a job are read, and how they are merged.
 //!
 //! An engine is a `PartEngine`. It is given a `PartJob` and ends as a `PartEnd` says. `job.rs` tries the engines of
 //! `in_order` one after another, until one has done the part; the last one always does.
@@ -9,9 +9,9 @@
 //! | `uring` | a ring, several spans of each run in flight | this process | io_uring |
 //! | `kernel` | as `uring`, or as `pread` without a ring | an eBPF program | feature `kernel`, Linux 6.9, CAP_BPF |
 //!
-//! All of them write the same bytes: what follows the merge (`Destination::drain`) is shared.
+//! All of them write the same bytes, because they share everything after the merge (`Destination::drain`).
 //!
-//! [`SharedEngines`] is what the jobs of a database share: what the engines did, and what takes long to make.
+//! [`SharedEngines`] is what the jobs of a database share: counters of the engines, and objects that take long to make.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(super) trait PartEngine {
     /// Merges the part, and writes what survives.
     ///
     /// # Errors
-    /// What no other engine could do better: damage, a failed read or write, a stop.
+    /// Only errors that another engine would meet as well: damage, a failed read or write, a stop.
     fn run(&self, job: &PartJob<'_>) -> Result<PartEnd>;
 }
 
@@ -71,7 +71,7 @@ pub(super) trait PartEngine {
 pub(super) enum PartEnd {
     /// The part is done.
     Done(PartOutput),
-    /// Another engine has to begin it anew, for this reason. The tables that this one wrote are in `created`.
+    /// Another engine has to start the part again, for this reason. The tables that this one wrote are in `created`.
     #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "the other engines do every part"))]
     HandOver(String),
     /// The engine is not available, and nothing was begun. Why is in [`EngineStats`].
@@ -89,7 +89,7 @@ pub(super) fn in_order(asked: MergeEngine) -> &'static [&'static dyn PartEngine]
 
 /// One part of a job.
 pub(super) struct PartJob<'a> {
-    /// Where what survives goes.
+    /// Where surviving entries go.
     pub output: Destination<'a>,
     /// What is read.
     pub map: &'a SstMap,
@@ -111,7 +111,7 @@ impl PartJob<'_> {
         may_pass(&self.output.plan.rules, !self.output.tombstones.is_empty())
     }
 
-    /// Merges what the feeds give, in this process. With `io`, tables are written through it.
+    /// Merges the entries of the feeds in this process. With `io`, tables are written through it.
     fn merge<F: BlockFeed>(&self, feeds: Vec<F>, io: Option<&BatchIo>) -> Result<PartEnd> {
         let Destination { plan, part, .. } = self.output;
         let cmp = &plan.rules.cmp;
@@ -174,8 +174,9 @@ impl Destination<'_> {
         outputs
     }
 
-    /// Resolves a merge and writes what survives, through `io` where it is given. This is the loop of nearly all jobs.
-    /// Apart from [`Self::drain_sharing`], so that the resolver has one caller for each stream and is inlined into it.
+    /// Resolves a merge and writes what survives, through `io` if it is given. This is the loop of nearly all jobs. It
+    /// is separate from [`Self::drain_sharing`], so that the resolver has one caller for each stream and is inlined
+    /// into it.
     pub fn drain(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
         let mut outputs = self.outputs(io, stop);
         let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
@@ -190,7 +191,7 @@ impl Destination<'_> {
         self.made(resolver.stats(), outputs)
     }
 
-    /// The same where the outputs may go on using files of the inputs.
+    /// The same if the outputs may keep using files of the inputs.
     fn drain_sharing(&self, merged: &mut impl MergeStream, io: Option<&BatchIo>, stop: Stop<'_>) -> Result<PartOutput> {
         let mut outputs = self.outputs(io, stop);
         let mut resolver = Resolver::new(merged, &self.plan.rules, self.tombstones, stop)?;
@@ -211,7 +212,7 @@ impl Destination<'_> {
             {
                 continue;
             }
-            // Where it could have stayed, its table is chosen already.
+            // If it could have stayed, its table is already chosen.
             outputs.add(key, resolver.value(), new && origin.is_none())?;
         }
         self.made(resolver.stats(), outputs)
@@ -222,18 +223,19 @@ impl Destination<'_> {
     }
 }
 
-/// Files of a table whose reads have as much memory together as those of one run. Together they give the merge what a
-/// run gives, and one read in flight for each is as many as the four of a run.
+/// This many files of a table share the read memory of one run. Together they supply the merge as one run does, and one
+/// read in flight for each of them equals the four of a run.
 const LANES_OF_A_RUN: usize = 4;
 
-/// The runs that a ring has memory for where tables are of several files. From the page cache a file takes little.
+/// The runs that a ring has memory for if tables consist of several files. A file read from the page cache takes
+/// little.
 fn runs_of(plan: &JobPlan, part: &Part) -> usize {
     let lanes = lanes(plan, part);
     if plan.cached { lanes } else { lanes.div_ceil(LANES_OF_A_RUN).max(lanes.min(plan.runs.len())) }
 }
 
-/// Does a part of a job whose inputs are not all block-based tables, or whose outputs go on using some of them: entry
-/// by entry. Where there is a ring, inputs and outputs go through it.
+/// Does a part of a job entry by entry, because not all inputs are block-based tables, or because outputs keep using
+/// some of them. If there is a ring, inputs and outputs go through it.
 pub(super) fn run_scans(
     output: Destination<'_>,
     prefixes: KeyPrefixes,
@@ -241,7 +243,7 @@ pub(super) fn run_scans(
     stop: Stop<'_>,
 ) -> Result<PartOutput> {
     let (plan, part, host) = (output.plan, output.part, output.host());
-    // What was read goes before the ring does.
+    // Read data must be dropped before the ring.
     let ring = ring(host, RingUse { runs: runs_of(plan, part), cached: plan.cached, bytes: 0 });
     let reads = ring.as_deref().map(|io| RingReads::begin(plan, part, io, host)).transpose()?;
     let run = |run| ScanRun::new(run, plan, part, host, reads.as_ref());
@@ -272,7 +274,7 @@ pub struct SharedEngines {
     pub(in crate::compaction) kernel: kernel::KernelPool,
 }
 
-/// What options ask of the engines, read and checked, as long as it has no effect yet.
+/// What options ask of the engines: read and checked, but not yet in effect.
 pub(crate) struct Prepared(kernel::InUse);
 
 impl SharedEngines {
@@ -288,7 +290,7 @@ impl SharedEngines {
         self.kernel.open(read.0, db, &self.stats, log)
     }
 
-    /// Checks what `options`, which are in `changed` already, change of the engines. [`Self::take`] lets it take
+    /// Checks what `options`, which are in `changed` already, change about the engines. [`Self::take`] puts it into
     /// effect.
     pub(crate) fn prepare(&self, changed: &mut DbOptions, options: &Pairs, log: &InfoLog) -> Result<Prepared> {
         empty_if_built_in(&mut changed.kernel_merge_program);
@@ -296,7 +298,7 @@ impl SharedEngines {
         self.kernel.prepare(changed, any(&[PROGRAM]), any(&OPTIONS), log).map(Prepared)
     }
 
-    /// Lets take effect what was prepared.
+    /// Puts what was prepared into effect.
     pub(crate) fn take(&self, prepared: Prepared) {
         self.kernel.take(prepared.0);
     }
@@ -306,7 +308,7 @@ impl SharedEngines {
         self.kernel.memory_bytes()
     }
 
-    /// Which engine these options come to, and why not the one that they ask for (`rockmill.merge-engine`).
+    /// Which engine is used with these options, and why not the one that they ask for (`rockmill.merge-engine`).
     pub(crate) fn describe(&self, db: &DbOptions) -> String {
         let mut want = String::new();
         match db.merge_engine {
@@ -322,7 +324,7 @@ impl SharedEngines {
                 Err(reason) => want = format!(", for want of kernel: {reason}"),
             },
         }
-        // What a job met says more than what one would meet now.
+        // What a job has met says more than a check now.
         let missing = self.stats.missing(MergeEngine::Uring).or_else(|| {
             let probe = db.fs.batch_probe();
             (!probe.available).then_some(probe.reason)
@@ -333,14 +335,14 @@ impl SharedEngines {
         }
     }
 
-    /// Lets go of rings and instances that nobody used for a while.
+    /// Frees rings and instances that were not used for a while.
     pub(crate) fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
         self.lookups.trim(clock);
         self.kernel.trim(clock);
     }
 
-    /// Ends helper threads and lets go of jobs' rings. Lookups may go on.
+    /// Ends helper threads and frees jobs' rings. Lookups may continue.
     pub(crate) fn close(&self) {
         self.helpers.close();
         self.rings.close();

@@ -1,5 +1,5 @@
-//! In place of the engine `kernel` where the Cargo feature of this name is off: the engine is missing, which is said as
-//! where the machine cannot run it.
+//! Replaces the engine `kernel` if the Cargo feature of this name is off: the engine is missing, and this is reported
+//! in the same way as on a machine that cannot run it.
 
 use rockmill_io::Clock;
 
@@ -31,14 +31,14 @@ fn note(stats: &EngineStats, log: &InfoLog) {
     stats.note(MergeEngine::Kernel, Some(MISSING.to_owned()), log);
 }
 
-/// What is done entry by entry: where the options ask for the engine, it is missing as it is for other parts.
+/// Parts that are done entry by entry: if the options ask for the engine, it is missing here as for other parts.
 pub(super) fn note_scans(means: &JobMeans) {
     if means.db.merge_engine == MergeEngine::Kernel {
         note(&means.engines.stats, &means.log);
     }
 }
 
-/// No program can be read; which one is named says nothing where the engine is missing.
+/// No program can be read; without the engine it does not matter which one is named.
 pub(super) fn read_named(_: &DbOptions) -> Result<InUse> {
     Ok(InUse)
 }
@@ -59,7 +59,7 @@ impl KernelPool {
         Ok(())
     }
 
-    /// Refuses a program of the user's: nobody can look at it.
+    /// Refuses a user's program, because it cannot be checked.
     pub fn prepare(&self, changed: &DbOptions, named: bool, _: bool, _: &InfoLog) -> Result<InUse> {
         let path = &changed.kernel_merge_program;
         if named && !path.as_os_str().is_empty() {

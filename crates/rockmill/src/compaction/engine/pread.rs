@@ -1,4 +1,4 @@
-//! The engine `pread`: plain calls, and the oracle of the other engines.
+//! The engine `pread`: plain calls. Tests compare the other engines with it.
 
 use super::{MergeEngine, PartEnd, PartEngine, PartJob};
 use crate::compaction::merge::feed;

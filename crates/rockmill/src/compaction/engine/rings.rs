@@ -2,14 +2,14 @@
 //! the next one.
 //!
 //! 1. A part of a job, a flush or a batch of lookups borrows a ring ([`Rings::lend`]): its thread's last one, one
-//!    that another thread had, or a new one. What is expensive is memory on huge pages (up to 35 ms for 16 MiB); it
-//!    goes along, and as much of it is set up as any borrower wanted. Where the thread is another one than before, the
-//!    memory gets a new ring, since the kernel takes a ring's operations from the thread that made it alone.
-//! 2. A borrower gives it back by dropping it. What a failed job left in an unclear state is not kept.
-//! 3. What nobody borrowed for five seconds goes, what was made with other options goes at the next look, and
-//!    everything when the database closes.
+//!    that another thread had, or a new one. Setting up memory on huge pages is expensive (up to 35 ms for 16 MiB), so
+//!    it is kept with the ring; as much is set up as any borrower wanted. If another thread borrows it, the memory gets
+//!    a new ring, since the kernel accepts a ring's operations only from the thread that made it.
+//! 2. A borrower gives it back by dropping it. A ring that a failed job left in an unclear state is not kept.
+//! 3. Rings are freed if nobody borrows them for five seconds; those made with other options are freed at the next
+//!    check, and all when the database closes.
 //!
-//! There are never more rings than were lent at once, so their memory is bounded by the jobs at a time.
+//! There are never more rings than were lent at once, so their memory is bounded by the number of concurrent jobs.
 
 use std::io;
 use std::ops::Deref;
@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, Share};
 
-/// How long a ring is kept that nobody borrows: a hundred times what it takes to set one up.
+/// How long an unused ring is kept: a hundred times what it takes to set one up.
 const IDLE_NANOS: u64 = 5_000_000_000;
 
 /// Rings of one purpose.
@@ -59,7 +59,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Makes it the calling thread's. Without success it is gone.
+    /// Makes it the calling thread's. If that fails, it is dropped.
     fn claim(mut self, memory: usize) -> Option<Self> {
         self.io = self.io.claim(memory).ok()?;
         self.share.set(self.bytes());
@@ -72,7 +72,7 @@ impl Ring {
     }
 }
 
-/// True for rings that may stand in for each other. What is set up at first is no property of a ring.
+/// True for rings that may replace each other. How much memory is set up at first does not matter.
 fn alike(a: &BatchLimits, b: &BatchLimits) -> bool {
     *a == BatchLimits { memory_ready: a.memory_ready, ..b.clone() }
 }
@@ -110,7 +110,7 @@ impl Rings {
         let mut state = self.state.lock();
         let fits = |idle: &mut Idle| Arc::ptr_eq(&idle.ring.fs, fs) && alike(idle.ring.io.limits(), limits);
         let outdated: Vec<Idle> = state.idle.extract_if(.., |idle| !fits(idle)).collect();
-        // Memory that is set up counts first, then that no ring must be made; the smallest that does.
+        // First choice: enough memory is set up; second: no new ring is needed. Of those, the smallest that suffices.
         let cost = |idle: &Idle| {
             let bytes = idle.ring.bytes();
             (memory.saturating_sub(bytes), idle.thread != thread, bytes)
@@ -146,7 +146,7 @@ impl Rings {
         drop(gone);
     }
 
-    /// Lets go of everything. What is lent goes when it is given back.
+    /// Frees everything. Lent rings are freed when they are given back.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -179,15 +179,15 @@ impl Rings {
     }
 }
 
-/// What a thread that looks keys up may use: enough for as many blocks as keep a device busy. A stream
-/// must ask for all of it: by default it leaves room for a writer, and nothing is ever written through these rings.
+/// The memory that a thread may use to look keys up: enough for as many blocks as keep a device busy. A stream must ask
+/// for all of it: by default a stream leaves room for a writer, but nothing is ever written through these rings.
 pub(crate) const LOOKUP_MEMORY: usize = 2 << 20;
 
-/// So many threads may have one at a time. What they read together keeps any device busy: others wait no longer if they
-/// read block by block, and a server's threads may be hundreds.
+/// How many threads may have one at a time. Together they keep any device busy, so other threads wait no longer if they
+/// read block by block; a server may have hundreds of threads.
 const LOOKUP_RINGS_MAX: usize = 32;
 
-/// How long it is taken for granted that there is no ring for lookups, once there was none.
+/// Once there was no ring for lookups, none is tried for this long.
 const LOOKUP_RETRY_NANOS: u64 = 60_000_000_000;
 
 /// The rings of a database's lookups.
@@ -199,7 +199,7 @@ pub(crate) struct LookupRings {
 }
 
 impl LookupRings {
-    /// A ring for the reads of many lookups, or of a seek; `None` where there is none, or too many threads have one.
+    /// A ring for the reads of many lookups, or of a seek; `None` if there is none, or too many threads have one.
     pub fn lend(&self, fs: &Arc<dyn FileSystem>, clock: &Arc<dyn Clock>) -> Option<LentRing> {
         let refused = self.refused.load(Ordering::Relaxed);
         if refused > 0 && clock.monotonic_nanos().saturating_sub(refused) < LOOKUP_RETRY_NANOS {

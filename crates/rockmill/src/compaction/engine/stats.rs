@@ -15,9 +15,9 @@ pub(crate) struct EngineStats {
     flushes: [AtomicU64; 3],
     /// What flushes read from logs.
     log_reads: Mutex<LogReadCounts>,
-    /// Parts that one engine began and another one did.
+    /// Parts that one engine began and another one finished.
     handed_over: AtomicU64,
-    /// Why the last of them was.
+    /// Why the last of them was handed over.
     reason: Mutex<Option<String>>,
     /// Why an engine was not available the last time that it was asked for.
     missing: [Mutex<Option<String>>; 3],
@@ -86,7 +86,8 @@ impl EngineStats {
         self.missing[place(engine)].lock().clone()
     }
 
-    /// Notes why an engine that is asked for is not available, or that it is. A new reason is logged; true then.
+    /// Notes that an engine that is asked for is available, or why it is not. A new reason is logged; then the result
+    /// is true.
     pub fn note(&self, engine: MergeEngine, missing: Option<String>, log: &InfoLog) -> bool {
         let before = std::mem::replace(&mut *self.missing[place(engine)].lock(), missing.clone());
         if missing == before {

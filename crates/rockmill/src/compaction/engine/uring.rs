@@ -29,12 +29,12 @@ impl PartEngine for Uring {
     }
 }
 
-/// What a ring has memory for.
+/// What a ring needs memory for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::compaction) struct RingUse {
     /// Runs of tables that are read and merged; none for a flush.
     pub runs: usize,
-    /// They are read from the page cache, and what comes out goes there, by plain calls.
+    /// They are read from the page cache, and the output goes there, by plain calls.
     pub cached: bool,
     /// Of other reads in flight.
     pub bytes: usize,
@@ -78,7 +78,7 @@ impl JobRings {
         self.rings.count(bytes)
     }
 
-    /// What the device with a directory likes.
+    /// What the device with a directory prefers.
     pub fn device(&self, fs: &dyn FileSystem, dir: &Path) -> Option<DeviceFacts> {
         let mut known = self.device.lock();
         if let Some((last, device)) = &*known

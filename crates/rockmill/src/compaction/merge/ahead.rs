@@ -1,10 +1,10 @@
 //! Checks and decompresses a run's blocks ahead of the merge, on other threads.
 //!
 //! A feed copies some of its next blocks, as they are stored, into a batch and hands that over; the merge gets them in
-//! order, each in the feed's own buffer. Copying what is compressed costs little beside decompressing it, and windows
-//! are free for reads sooner. A damaged block, or a read that fails, is told when the merge comes to it.
+//! order, each in the feed's own buffer. Copying compressed data costs little compared with decompressing it, and
+//! windows are free for reads sooner. A damaged block or a failed read is reported when the merge reaches it.
 //!
-//! Nothing goes ahead over the end of a file, nor in a file without compressed blocks, nor while no core is idle.
+//! Blocks are not sent ahead beyond the end of a file, in a file without compressed blocks, or while no core is idle.
 
 use std::ops::Range;
 use std::slice::Iter;
@@ -18,9 +18,9 @@ use crate::table::BlockAccess;
 /// Stored bytes that go to another thread at once: enough to pay for the hand-over, few enough for many runs.
 /// Tests have small tables.
 const BATCH_BYTES: usize = if cfg!(test) { 512 } else { 64 << 10 };
-/// Batches of a run that are in flight at least.
+/// The fewest batches of a run that are in flight.
 const BATCHES_MIN: usize = 2;
-/// Batches of all runs that are in flight about.
+/// About how many batches of all runs are in flight.
 const BATCHES_MAX: usize = 32;
 
 /// See the module's description.
@@ -36,7 +36,7 @@ pub(super) struct DecompressAhead {
     current: Option<Batch>,
     at: usize,
     spare: Vec<Batch>,
-    /// Reading failed behind what was handed over.
+    /// Reading failed after what was handed over.
     broken: Option<Error>,
 }
 
@@ -46,7 +46,8 @@ pub(super) struct Batch {
     table: Option<BlockAccess>,
     raw: Vec<u8>,
     blocks: Vec<(BlockHandle, Range<usize>)>,
-    /// What became of each, up to the first that is damaged. There may be more buffers than blocks: they are kept.
+    /// The result for each, up to the first that is damaged. There may be more buffers than blocks, because buffers are
+    /// kept.
     out: Vec<Vec<u8>>,
     /// How many are whole, and what is wrong with the next.
     whole: usize,
@@ -115,14 +116,14 @@ impl DecompressAhead {
         }
     }
 
-    /// The block given last as it is stored, trailer included.
+    /// The last returned block as it is stored, trailer included.
     pub fn stored(&self) -> Option<&[u8]> {
         let batch = self.current.as_ref()?;
         let (_, place) = batch.blocks.get(self.at.checked_sub(1)?)?;
         batch.raw.get(place.clone())
     }
 
-    /// True when a block is on its way that was read already.
+    /// True if a block that was already read is on its way.
     pub fn has_more(&self) -> bool {
         let at_hand = self.current.as_ref().is_some_and(|batch| self.at < batch.whole);
         at_hand || self.ahead.as_ref().is_some_and(|ahead| ahead.len() > 0)
@@ -134,8 +135,8 @@ impl DecompressAhead {
         self.on
     }
 
-    /// The next block of `table`, checked and decompressed in `out`; `None` where that is for the caller to do.
-    /// `blocks` are those that were not read yet, and `read` adds one of them to a batch.
+    /// The next block of `table`, checked and decompressed in `out`; `None` if the caller must do that. `blocks` are
+    /// those that were not read yet, and `read` adds one of them to a batch.
     pub fn next(
         &mut self,
         table: &BlockAccess,
@@ -174,7 +175,7 @@ impl DecompressAhead {
         self.current.as_ref().is_some_and(|batch| self.at == batch.whole)
     }
 
-    /// Reads and hands over what there is room for.
+    /// Reads and hands over as much as there is room for.
     fn hand_over(
         &mut self,
         table: &BlockAccess,

@@ -19,17 +19,17 @@ use crate::table::{BlockAccess, BlockStream, Source, StoredBlock};
 
 /// Gives the blocks of a run, checked and decompressed.
 pub trait BlockFeed {
-    /// To the next block; `None` behind the last.
+    /// To the next block; `None` after the last.
     fn next_block(&mut self) -> Result<Option<(BlockLayout, BlockKind)>>;
     /// The current block's contents; empty before the first.
     fn data(&self) -> &[u8];
     /// The current block as it is stored.
     fn stored(&self) -> Option<StoredBlock<'_>>;
-    /// True where the next block is not there yet: whoever asks for it may have to wait.
+    /// True if the next block is not there yet, so that asking for it may have to wait.
     fn next_waits(&self) -> bool {
         false
     }
-    /// The ring's transfer that brings the next block, if that is not there.
+    /// The ring's transfer that reads the next block, if the block is not there yet.
     fn awaited(&self) -> Option<u64> {
         None
     }

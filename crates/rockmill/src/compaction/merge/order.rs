@@ -1,18 +1,18 @@
 //! Which of many runs has the smallest key.
 //!
-//! Few runs: their prefixes stand one behind the other, and going over all of them costs two instructions each and no
-//! branch that could be mispredicted. Many runs: a tree of losers, in which a run that moved plays again against
-//! log2(runs) others only. Where prefixes are equal, the keys decide, newer runs first.
+//! Few runs: their prefixes are next to each other in memory, and scanning all of them costs two instructions each and
+//! no branch that could be mispredicted. Many runs: a tree of losers, in which a run that moved plays again against
+//! only log2(runs) others. If prefixes are equal, the keys decide, newer runs first.
 
 use rockmill_format::InternalKeyComparator;
 
-/// Runs up to which going over all prefixes is faster than a tree; measured, see `docs/notebook/compaction.md`.
+/// Up to this many runs, scanning all prefixes is faster than a tree; measured, see `docs/notebook/compaction.md`.
 const LINEAR_RUNS_MAX: usize = 8;
 
-/// Of them, so many are gone over more quickly.
+/// Up to this many of them, the scan is even faster.
 const FEW: usize = 4;
 
-/// A run that moved away from the top, so often in a row the same, makes it worth to know the second smallest prefix.
+/// When the same run was at the top this often in a row, it is worth finding the second smallest prefix.
 const STREAK: u32 = 4;
 
 /// The keys of runs, each where it is, and their order.
@@ -77,7 +77,7 @@ impl Order {
         }
     }
 
-    /// The smallest prefix of the runs that were not picked; `MAX` without others.
+    /// The smallest prefix of the runs that were not picked; `MAX` if there are none.
     #[cold]
     pub fn others(&self) -> u64 {
         match self {
@@ -102,7 +102,7 @@ impl Order {
     }
 }
 
-/// Up to `N` runs: those that are not at their end, newest first. Behind them the prefixes are `MAX`.
+/// Up to `N` runs: those that are not at their end, newest first. After them the prefixes are `MAX`.
 pub(super) struct Linear<const N: usize> {
     prefixes: [u64; N],
     runs: [usize; N],
@@ -155,7 +155,7 @@ impl<const N: usize> Linear<N> {
         let mut smallest = (keys.of)(self.runs[best]);
         for i in equal {
             let key = (keys.of)(self.runs[i]);
-            // Of equal keys the newer run's goes first, which is in front.
+            // Of equal keys, the newer run's comes first; newer runs have smaller positions.
             if keys.cmp.compare(key, smallest).is_lt() {
                 (best, smallest) = (i, key);
             }
@@ -245,7 +245,7 @@ impl Losers {
             return None;
         }
         self.streak = if winner == last { self.streak + 1 } else { 0 };
-        // Nobody below 0: the next step plays again.
+        // No prefix is below 0, so the next step plays again.
         let others = if self.streak >= STREAK { self.others(winner) } else { 0 };
         Some((winner, self.prefixes[winner], others))
     }
@@ -401,7 +401,7 @@ mod tests {
             let mut row = format!("| {count} ");
             for shape in ["by chance", "stretches", "ties"] {
                 let runs = measured(shape, count, of_run);
-                // A tag behind the user key: the type, and a sequence number.
+                // The tag after the user key: the type, and a sequence number.
                 let key = |prefix: &u64| {
                     let mut key = [0; 9];
                     key[0] = *prefix as u8;

@@ -1,9 +1,9 @@
-//! The feed of the `uring` engine: blocks out of windows that the ring has read ahead, without a copy.
+//! The feed of the `uring` engine: it takes blocks from windows that the ring has read ahead, without a copy.
 //!
 //! 1. The blocks of each run are joined into spans of about 256 KiB; all runs' spans are one read plan, of which the
 //!    ring keeps several for each run in flight.
-//! 2. A feed takes its run's next window when it comes to a block that is not in the current one; that gives the
-//!    memory of the one before back to the reads.
+//! 2. A feed takes its run's next window when it reaches a block that is not in the current one; that releases the
+//!    memory of the previous window to the reads.
 //! 3. Blocks stand in the window as they do in the file: verified there, and decompressed or used in place.
 
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ use crate::rate_limiter::IoPriority;
 use crate::sync::atomic::Ordering;
 use crate::table::{BlockAccess, StoredBlock};
 
-/// Bytes of a block that are brought into the caches ahead: what a usual block has, of which every run holds one.
+/// Bytes of a block that are prefetched into the CPU's caches: the size of a usual block. Every run holds one block.
 const PREFETCH_MAX: usize = 8 << 10;
 
 /// One table of a run.
@@ -85,7 +85,7 @@ pub(super) fn failed(e: &std::io::Error) -> Error {
     }
 }
 
-/// Feeds for all runs of `map`, whose reads are begun when this returns.
+/// Feeds for all runs of `map`; their reads have begun when this returns.
 pub(crate) fn feeds<'a>(
     map: &'a SstMap,
     io: &BatchIo,

@@ -1,12 +1,12 @@
 //! What the ring reads ahead for runs that are merged entry by entry (`scan_run.rs`): every file of every table, TPH
 //! tables' further files included.
 //!
-//! A scan of a TPH table goes through all of its files at once. So each file of a table that is being scanned needs
-//! reads of its own in flight: a *lane* of the read plan. A run has as many lanes as its table of most files, and its
-//! tables use them one after the other; the ring comes to the next table's files while the one before is merged. Of a
-//! file only those blocks are read that may have what counts: within the part, and within the bounds that the table's
-//! head gives the file. Neighbours are read together, in spans of about 256 KiB, or smaller ones where many lanes share
-//! the memory.
+//! A scan of a TPH table goes through all of its files at once. So each file of a table that is being scanned needs its
+//! own reads in flight: a *lane* of the read plan. A run has as many lanes as its table with the most files has files,
+//! and its tables use them one after the other; the ring reads the next table's files while the previous one is merged.
+//! Only blocks that may have live entries are read: those within the part, and within the bounds that the table's head
+//! gives the file. Neighbours are read together, in spans of about 256 KiB, or smaller ones where many lanes share the
+//! memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -64,7 +64,7 @@ impl RingReads {
                 lanes.resize_with(lanes.len().max(of_table.files.len()), Vec::new);
                 for ((scanned, known), lane) in of_table.files.iter().zip(file.entry.files()).zip(&mut lanes) {
                     let (table, path) = (&scanned.table, scanned.table.path());
-                    // Several tables may have it.
+                    // Several tables may share it.
                     let number = match numbers.entry(known.number) {
                         Entry::Occupied(number) => *number.get(),
                         Entry::Vacant(new) => {

@@ -16,7 +16,7 @@ use crate::table::WholeBlock;
 pub struct TableRun<F> {
     feed: F,
     entries: BlockEntries,
-    /// The current entry's place in `entries`; behind its last at the end of the run.
+    /// The current entry's position in `entries`; after its last at the end of the run.
     at: usize,
     /// It waits between two blocks.
     waiting: bool,
@@ -38,12 +38,12 @@ impl<F: BlockFeed> TableRun<F> {
         let mut new = Self { feed, entries, at: 0, waiting: false, waits: false };
         new.more()?;
         if let Some(begin) = begin.map(InternalKey::min_possible) {
-            // The first block begins before; what is not wanted of it is not much.
+            // The first block may begin before that; few of its entries are unwanted.
             while new.valid() && cmp.compare(new.key(), begin.as_bytes()).is_lt() {
                 new.advance()?;
             }
         }
-        // The prefixes say what a block may pass: there must be some.
+        // Prefixes decide whether a block may pass, so they must exist.
         new.waiting = waiting && prefixes.skip().is_some();
         Ok(new)
     }
@@ -136,7 +136,7 @@ impl<F: BlockFeed> Run for TableRun<F> {
     }
 }
 
-/// A run behind the general iterator: a memtable.
+/// A run over a general iterator: a memtable.
 pub struct IteratorRun(Box<dyn InternalIterator>);
 
 impl IteratorRun {

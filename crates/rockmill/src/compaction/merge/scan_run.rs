@@ -1,5 +1,5 @@
-//! A run of tables of any kind, entry by entry. Blocks come out of a ring where there is one (`ring_scan.rs`), else in
-//! plain calls.
+//! A run of tables of any kind, entry by entry. Blocks come from a ring if there is one (`ring_scan.rs`), otherwise
+//! from plain calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(in crate::compaction) struct ScanRun<'a> {
     scan: Option<Box<dyn TableScan>>,
     /// It stands on an entry.
     valid: bool,
-    /// What of its bytes the job's progress has.
+    /// How many of its bytes are in the job's progress.
     counted: u64,
     steps: u32,
 }
 
-/// What a run reads ahead at least, however many there are; less where `compaction_readahead_size` is.
+/// The least that a run reads ahead, however many runs there are; less only if `compaction_readahead_size` is.
 const READAHEAD_MIN: usize = 256 << 10;
 
 /// Entries between two looks at how much was read.
@@ -83,7 +83,7 @@ impl<'a> ScanRun<'a> {
                 }
                 None => {
                     let files = table.scan_files(self.part.begin.as_deref(), self.part.end.as_deref())?;
-                    // Together, runs and their files have no more in memory than a few of other jobs.
+                    // Together, all runs and their files use no more memory than a few runs of other jobs.
                     let readahead = (db.compaction_readahead_size / self.plan.runs.len().max(1)).max(READAHEAD_MIN);
                     let readahead = readahead.min(db.compaction_readahead_size);
                     let reads = self.host.means().reads(readahead).shared_by(files.len());

@@ -6,8 +6,8 @@ use crate::table::{Census, WholeBlock};
 use rockmill_format::key::user_key;
 
 impl Outputs<'_> {
-    /// Writes `block` as it stands, if no table ends in it or before it and the table takes it. Otherwise nothing
-    /// happens, and it is false.
+    /// Copies `block` unchanged, if no table ends in it or before it and the table takes it. Otherwise does nothing and
+    /// returns false.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
         let last = block.entries.key(block.entries.len().saturating_sub(1));
         let bits = self.plan.subtree_bits;
@@ -27,7 +27,7 @@ impl Outputs<'_> {
 }
 
 impl Grandparents<'_> {
-    /// True unless [`Self::advance`] to `key` is sure to pass no boundary.
+    /// False only if [`Self::advance`] to `key` certainly passes no boundary.
     fn may_cross(&self, key: &[u8]) -> bool {
         let Some(f) = self.files.get(self.at) else { return false };
         let next = if self.in_gap { f.smallest } else { f.largest };

@@ -1,14 +1,15 @@
-//! Merge operands of one stripe: brought together as far as their history is known (RocksDB's `MergeHelper`).
+//! Merge operands of one stripe, merged as far as their history is known (RocksDB's `MergeHelper`).
 //!
 //! 1. Operands are gathered, newest first, down to the stripe's end. The first value, tombstone, or entry under a
-//!    range tombstone among them is their base: a full merge makes a value of all, with the newest operand's sequence
-//!    number, and whatever of the stripe is older hides behind it.
-//! 2. Where the key's entries end without a base and nothing older can exist elsewhere, the base is nothing.
-//! 3. Otherwise a partial merge makes one operand of them, again with the newest one's sequence number. An operator
-//!    that has no partial merge gets them back one by one.
+//!    range tombstone among them is their base: a full merge makes one value of all, with the newest operand's sequence
+//!    number, and this value hides all older entries of the stripe.
+//! 2. If the key's entries end without a base and nothing older can exist elsewhere, they are merged without a base
+//!    value.
+//! 3. Otherwise a partial merge makes one operand of them, again with the newest one's sequence number. If the operator
+//!    has no partial merge, the operands are kept one by one.
 //!
-//! Operands that no snapshot sees pass the compaction filter on the way, even under a range tombstone: the filter may
-//! skip what is behind them. The base does not, as in RocksDB.
+//! The compaction filter is asked about operands that no snapshot sees, even under a range tombstone, because it may
+//! skip the entries after them. As in RocksDB, it is not asked about the base.
 
 use rockmill_format::key::{SequenceNumber, ValueType, user_key};
 
@@ -74,9 +75,9 @@ impl<'a> Operands<'a> {
 
 /// What lies under the operands.
 enum Base {
-    /// It stands at the input: a value, or something that leaves none.
+    /// It is the input's current entry: a value, or an entry that leaves no value.
     Found { value: bool },
-    /// Nothing: what there was is under a range tombstone.
+    /// Nothing: the older entries are under a range tombstone.
     Hidden,
     /// The key has no older entry in the input.
     End,
@@ -136,7 +137,7 @@ impl<S: MergeStream> Resolver<'_, S> {
 
     /// Gathers the operands of the stripe. The first one, with `seq`, stands at the input and is counted.
     fn gather(&mut self, seq: SequenceNumber, older_snapshot: SequenceNumber) -> Result<Base> {
-        // A range tombstone hides the rest of the stripe, and what it hides is no base.
+        // A range tombstone hides the rest of the stripe, and a hidden entry is no base.
         let mut covered = false;
         let mut next = Some(seq);
         while let Some(seq) = next {

@@ -1,4 +1,4 @@
-//! Whole blocks that pass: those in which every entry survives as it stands.
+//! Whole blocks that pass: those in which every entry survives unchanged.
 
 use rockmill_format::key::{TAG_LEN, ValueType, tag, user_key};
 
@@ -8,14 +8,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::Ordering;
 use crate::table::{Census, WholeBlock};
 
-/// True when blocks may pass in a job under `rules`: nothing in it looks at single values.
+/// True if blocks may pass in a job under `rules`: nothing in it looks at single values.
 pub(in crate::compaction) fn may_pass(rules: &Rules, any_range_tombstones: bool) -> bool {
     rules.filter.is_none() && !any_range_tombstones
 }
 
 impl<S: MergeStream> Resolver<'_, S> {
-    /// Where the input offers a whole block: offers it to `take` if all of its entries survive as they are. The
-    /// entries of a block that is not taken come one by one. False when there is no block: the input has ended.
+    /// If the input offers a whole block whose entries all survive unchanged, offers it to `take`. The entries of a
+    /// block that is not taken come one by one. False when there is no block: the input has ended.
     pub fn pass_block(&mut self, take: impl FnOnce(&WholeBlock<'_>, &Census) -> Result<bool>) -> Result<bool> {
         let Some(block) = self.input.block() else { return Ok(false) };
         let taken = match census(&block, self.rules) {
@@ -47,8 +47,8 @@ impl<S: MergeStream> Resolver<'_, S> {
     }
 }
 
-/// The sums of a block of which every entry survives as it stands, whatever is around it: plain values, one version of
-/// each user key, whose sequence numbers stay. `None` for any other.
+/// The sums of a block whose entries all survive unchanged, whatever is around it: plain values, one version of each
+/// user key, with sequence numbers that do not change. `None` for any other block.
 fn census(block: &WholeBlock<'_>, rules: &Rules) -> Option<Census> {
     let entries = block.entries;
     let mut sums = Census { smallest_seqno: u64::MAX, ..Census::default() };

@@ -1,5 +1,5 @@
-//! What a compaction has to know where its outputs go on using files of its inputs (TPH tables): which survivors may
-//! stay where they are, and which user keys are gone although those files have entries of them.
+//! What a compaction has to know if its outputs keep using files of its inputs (TPH tables): which survivors may stay
+//! where they are, and which user keys are gone although those files have entries of them.
 
 use std::collections::VecDeque;
 
@@ -89,7 +89,7 @@ impl Sharing {
             };
             let first = if of_gone { gone } else { placeholder }?;
             let order = cmp.compare_user(&first.0, &self.survived);
-            // What came before the survivor before this one was taken then.
+            // Keys before the previous survivor were taken then.
             let survived = self.any_survived && (order.is_eq() || *first.0 == *self.before);
             if !at_end && !survived && order.is_gt() {
                 return None;
@@ -103,7 +103,7 @@ impl Sharing {
 }
 
 impl<S: MergeStream> Resolver<'_, S> {
-    /// Before the first survivor: outputs may go on using files of the inputs.
+    /// Called before the first survivor: outputs may keep using files of the inputs.
     pub fn share(&mut self) -> Result<()> {
         self.sharing = Some(Sharing::new());
         self.pass_placeholders()

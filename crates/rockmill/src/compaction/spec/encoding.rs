@@ -21,12 +21,12 @@ use crate::options::{CfOptions, CompressionOptions};
 use crate::rate_limiter::IoPriority;
 use crate::table::TphSettings;
 
-/// File numbers that are set aside for one job, at most.
+/// The most file numbers that are set aside for one job.
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
-/// Bytes that the inputs have together, and each list of ranges, at most: so that sums of sizes stay numbers.
+/// The most bytes of all inputs together, and of each list of ranges, so that sums of sizes do not overflow.
 const FILE_BYTES_MAX: u64 = 1 << 60;
 
-/// Tags of fields, in the order in which they stand.
+/// Tags of fields, in their order in the message.
 pub(super) mod tag {
     pub const JOB: u32 = 1;
     pub const REASON: u32 = 2;
@@ -63,7 +63,7 @@ impl JobSpec {
     /// The spec as bytes.
     ///
     /// # Errors
-    /// What is over the bounds of the encoding, or no sound spec: such a job has to be run here.
+    /// If the spec exceeds the bounds of the encoding or is not sound: such a job has to be run here.
     pub fn encode(&self) -> Result<Vec<u8>> {
         wire::encode(self)
     }
@@ -366,7 +366,7 @@ fn part<C: Coder>(c: &mut C, part: &mut Part) -> Coded {
     })
 }
 
-/// Offset behind a block and its trailer.
+/// Offset after a block and its trailer.
 fn behind(block: BlockHandle) -> Option<u64> {
     block.offset.checked_add(block.size)?.checked_add(BLOCK_TRAILER_LEN as u64)
 }

@@ -1,15 +1,15 @@
-//! Compactions that the tree's shape does not ask for: tables that are too old, and tables at the bottom that keep
-//! what only snapshots needed that are gone (RocksDB's `ExpiredTtlFiles`, `FilesMarkedForPeriodicCompaction` and
+//! Compactions that the tree's shape does not require: tables that are too old, and tables of the deepest level that
+//! keep data that only released snapshots needed (RocksDB's `ExpiredTtlFiles`, `FilesMarkedForPeriodicCompaction` and
 //! `BottommostFilesMarkedForCompaction`).
 //!
 //! 1. `ttl`: a table whose oldest data is older goes down one level, until the data reaches the deepest level in use.
-//!    What it deletes there is gone after that time.
+//!    Data that its tombstones delete there is gone after that time.
 //! 2. `periodic_compaction_seconds`: a table that was written longer ago is rewritten, so that a compaction filter
 //!    meets every entry now and then.
-//! 3. A table with nothing older below it needs neither tombstones nor old versions nor sequence numbers, once every
-//!    reader sees all of it. When a snapshot goes, those that kept them are rewritten.
+//! 3. A table with nothing older below it needs no tombstones, old versions or sequence numbers once every reader sees
+//!    all of it. When a snapshot is released, tables that kept them are rewritten.
 //!
-//! The time and the oldest snapshot come as arguments. They only say what is due: [`Aging`] says when to look.
+//! The time and the oldest snapshot are arguments. They determine what is due; [`Aging`] says when to check.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::version::{FileMeta, Level, SortedRun, Version, search};
 /// What `ttl` and `periodic_compaction_seconds` mean when they are left to the store: 30 days.
 const MONTH: u64 = 30 * 24 * 60 * 60;
 
-/// What a pick must know that the tree does not say. The default lets nothing be due.
+/// What a pick must know in addition to the tree. With the default, nothing is due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Unix time in seconds.
@@ -37,9 +37,9 @@ pub struct Moment {
 pub struct Aging {
     /// Unix time in seconds when the next table is too old; `u64::MAX` never.
     pub next_due: u64,
-    /// A table at the bottom keeps what no reader needs.
+    /// A table of the deepest level keeps data that no reader needs.
     pub bottommost_due: bool,
-    /// When the oldest snapshot is newer than this, another table at the bottom is due.
+    /// When the oldest snapshot is newer than this, another table of the deepest level is due.
     pub threshold: SequenceNumber,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn expired(version: &Version, options: &CfOptions, now: u64) -> Vec<(
     by_ttl(version, options).filter(|f| f.2 <= now).map(|(level, f, _)| (level, Arc::clone(f))).collect()
 }
 
-/// Tables that are to be rewritten for their age, from the top.
+/// Tables that are to be rewritten because of their age, from the top.
 pub(super) fn periodic(version: &Version, options: &CfOptions, now: u64) -> Vec<(usize, Arc<FileMeta>)> {
     by_period(version, options).filter(|f| f.2 <= now).map(|(level, f, _)| (level, Arc::clone(f))).collect()
 }
@@ -160,8 +160,8 @@ fn is_bottommost(version: &Version, level: usize, f: &Arc<FileMeta>) -> bool {
     })
 }
 
-/// Tables at the bottom that every reader sees all of and that hold more than readers need; and the sequence number
-/// that the oldest snapshot must pass for the next one.
+/// Tables with nothing older below them that are wholly visible to every reader and hold more than readers need; and
+/// the sequence number that the oldest snapshot must pass for the next one.
 pub(super) fn bottommost(
     version: &Version,
     options: &CfOptions,
@@ -172,12 +172,12 @@ pub(super) fn bottommost(
         // Below every table there is room for older data; or, as in RocksDB, only leveled compaction does this.
         return (due, threshold);
     }
-    // From below: there most tables are at the bottom, so that the threshold is soon low.
+    // From the deepest level up: most such tables are there, so the threshold is soon low.
     for (level, files) in version.levels.iter().enumerate().rev() {
         for f in files {
             let newest = f.entry.largest_seqno;
             let matters = newest < oldest_snapshot || newest < threshold;
-            // The newest sequence number is 0 where a compaction has made all of them so.
+            // The newest sequence number is 0 if a compaction has set all of them to 0.
             if newest == 0 || !matters || !is_idle(f) || f.rewrite_useless.load(Atomic::Acquire) {
                 continue;
             }
@@ -220,12 +220,13 @@ pub fn aging(version: &Version, options: &CfOptions, oldest_snapshot: SequenceNu
 /// How much more urgent tables of a level are for the time that `ttl` leaves them (RocksDB's `FileTtlBooster`).
 pub(super) struct Booster {
     now: u64,
-    /// Age from which on it rises, and by one each so many seconds. `None`: L0, the deepest level, or no `ttl`.
+    /// The age at which the urgency begins to rise, and the seconds in which it rises by one. `None`: L0, the deepest
+    /// level, or no `ttl`.
     rises: Option<(u64, u64)>,
 }
 
 impl Booster {
-    /// Of a level: the deeper, the later it rises, and the more steeply.
+    /// For a level: the deeper it is, the later and the more steeply the urgency rises.
     pub(super) fn new(version: &Version, options: &CfOptions, level: usize, now: u64) -> Self {
         let levels = deepest(version) + 1;
         let ttl = options.ttl_seconds().filter(|_| level > 0 && level + 1 < levels);
@@ -236,12 +237,12 @@ impl Booster {
         Self { now, rises }
     }
 
-    /// All is 1 where no data is from before this time; `None`: wherever it is from.
+    /// If no data is older than this time, every urgency is 1; `None`: always.
     pub(super) fn rises_from(&self) -> Option<u64> {
         self.rises.map(|(begin, _)| self.now.saturating_sub(begin))
     }
 
-    /// 1 up to half of the time that there is, and more later.
+    /// 1 in the first half of the available time, and more later.
     pub(super) fn of(&self, f: &FileMeta) -> u64 {
         let Some((begin, step)) = self.rises else { return 1 };
         let age = self.now.saturating_sub(data_time(f).unwrap_or(self.now));

@@ -1,20 +1,21 @@
-//! The classic strategies: what textbooks, and the paper on DF-compaction, call leveled and tiered. They are here to
-//! compare the others with, and keep strictly to the shape of their trees:
+//! The classic strategies: what textbooks, and the paper on DF-compaction, call leveled and tiered. They are here for
+//! comparison, and keep strictly to the shape of their trees:
 //!
-//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. Its oldest table goes down as soon as it
-//!   is there, alone, into all that it overlaps in the base level; deeper levels give one table at a time as in leveled
-//!   compaction (`leveled.rs`). L0 is never merged among itself.
+//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. The oldest table of L0 goes down alone, as
+//!   soon as it is there, into everything that it overlaps in the base level; deeper levels send one table at a time
+//!   down as in leveled compaction (`leveled.rs`). L0 is never merged among itself.
 //! - *Tiered*: a level has up to `level0_file_num_compaction_trigger` sorted runs. When it has as many, all of them
 //!   become one run of the next level; the last level merges its runs in place. The runs are extra runs of the level.
 //!
-//! What they do without is what lets RocksDB's strategies, and those of DF-compaction more so, use several threads:
+//! They have two restrictions that keep them from using several threads as RocksDB's strategies do, and those of
+//! DF-compaction even more:
 //!
 //! - One job at a time begins in a level.
-//! - A level that is full takes nothing. It is full until what makes it smaller has committed: what a running job takes
-//!   out of it counts as there.
+//! - A level that is full takes nothing. It is full until the job that makes it smaller has committed: what a running
+//!   job takes out of it still counts.
 //!
-//! Neither can come to a stop: of the levels that are full the deepest may always go down, since the one below it takes
-//! it in, or is the last, which is never full for leveled and merges in place for tiered.
+//! Neither strategy can get stuck: the deepest full level may always be compacted, since the level below it is not
+//! full. If the full level is the last one, tiered merges it in place; with leveled the last level is never full.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ impl Picker<'_> {
         })
     }
 
-    /// True when a level is not full, with what running jobs take out of it.
+    /// True if a level is not full, counting what running jobs take out of it.
     fn takes_in(&self, level: usize) -> bool {
         level > 0 && (level + 1 >= self.num_levels() || self.sums[level].bytes() <= self.scores.targets[level])
     }
@@ -66,7 +67,8 @@ impl Picker<'_> {
     }
 }
 
-/// Sorted runs at which a level is full. With one, no level could ever be emptied: the last has one when it is merged.
+/// The number of sorted runs at which a level is full. With one, no level could ever be emptied, since the last level
+/// has one even after its merge.
 pub(super) fn runs_most(options: &CfOptions) -> usize {
     options.level0_file_num_compaction_trigger.max(2) as usize
 }
@@ -89,7 +91,7 @@ fn runs_of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> 
     }
     let last = level + 1 >= picker.num_levels();
     let (output_level, run) = if last { (level, 0) } else { (level + 1, picker.new_run(level + 1)) };
-    // Oldest first, up to one that a job has.
+    // Oldest first, up to one that a job holds.
     let free: Vec<Files> = match level {
         0 => picker.free_l0(output_level, run).into_iter().map(|f| vec![f]).collect(),
         _ => {
@@ -107,7 +109,7 @@ fn runs_of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> 
     picker.df_job(CompactionReason::UniversalSortedRunNum, inputs, output_level, run)
 }
 
-/// Sorted runs of a level, those included that running jobs will write.
+/// Sorted runs of a level, including those that running jobs will write.
 fn runs_of(picker: &Picker<'_>, level: usize) -> usize {
     let of = &picker.version.levels[level];
     let live = |id| of.extras.iter().any(|run| run.id == id);

@@ -1,7 +1,7 @@
-//! Extra runs merged away by hand, by a manual compaction or a downgrade: into the base run of their level, oldest run
-//! first, in jobs of the size that leveled compaction has. Then the tree is one that RocksDB knows.
+//! Merges extra runs away, for a manual compaction or a downgrade: into the base run of their level, oldest run first,
+//! in jobs of the size of leveled compaction's. After that RocksDB can read the tree.
 //!
-//! The oldest extra run lies right above the base run: a table of it merges with what it overlaps there, and newer
+//! The oldest extra run lies directly above the base run. A table of it merges with what it overlaps there, and newer
 //! extra runs stay above the output.
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::version::{FileMeta, Level, Version};
 pub(super) enum MergeDown {
     /// No extra run has a table of the range.
     Nothing,
-    /// Some have, but running jobs are in the way.
+    /// Some have, but running jobs hold tables that are needed.
     Busy,
     Job(Box<Compaction>),
 }
 
 /// A job that merges tables of the oldest extra run of `level` that has some in the range of user keys [`begin`,
-/// `end`] (inclusive; `None` unbounded) into the base run. Files with numbers from the limit on are merged only where
-/// others lie upon them.
+/// `end`] (inclusive; `None` unbounded) into the base run. Files with numbers from the limit on are merged only if they
+/// lie below others that are merged.
 pub(super) fn merge_down<'a>(
     picker: &Picker<'a>,
     level: usize,
@@ -45,7 +45,8 @@ pub(super) fn merge_down<'a>(
     found
 }
 
-/// A job for `f` of extra run number `i`; for what it overlaps in older extra runs first, whose data is older.
+/// A job for `f` of extra run number `i`. If `f` overlaps tables in older extra runs, the job is for those first, since
+/// their data is older.
 fn merge_from<'a>(picker: &Picker<'a>, level: usize, mut i: usize, mut f: &'a Arc<FileMeta>) -> Option<Compaction> {
     let version: &'a Version = picker.version;
     let Level { base, extras } = &version.levels[level];
@@ -125,7 +126,7 @@ mod tests {
         assert!(!v.levels[2].base[0].being_compacted.load(Ordering::Acquire));
     }
 
-    /// What it overlaps in an older extra run goes first, even where that lies outside of the range.
+    /// Tables that it overlaps in an older extra run go first, even if they lie outside of the range.
     #[test]
     fn a_range_draws_in_older_runs() {
         let v = tree();

@@ -2,13 +2,14 @@
 //!
 //! 1. *Age.* Tables of L0 that are older than `ttl`, from the oldest on, if that leaves no more than may stay.
 //! 2. *Size.* While all tables together are larger than `max_table_files_size`, the oldest of L0. A tree that another
-//!    strategy made has deeper levels: the deepest goes first, by key, since no one knows what of it is oldest.
-//! 3. *Count.* With `allow_compaction`, the newest L0 files are merged into one while the work for each file saved
-//!    falls; never those that are larger than a memtable, which were merged before.
+//!    strategy made has deeper levels. Then tables of the deepest level go first, by key, since it is unknown which of
+//!    them is oldest.
+//! 3. *Count.* With `allow_compaction`, the newest L0 files are merged into one, as many as lower the work for each
+//!    file saved; files larger than a memtable, which were merged before, are left alone.
 //!
-//! Tables that something else takes away already (`delete_files_in_ranges`) count as gone.
+//! Tables that another operation is deleting (`delete_files_in_ranges`) count as gone.
 //!
-//! One job at a time: they are short, and the oldest must be known.
+//! There is only one job at a time: jobs are short, and the oldest table must be known.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use crate::event_listener::CompactionReason;
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, Level};
 
-/// The next compaction of a tree that nothing is rewritten in.
+/// The next compaction of a tree in which nothing is rewritten.
 pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
     if picker.level0_busy() || picker.running.count() > 0 {
         return None;
     }
-    // What something else is deleting (`delete_files_in_ranges`) is as good as gone.
-    // By files: a tree of another strategy may have some that several tables share.
+    // Tables that another operation is deleting (`delete_files_in_ranges`) count as gone. Counted by files: in a tree
+    // of another strategy, several tables may share one.
     let all = bytes_on_disk(picker.version);
     by_age(picker, all).or_else(|| by_size(picker, all)).or_else(|| by_count(picker, all))
 }
@@ -50,10 +51,11 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
     let deepest = picker.version.levels.iter().rposition(|files| !files.is_empty())?;
     let oldest_first: Vec<_> = match deepest {
         0 => picker.files(0).iter().rev().collect(),
-        // The oldest run of several. Nothing newer before all of it is gone: what is being deleted may yet stay.
+        // The oldest of several runs. Nothing newer is deleted before all of it is gone, because a deletion in progress
+        // may still fail.
         level => picker.version.levels[level].runs().next_back().unwrap_or_default().iter().collect(),
     };
-    // A file goes with the last table that has it.
+    // A file is deleted with the last table that has it.
     let mut users: HashMap<u64, usize> = HashMap::new();
     for file in picker.version.files().filter(|f| !is_busy(f)).flat_map(|f| f.files()) {
         *users.entry(file.number).or_default() += 1;
@@ -189,7 +191,7 @@ mod tests {
         assert!(picked(&v, &o, 150).is_none());
         assert_eq!(shape(&picked(&v, &o, 151).unwrap()), (FIFOTtl, 0, vec![1], true));
         assert_eq!(shape(&picked(&v, &o, 251).unwrap()), (FIFOTtl, 0, vec![2, 1], true));
-        // Where that is not enough, size decides.
+        // If that is not enough, size decides.
         let o = CfOptions { ttl: 50, ..options(15, false) };
         assert_eq!(shape(&picked(&v, &o, 151).unwrap()), (FIFOMaxSize, 0, vec![2, 1], true));
         let o = CfOptions { ttl: 0, ..options(1000, false) };
@@ -220,7 +222,7 @@ mod tests {
         busy(0);
         assert!(picked(&v, &options(30, true), 0).is_none());
         assert_eq!(shape(&picked(&v, &options(25, true), 0).unwrap()), (FIFOMaxSize, 6, vec![3], true));
-        // What is newer goes once they are gone: if the deletion fails, they would show again.
+        // Newer tables are deleted only once these are gone: if their deletion failed, old values would show again.
         busy(1);
         assert!(picked(&v, &options(5, true), 0).is_none());
     }

@@ -1,5 +1,5 @@
-//! The moves every strategy is made of: which files a key range takes, how a set of inputs grows to a clean cut, what
-//! the output level adds, and the job that results. Semantics are RocksDB's (`CompactionPicker`, `Compaction`).
+//! The steps that all strategies share: which files a key range takes, how a set of inputs grows to a clean cut, what
+//! the output level adds, and the resulting job. Semantics are RocksDB's (`CompactionPicker`, `Compaction`).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Picker<'a> {
     pub version: &'a Arc<Version>,
     pub options: &'a CfOptions,
     pub scores: LevelScores,
-    /// What levels come to.
+    /// The sums of the levels.
     pub sums: Vec<LevelSums>,
     pub running: &'a RunningCompactions,
     pub moment: Moment,
@@ -78,7 +78,7 @@ pub(super) fn key_range<'f>(
     })
 }
 
-/// Files of a sorted run that lie wholly inside the range (`None` unbounded), trimmed to clean cuts; none of L0.
+/// Files of a sorted run that lie wholly inside the range (`None` unbounded), trimmed to clean cuts; none for L0.
 pub(crate) fn files_within(
     version: &Version,
     level: usize,
@@ -129,7 +129,7 @@ impl<'a> Picker<'a> {
         Self { version, options, scores, sums, running, moment: Moment::default() }
     }
 
-    /// The same at a moment, for what is due by its age.
+    /// The same at a given time, for files that are due by age.
     pub fn at(self, moment: &Moment) -> Self {
         Self { moment: *moment, ..self }
     }
@@ -193,8 +193,8 @@ impl<'a> Picker<'a> {
         }
     }
 
-    /// True when extra runs of `level` have tables of the range of `files`: their data is newer than what the base run
-    /// of the level takes in from above must be, so that they are to be merged first.
+    /// True if extra runs of `level` have tables in the range of `files`. Their data is older than what would come into
+    /// the base run from above, so they must be merged first.
     pub fn extra_runs_touch(&self, level: usize, files: &[Arc<FileMeta>]) -> bool {
         let Some(extras) = self.version.levels.get(level).map(|l| &l.extras).filter(|e| !e.is_empty()) else {
             return false;
@@ -231,9 +231,9 @@ impl<'a> Picker<'a> {
         files_within(self.version, level, 0, Some(begin), Some(end))
     }
 
-    /// The output level's part of a job, and perhaps more of the start level where that costs no further output file
-    /// (`SetupOtherInputs`). `None` when a busy file stands in the way. `rightwards`: first of all only more of larger
-    /// keys is taken.
+    /// The output level's part of a job, and perhaps more of the start level if that costs no further output file
+    /// (`SetupOtherInputs`). `None` when a busy file stands in the way. `rightwards`: first tries to take only files
+    /// with larger keys.
     pub fn setup_other_inputs(
         &self,
         level: usize,
@@ -267,7 +267,7 @@ impl<'a> Picker<'a> {
         }
         if !expand {
             wider = self.within(level, start, end);
-            // Files inside the range cannot add output files; only take a set that still has all the first inputs.
+            // Files inside the range cannot add output files. Take a set only if it still has all the first inputs.
             expand = fits(&wider) && inputs.iter().all(|f| wider.iter().any(|w| w.number() == f.number()));
         }
         if expand && !self.extra_runs_touch(output_level, &wider) {
@@ -285,7 +285,7 @@ impl<'a> Picker<'a> {
     }
 
     /// Files of the first level below the output that overlap the job: an output that overlaps too many of them
-    /// would be dear to compact later.
+    /// would be expensive to compact later.
     pub fn grandparents(&self, inputs: &[(usize, Files)], output_level: usize) -> Files {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return Vec::new() };
         (output_level + 1..self.num_levels())
@@ -332,7 +332,7 @@ impl<'a> Picker<'a> {
     /// True when the inputs can become live in the output level as they are.
     fn trivial_move(&self, inputs: &[(usize, Files)], output_level: usize, l0_may_overlap: bool) -> bool {
         let [(level, files)] = inputs else { return false };
-        // Into the base run of the level that they are in already, files of an extra run may move.
+        // Files of an extra run may move into the base run of their own level.
         let same_run = *level == output_level && files.first().is_none_or(|f| f.entry.extra_run == 0);
         if same_run || self.compression(*level) != self.compression(output_level) {
             return false;
@@ -365,7 +365,7 @@ impl<'a> Picker<'a> {
     ) -> Compaction {
         inputs.retain(|(_, f)| !f.is_empty());
         let bottommost = self.bottommost(&inputs, output_level);
-        // Who asks for a compaction with a filter wants everything to pass it.
+        // A user who asks for a compaction and has a filter wants everything to pass it.
         let must_filter = reason == CompactionReason::ManualCompaction && self.options.has_compaction_filter();
         let trivial_move = !must_filter && self.trivial_move(&inputs, output_level, l0_may_overlap);
         let grandparents = if output_level == 0 { Vec::new() } else { self.grandparents(&inputs, output_level) };
@@ -376,7 +376,7 @@ impl<'a> Picker<'a> {
             bottommost,
             trivial_move,
             output_file_size_target: target,
-            // Above the bottom, an output may run on to a boundary of the level below.
+            // Above the bottom, an output may continue up to a boundary of the level below.
             output_file_size_max: if bottommost || grandparents.is_empty() { target } else { target.saturating_mul(2) },
             grandparents,
             grandparent_overlap_max: self.max_compaction_bytes(),
@@ -384,14 +384,15 @@ impl<'a> Picker<'a> {
             score: self.scores.scores.get(start_level).copied().unwrap_or(0.0),
             ..Compaction::new(self.version, reason, inputs, output_level, self.compression(output_level))
         };
-        // By hand, the caller says the path.
+        // For manual compactions, the caller chooses the path.
         if reason != CompactionReason::ManualCompaction {
             c.choose_path(self.options);
         }
         c
     }
 
-    /// True where the column family has several paths: then it is not known beforehand what may just move.
+    /// True if the column family has several paths: then it is not known in advance which files may move without a
+    /// rewrite.
     pub fn several_paths(&self) -> bool {
         self.options.cf_paths.len() > 1
     }

@@ -1,17 +1,17 @@
-//! Intra-DF compaction: what finished jobs wrote and may not commit yet is merged among itself.
+//! Intra-DF compaction: merges the outputs of finished jobs that may not commit yet.
 //!
-//! While one job takes long, those that need it end, one after the other, and wait. When it commits, they do, and all
-//! their extra runs are live at once. The bound on a level's runs (`df::runs_max`) counts them before: when it is
-//! reached, nothing leaves the level above. So where as many of them as are due for a merge (`df::runs_due`) have some
-//! of the same keys, they become one run, which commits in their place.
+//! While one job takes long, the jobs that need it finish one after another and wait. When it commits, so do they, and
+//! all their extra runs become live at once. The bound on a level's runs (`df::runs_max`) counts them even before that,
+//! and when it is reached, nothing leaves the level above. So if as many of them as make a merge due (`df::runs_due`)
+//! have keys in common, they are merged into one run, which commits in their place.
 //!
-//! *Which may be merged.* The merged run is what one job would have written that has the inputs of all of them and goes
-//! into the oldest one's run. So the rule of `order.rs` says whether that may be, by the inputs: nothing that is
-//! newer than some of it may come to lie below it, be it live or of another job. What another job waits for is then at
-//! least as deep as it was.
+//! *Which may be merged.* The merged run is what a single job with the inputs of all of them would have written into
+//! the oldest one's run. So the rule of `order.rs`, applied to these inputs, says whether that is allowed: no newer
+//! data, live or of another job, may come to lie below it. What another job waits for is then at least as deep as it
+//! was.
 //!
-//! *What it may drop.* Older data of its keys is where its parts were written over, and where the jobs are that they
-//! wait for: no tombstone goes.
+//! *What it may drop.* There is older data of its keys below its parts, and in the jobs that they wait for, so no
+//! tombstone is dropped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::event_listener::CompactionReason;
 use crate::options::CfOptions;
 use crate::version::{FileMeta, Version};
 
-/// What a finished job, or several that were merged, is to commit and may not yet.
+/// The output of a finished job, or of several that were merged, that may not commit yet.
 #[derive(Debug, Clone)]
 pub struct PendingRun {
     /// The number of the job.
     pub number: u64,
     /// The jobs that it needs.
     pub depends_on: Vec<u64>,
-    /// Inputs of the job; of all, where several were merged.
+    /// Inputs of the job; of all jobs if several were merged.
     pub inputs: Vec<(usize, Files)>,
     /// Where its tables go.
     pub level: usize,
@@ -55,7 +55,7 @@ pub struct IntraDf {
     largest: Vec<u8>,
 }
 
-/// Chooses pending runs to be merged, if so many of a level have keys in common. The caller registers it with
+/// Chooses pending runs to be merged, if enough runs of a level have keys in common. The caller registers it with
 /// [`RunningCompactions::start_merge`] before anything else is picked.
 pub fn pick(
     version: &Arc<Version>,
@@ -125,7 +125,8 @@ impl Picker<'_> {
         let inputs: Vec<(usize, Files)> = group.iter().flat_map(|p| p.inputs.iter().cloned()).collect();
         let known: HashSet<u64> = group.iter().flat_map(|p| &p.depends_on).chain(&numbers).copied().collect();
         let depends_on = self.running.depends_on_beside(self.version, &inputs, level, run, &numbers)?;
-        // It waits for nothing that its parts do not wait for: a failure elsewhere would take them with it.
+        // It must not wait for anything that its parts do not wait for, or a failure elsewhere would make them fail,
+        // too.
         if depends_on.iter().any(|n| !known.contains(n)) {
             return None;
         }
@@ -143,8 +144,8 @@ impl Picker<'_> {
 }
 
 impl RunningCompactions {
-    /// Notes that pending runs are being merged. The merge gets a number; no job depends on it, since its parts are
-    /// there.
+    /// Notes that pending runs are being merged. The merge gets a number; no job depends on it, since its parts still
+    /// exist.
     pub fn start_merge(&mut self, merge: &mut IntraDf) {
         merge.number = self.next_number();
         let (number, c) = (merge.number, &merge.compaction);
@@ -165,7 +166,7 @@ impl RunningCompactions {
     pub fn finish_merge(&mut self, merge: &IntraDf, done: bool) {
         self.running.retain(|r| r.number != merge.number);
         let oldest = merge.numbers.first().copied().unwrap_or_default();
-        // What these jobs write lies elsewhere from now on.
+        // From now on the output of these jobs is somewhere else.
         self.index.get_mut().forget();
         for r in self.running.iter_mut().filter(|r| done && merge.numbers.contains(&r.number)) {
             r.number = oldest;
@@ -248,7 +249,7 @@ mod tests {
         let mut runs: Vec<u64> = cursors.runs_to_come(&v.cmp, 1, b"d", b"e").collect();
         runs.dedup();
         assert_eq!(runs, [1, 2], "there is room again");
-        // Who needs one of them needs the one that they are now.
+        // A job that needs one of them now needs the merged one.
         let depends_on = cursors.depends_on(&v, &[(0, v.levels[0].base[..1].to_vec())], 1, 9);
         assert!(depends_on.is_some_and(|n| !n.contains(&3) && !n.contains(&4)));
     }
@@ -257,7 +258,7 @@ mod tests {
     fn a_run_that_is_not_there_yet_is_not_passed_by() {
         let mut cursors = RunningCompactions::new();
         let (v, jobs) = jobs(&mut cursors);
-        // The third still runs: between the second's and the fourth's output comes its own.
+        // The third still runs, and its output comes between those of the second and the fourth.
         let pending = [2, 4].map(|n| output(&jobs, n));
         assert!(pick(&v, &options(), &cursors, &pending).is_none());
         let pending = [3, 4].map(|n| output(&jobs, n));

@@ -1,11 +1,11 @@
 //! The leveled strategy: RocksDB's `LevelCompactionBuilder`.
 //!
 //! 1. Levels are asked in order of their score, down to a score of 1.
-//! 2. In the level, the option `compaction_pri` says which file goes first (`priority.rs`); files that are busy, that
-//!    cannot be cut cleanly or whose output would cross a running job are passed over.
+//! 2. In the level, the option `compaction_pri` says which file goes first (`priority.rs`); files are skipped if they
+//!    are busy, cannot be cut cleanly, or their output would cross a running job.
 //! 3. L0 goes down one job at a time, together with all L0 files that overlap. While that way is blocked, the newest
 //!    L0 files are merged among themselves, so that reads do not pay for the wait.
-//! 4. Files that overlap nothing below just move, several at once.
+//! 4. Files that overlap nothing below are moved, several at once.
 //! 5. When no level is full: files marked for compaction, then those that are due for other reasons (`aging.rs`).
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn pick(picker: &Picker<'_>) -> Option<Compaction> {
     picker.by_score().or_else(|| picker.marked()).or_else(|| picker.due())
 }
 
-/// Where files that are due go.
+/// Into which level files that are due go.
 #[derive(Clone, Copy, PartialEq)]
 enum Destination {
     /// Into the level they are in.
@@ -117,7 +117,7 @@ impl Picker<'_> {
         };
         self.first_of(&self.bottommost_due(), Destination::Stay, CompactionReason::BottommostFiles)
             .or_else(|| match expired().first() {
-                // The level goes on where its cursor stands.
+                // The level continues at its cursor.
                 Some((level, f)) if *level > 0 && f.entry.extra_run == 0 && self.round_robin() => {
                     let job = self.complete(self.start_sorted(*level)?, CompactionReason::RoundRobinTtl);
                     job.filter(|c| self.may_run(c))
@@ -135,7 +135,7 @@ impl Picker<'_> {
             })
     }
 
-    /// True when files of the first so many levels may be older than `seconds`.
+    /// True if files of the first `levels` levels may be older than `seconds`.
     pub(super) fn may_expire(&self, seconds: Option<u64>, levels: usize) -> bool {
         let Some(time) = seconds.map(|s| self.moment.now.saturating_sub(s)) else { return false };
         (0..levels).any(|level| !self.version.levels[level].is_empty() && self.running.may_have_older(level, time))
@@ -148,8 +148,8 @@ impl Picker<'_> {
         aging::bottommost(self.version, self.options, self.moment.oldest_snapshot).0
     }
 
-    /// True when a job leaves nothing older above its output. Where there are extra runs, one for a table of a base run
-    /// may; others that are due must not wait for it.
+    /// True if a job leaves nothing older above its output. With extra runs, a job for a table of a base run may do so;
+    /// other files that are due must not wait for it.
     fn may_run(&self, c: &Compaction) -> bool {
         self.running.depends_on(self.version, &c.inputs, c.output_level, c.output_run).is_some()
     }
@@ -233,7 +233,7 @@ impl Picker<'_> {
         }
         self.by_priority(0).take(self.tries()).find_map(|i| {
             let f = &self.files(0)[i];
-            // The L0 set that the file brings decides whether the way down is free.
+            // Whether the way down is free depends on the L0 set that the file brings along.
             let files = self.overlapping(0, Some(&f.entry.smallest), Some(&f.entry.largest));
             self.way_is_free(0, &files, output_level).then(|| Start { level: 0, output_level, files, l0_move: false })
         })
@@ -288,7 +288,7 @@ impl Picker<'_> {
         let same_key = |left: usize| {
             self.cmp().compare_user(files[left].largest_user_key(), files[left + 1].smallest_user_key()).is_eq()
         };
-        // As in RocksDB, what was too much to the right counts to the left, too.
+        // As in RocksDB, bytes that were too much on the right count on the left, too.
         let mut bytes = first.size();
         let fits = |bytes: &mut u64, i: usize| {
             *bytes += files[i].size();
@@ -344,7 +344,8 @@ impl Picker<'_> {
         (!blocked).then_some(picked)
     }
 
-    /// All free newest L0 files, when the base level is so much larger that going down now would rewrite too much.
+    /// All free newest L0 files, if the base level is so much larger that a compaction into it would rewrite too much
+    /// now.
     fn intra_l0_by_size(&self) -> Option<Start> {
         let files = self.files(0);
         let files_min = self.options.level0_file_num_compaction_trigger.max(2) as usize;

@@ -4,7 +4,7 @@
 //! 1. [`ManualWalk`] starts at the first level that overlaps the range and names one step after another: this level
 //!    into the next one, down to the last; then, if asked, the last level into itself.
 //! 2. For each step the store calls [`pick`] until nothing of the range is left in the level: a job takes at most
-//!    `max_compaction_bytes`, and says where the next begins.
+//!    `max_compaction_bytes`, and says where the next one begins.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use crate::version::Version;
 pub enum ManualPick {
     /// Nothing of the range is in the level: the step is done.
     None,
-    /// A running job holds files that this one needs: try again when one has ended.
+    /// A running job holds files that this one needs: try again when a job has ended.
     Conflict,
-    /// A job that must be done before the step can go on from where it is: it merges an extra run, or rewrites tables.
+    /// A job that must be done before the step can continue: it merges an extra run, or rewrites tables.
     First(Box<Compaction>),
     /// A job, and the user key where the rest of the range begins (`None`: it covers the whole range).
     Pick(Box<Compaction>, Option<Vec<u8>>),
@@ -69,7 +69,7 @@ pub fn pick(
     if !picker.expand_to_clean_cut(level, &mut files) {
         return ManualPick::Conflict;
     }
-    // Whole tables may reach past the range, and what they take in below with them.
+    // Whole tables may extend beyond the range, and so may the tables that they overlap below.
     if level != output_level
         && let Some((s, l)) = key_range(picker.cmp(), &files)
         && let Some(merge) = first_merge(&picker, [output_level], Some(s.user_key()), Some(l.user_key()), u64::MAX)
@@ -91,8 +91,8 @@ pub fn pick(
     ManualPick::Pick(Box::new(compaction), next_begin)
 }
 
-/// What is to be done about extra runs of the range in `levels`, before anything else; `None` when there are none with
-/// files that have numbers below the limit.
+/// What must first be done about extra runs of the range in `levels`; `None` if no extra run has files with numbers
+/// below the limit.
 fn first_merge(
     picker: &Picker<'_>,
     levels: impl IntoIterator<Item = usize>,
@@ -146,7 +146,7 @@ fn keep_older_files(files: &mut Files, limit: u64, whole_range: &mut bool) -> bo
 pub enum StepKind {
     /// The range of one level, into itself or the next one.
     Range,
-    /// Everything that there is into one run: universal compaction knows no ranges.
+    /// Everything into one run, because universal compaction has no ranges.
     Everything,
     /// What FIFO compaction would do by itself.
     Fifo,
@@ -167,7 +167,7 @@ pub struct ManualStep {
     pub output_level: usize,
     /// For `pick`; of extra runs only files with numbers below it are merged, and what these need.
     pub file_number_limit: u64,
-    /// Rewrite even what could just move (a step of a level into itself).
+    /// Rewrite even files that could be moved (a step of a level into itself).
     pub rewrite: bool,
 }
 
@@ -200,7 +200,7 @@ impl ManualStep {
         match self.kind {
             StepKind::Fifo => match fifo::pick(&Picker::new(version, options, running).at(moment)) {
                 Some(job) => ManualPick::Pick(Box::new(job), None),
-                // What it deletes is still there until it commits.
+                // Tables that it deletes exist until it commits.
                 None if running.count() > 0 => ManualPick::Conflict,
                 None => ManualPick::None,
             },
@@ -239,8 +239,8 @@ enum State {
 }
 
 impl ManualWalk {
-    /// A walk over user keys [`begin`, `end`]. `next_file_number` tells files that the walk itself makes from older
-    /// ones.
+    /// A walk over user keys [`begin`, `end`]. `next_file_number` distinguishes files that the walk itself makes from
+    /// older ones.
     pub fn new(
         version: &Version,
         begin: Option<&[u8]>,
@@ -299,7 +299,7 @@ impl ManualWalk {
             BottommostLevelCompaction::Skip => return None,
             BottommostLevelCompaction::IfHaveCompactionFilter if !options.has_compaction_filter() => return None,
             BottommostLevelCompaction::Force => u64::MAX,
-            // What the walk wrote was filtered on the way down.
+            // The walk's outputs were filtered on the way down.
             BottommostLevelCompaction::ForceOptimized | BottommostLevelCompaction::IfHaveCompactionFilter => {
                 self.first_new_file
             }

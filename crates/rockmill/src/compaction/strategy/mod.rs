@@ -1,8 +1,8 @@
-//! Strategies: from the shape of the tree and the running jobs to the next job. Pure functions over metadata, no I/O,
-//! so that they can be tested and simulated at any scale.
+//! Strategies: they choose the next job from the shape of the tree and the running jobs. They are pure functions over
+//! metadata without I/O, so that they can be tested and simulated at any scale.
 //!
-//! Invariant that every job chosen here keeps: for one user key, everything in a shallower place is newer than
-//! anything in a deeper one. It follows from three rules:
+//! Every job chosen here keeps this invariant: for one user key, everything in a shallower place is newer than anything
+//! in a deeper one. It follows from three rules:
 //!
 //! 1. *Clean cuts.* Neighbours in a sorted level that share a boundary user key are taken together, so that no older
 //!    version of a key stays behind in the level while a newer one moves down.
@@ -59,7 +59,8 @@ pub(crate) use inputs::inputs_of_levels;
 /// Chooses the next compaction by the strategy of the options, if one is due and possible. The caller registers it with
 /// [`RunningCompactions::start`] before anything else is picked.
 ///
-/// Another strategy may have shaped the tree, and its jobs may still run: each takes any tree, and never what is busy.
+/// Another strategy may have shaped the tree, and its jobs may still run: every strategy accepts any tree, and never
+/// picks busy files.
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -93,53 +94,53 @@ pub struct RunningCompactions {
     running: Vec<Running>,
     /// Jobs issued so far.
     issued: u64,
-    /// Threads that there are for jobs; 0: not known.
+    /// The number of threads for jobs; 0: not known.
     threads: usize,
-    /// Those of them that have nothing to do, the one that asks for a job included.
+    /// How many of them are idle, including the one that asks for a job.
     idle: usize,
-    /// By level, the smallest key that `kRoundRobin` has not come to.
+    /// By level, the smallest key that `kRoundRobin` has not reached.
     round_robin: BTreeMap<usize, InternalKey>,
-    /// Few bytes matter more than many jobs.
+    /// Writing few bytes matters more than running many jobs.
     flush_bound: bool,
     /// Writers do not rest: the next flush is to come.
     writers_at_work: bool,
     /// Levels may hold so many times what the options say; 0 is 1.
     level_factor: u64,
-    /// The tree as it was at the last pick: a memo. What is picked does not depend on it; debug builds compare it with
-    /// what it stands for. In a `RefCell`, since parts of it are computed only when a strategy asks for them: a `&mut`
-    /// would have to go through every function of every strategy, and the few that look something up would be hard
-    /// to tell from those that change something. The database's lock guards it with the rest.
+    /// The tree at the last pick: a cache. Picks do not depend on it; debug builds compare it with the tree. It is in a
+    /// `RefCell` because parts of it are computed only when a strategy asks for them: a `&mut` would have to go through
+    /// every function of every strategy, and it would be hard to distinguish functions that only look something up from
+    /// those that change something. The database's lock guards it with the rest.
     index: RefCell<TreeIndex>,
 }
 
 /// A job's number, in the order in which jobs of the column family were issued, and what it waits for at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// Larger than those of all jobs before.
+    /// Larger than the numbers of all earlier jobs.
     pub number: u64,
     /// Numbers of the jobs that must have committed before this one does; see
     /// [`CommitQueue`](super::commit::CommitQueue).
     pub depends_on: Vec<u64>,
 }
 
-/// Start level of what reads no level.
+/// Start level of a job that reads no level.
 const NO_LEVEL: usize = usize::MAX;
 
 /// A running job, as far as other jobs must know it.
 #[derive(Debug)]
 struct Running {
-    /// Its place in the order of issue. It names the job: nothing else does, since a file that moves may be input to
-    /// the next job as soon as it is there. Jobs whose output was merged have one number.
+    /// Its place in the order of issue. Only this identifies the job, since a file that moves may be input to the next
+    /// job as soon as it has arrived. Jobs whose output was merged have one number.
     number: u64,
     /// Numbers of its input files.
     inputs: HashSet<u64>,
-    /// Threads that work on it: one, or so many as it was split over; 0 when it is done and waits for others.
+    /// Threads that work on it: one, or as many as it was split over; 0 when it is done and waits for others.
     threads: usize,
     start_level: usize,
     output_level: usize,
     output_run: u64,
-    /// A level that moves as it is passes these: nothing else may come to lie in any run of them between its keys, or
-    /// what is newer could lie below it afterwards.
+    /// The levels that a moving level passes. Nothing else may be written to any run of them between its keys, or newer
+    /// data could lie below it afterwards.
     passes: Option<RangeInclusive<usize>>,
     smallest: Vec<u8>,
     largest: Vec<u8>,
@@ -165,7 +166,7 @@ impl RunningCompactions {
         Self::default()
     }
 
-    /// Notes that `compaction` runs and marks its inputs as busy. What comes back is for the commit queue.
+    /// Notes that `compaction` runs and marks its inputs as busy. The result is for the commit queue.
     pub fn start(&mut self, compaction: &Compaction) -> Issued {
         let number = self.next_number();
         let version = &compaction.version;
@@ -205,30 +206,30 @@ impl RunningCompactions {
                 index.mark_stale(*level, first.smallest_user_key(), last.largest_user_key());
             }
         }
-        // Those that move may be there already.
+        // Files that move may be there already.
         if let Some((smallest, largest)) = compaction.user_key_range().filter(|_| compaction.trivial_move) {
             index.mark_stale(compaction.output_level, smallest, largest);
         }
     }
 
-    /// Notes that something else than a job took files of the tree, or gave them back.
+    /// Notes that something other than a job took files of the tree, or gave them back.
     pub fn files_taken(&mut self) {
         self.index.get_mut().forget();
     }
 
-    /// The scores of a version, as [`level_scores`](score::level_scores) computes them. What they are made of is kept:
-    /// tables are looked at that were not there the last time.
+    /// The scores of a version, as [`level_scores`](score::level_scores) computes them. Their inputs are kept, so that
+    /// only tables that are new since the last time are examined.
     pub fn level_scores(&self, version: &Arc<Version>, options: &CfOptions) -> LevelScores {
         score::scores_of(version, options, &self.sums(version), self.level_factor())
     }
 
-    /// Places of a level's base run, those first whose tables overlap least below for their bytes. Marked ones, and old
-    /// ones, count as others. The version is that of the last [`level_scores`](Self::level_scores).
+    /// Positions in a level's base run, in order of how little their tables overlap below relative to their bytes.
+    /// Marked and old tables get no preference. The version is that of the last [`level_scores`](Self::level_scores).
     fn by_ratio(&self, version: &Version, level: usize) -> ByRatio {
         ByRatio::new(self.index.borrow_mut().ratios(version, level).to_vec())
     }
 
-    /// What lies upon and below a table of an extra run of a level, as it was found before if nothing of it changed.
+    /// What lies above and below a table of an extra run of a level; the earlier result if nothing of it changed.
     fn overlap_below(
         &self,
         level: usize,
@@ -254,10 +255,10 @@ impl RunningCompactions {
         self.index.borrow().may_have_older(level, time)
     }
 
-    /// What the levels of a version come to.
+    /// The sums of the levels of a version.
     fn sums(&self, version: &Arc<Version>) -> Vec<LevelSums> {
         let sums = self.index.borrow_mut().update(version).to_vec();
-        // Of L0 nothing is kept, and its tables may be weighed meanwhile.
+        // Nothing is kept for L0, since its tables may be weighed meanwhile.
         debug_assert!(
             sums[1..] == LevelSums::of(version)[1..] || self.weighs_more(version),
             "{sums:?} {:?}",
@@ -271,15 +272,15 @@ impl RunningCompactions {
         self.index.borrow().unweighed() != tree_index::unweighed(version)
     }
 
-    /// Notes that the job with the number that [`start`](Self::start) gave it, `compaction`, ended, either way, and
-    /// frees its inputs. One that waits to commit has not ended; one that commits ends as its version becomes the
-    /// current one, under the same lock. Jobs whose output was merged have the number of the oldest one.
+    /// Notes that `compaction`, the job with the number that [`start`](Self::start) gave it, has ended, with or without
+    /// success, and frees its inputs. One that waits to commit has not ended; one that commits ends as its version
+    /// becomes the current one, under the same lock. Jobs whose output was merged have the number of the oldest one.
     pub fn finish(&mut self, number: u64, compaction: &Compaction) {
         self.running.retain(|r| r.number != number);
         self.set_busy(compaction, false);
     }
 
-    /// Where `kRoundRobin` goes on in a level; `None` at its beginning.
+    /// Where `kRoundRobin` continues in a level; `None` at the beginning.
     pub fn cursor(&self, level: usize) -> Option<&InternalKey> {
         self.round_robin.get(&level)
     }
@@ -294,8 +295,8 @@ impl RunningCompactions {
         self.round_robin.insert(level, key);
     }
 
-    /// Notes that something else than a compaction (an ingestion) is about to put a file into `level`. Gives a number
-    /// for [`unreserve`](Self::unreserve).
+    /// Notes that something other than a compaction (an ingestion) is about to put a file into `level`. Returns a
+    /// number for [`unreserve`](Self::unreserve).
     pub fn reserve(&mut self, level: usize, smallest: &[u8], largest: &[u8]) -> u64 {
         let number = self.next_number();
         self.running.push(Running {
@@ -312,18 +313,18 @@ impl RunningCompactions {
         number
     }
 
-    /// Undoes [`reserve`](Self::reserve), whether the file came or not.
+    /// Undoes [`reserve`](Self::reserve), whether the file was added or not.
     pub fn unreserve(&mut self, number: u64) {
         self.running.retain(|r| r.number != number);
     }
 
-    /// Says how many threads there are for jobs of all column families, and how many of them have nothing to do, the
-    /// one that asks for a job included.
+    /// Sets how many threads there are for jobs of all column families, and how many of them are idle, including the
+    /// one that asks for a job.
     pub fn set_threads(&mut self, threads: usize, idle: usize) {
         (self.threads, self.idle) = (threads, idle);
     }
 
-    /// Threads that have nothing to do, as they were set.
+    /// The number of idle threads, as it was set.
     pub fn idle_threads(&self) -> usize {
         self.idle
     }
@@ -343,13 +344,13 @@ impl RunningCompactions {
         self.running.iter_mut().filter(|r| r.number == number).for_each(|r| r.threads = 0);
     }
 
-    /// Says whether writers wait for flushes and not for compactions: then the device is what is short, or the cores,
-    /// and jobs of DF-compaction are to write little before they are to be many.
+    /// Sets whether writers wait for flushes and not for compactions. In that case the device or the cores are the
+    /// bottleneck, and for DF-compaction it is more important that jobs write little than that there are many.
     pub fn set_flush_bound(&mut self, flush_bound: bool) {
         self.flush_bound = flush_bound;
     }
 
-    /// True when few bytes matter more than many jobs.
+    /// True if writing few bytes matters more than running many jobs.
     pub fn is_flush_bound(&self) -> bool {
         self.flush_bound
     }
@@ -370,12 +371,12 @@ impl RunningCompactions {
         self.level_factor = times;
     }
 
-    /// As it was set.
+    /// The factor, as it was set.
     pub fn level_factor(&self) -> u64 {
         self.level_factor.max(1)
     }
 
-    /// Threads for jobs, as they were set; 0: not known.
+    /// The number of threads for jobs, as it was set; 0: not known.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -385,7 +386,7 @@ impl RunningCompactions {
         self.running.len()
     }
 
-    /// True while a job that reads L0 runs: a second one could overtake it.
+    /// True while a job that reads L0 runs, because a second one could overtake it.
     fn level0_busy(&self) -> bool {
         self.running.iter().any(|r| r.start_level == 0)
     }

@@ -1,19 +1,19 @@
-//! Which jobs may run beside each other, and which must wait for which at their end.
+//! Which jobs may run at the same time, and which must commit before which.
 //!
 //! *Depth* says where a sorted run lies: files of L0 from the newest on, then of each level its extra runs from the
 //! newest on and its base run. For one user key, smaller depths have newer data. A job takes files from some depths and
-//! writes to one that is not shallower than any of them. It keeps the invariant if nothing older stays behind: if each
-//! file between its inputs and its output that shares keys with a shallower input of it
+//! writes to one that is not shallower than any of them. It keeps the invariant if it leaves nothing older behind. That
+//! is so if each file between its inputs and its output that shares keys with a shallower input
 //!
 //! - is an input too, or
 //! - is an input of a running job whose output lies deeper than this one's: then that job must commit first, and this
 //!   one *needs* it.
 //!
-//! That is all there is to the order of commits. Say jobs J and Q run, neither needs the other, and they share keys. If
-//! Q's data is the newer one, J's inputs lie deeper than Q's output, or they would have been left behind by Q; J moves
-//! them deeper still. So whichever commits first, and whether the other one does at all, newer stays above older.
-//! Two jobs that write to the same run must not share keys, as tables of a run do not overlap: the second has to wait
-//! with its start, or to write to a run of its own.
+//! No other rule is needed for the order of commits. Say jobs J and Q run, neither needs the other, and they share
+//! keys. If Q's data is newer, J's inputs lie deeper than Q's output (otherwise Q would have left them behind), and J
+//! moves them deeper still. So newer data stays above older data whichever commits first, and even if the other one
+//! never commits. Two jobs that write to the same run must not share keys, because tables of a run do not overlap: the
+//! second has to start later, or write to a run of its own.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use super::{Running, RunningCompactions};
 use crate::sync::atomic::Ordering as Atomic;
 use crate::version::{FileMeta, SortedRun, Version};
 
-/// Where a run lies; larger is deeper, and older for one user key.
+/// The position of a run; larger is deeper, and older for one user key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Depth {
     level: usize,
-    /// In L0 the place of the file, which is a run of its own; deeper the complement of the run's id.
+    /// In L0 the place of the file, which is a run of its own; in deeper levels the complement of the run's id.
     age: u64,
 }
 
@@ -40,8 +40,8 @@ impl Depth {
     }
 }
 
-/// A range of keys, widened as files are added. Where a file ends with the exclusive end of a range tombstone, a file
-/// that begins at that key shares none with it.
+/// A range of keys, widened as files are added. If a file ends with the exclusive end of a range tombstone, a file that
+/// begins at that key shares no key with it.
 struct Range<'v> {
     version: &'v Version,
     bounds: Option<(&'v InternalKey, &'v InternalKey)>,
@@ -66,7 +66,7 @@ impl<'v> Range<'v> {
 
 impl Running {
     fn depth(&self) -> Depth {
-        // Where in L0 an output comes to lie matters to nobody: it is never deeper than what another job writes.
+        // The position of an output in L0 does not matter: it is never deeper than what another job writes.
         if self.output_level == 0 {
             Depth { level: 0, age: 0 }
         } else {
@@ -77,7 +77,7 @@ impl Running {
 
 impl RunningCompactions {
     /// The running jobs that must commit before a job with these inputs and this output. `None`: it must not run now,
-    /// as it would leave older data above its output, or write where another one does.
+    /// because it would leave older data above its output, or write where another job does.
     pub(super) fn depends_on<'v>(
         &self,
         version: &'v Version,
@@ -88,7 +88,7 @@ impl RunningCompactions {
         self.depends_on_beside(version, inputs, output_level, output_run, &[])
     }
 
-    /// The same for a job that stands for the running ones with these numbers, and has their inputs.
+    /// The same for a job that replaces the running ones with these numbers, and has their inputs.
     pub(super) fn depends_on_beside(
         &self,
         version: &Version,
@@ -127,7 +127,7 @@ impl RunningCompactions {
                 }
             }
             if here == output {
-                // Tables of a run do not overlap: not even where an output bridges a gap between inputs.
+                // Tables of a run must not overlap, even if an output bridges a gap between inputs.
                 self.gone_by_then(range.within(&place).iter().filter(inside), output, &mut depends_on)?;
             }
         }
@@ -162,7 +162,7 @@ impl RunningCompactions {
         if !f.being_compacted.load(Atomic::Acquire) {
             return None;
         }
-        // The last one: a file that moved may be input to the next job before the first one has ended.
+        // The last one, because a file that moved may be input to the next job before the first one has ended.
         self.running.iter().rfind(|r| r.inputs.contains(&f.number()))
     }
 
@@ -207,7 +207,7 @@ impl RunningCompactions {
         runs.filter(|run| !live(*run)).collect::<HashSet<_>>().len()
     }
 
-    /// True while a running job begins in `level`, whether it writes deeper or not.
+    /// True while a running job starts in `level`, whether it writes deeper or not.
     pub(super) fn begins_in(&self, level: usize) -> bool {
         self.running.iter().any(|r| r.start_level == level)
     }

@@ -1,19 +1,19 @@
 //! Which of a column family's paths a job writes to (`cf_paths`, else `db_paths`): RocksDB's choice.
 //!
 //! - Flushes and ingestions write to the first path, and so does FIFO compaction, which has no other.
-//! - Leveled: the first path into which the level fits beside all levels above it, as large as the options mean them to
-//!   be; L0 counts as L1 does. So each level as a whole has a path, and a job into L0 writes to the first one that has
-//!   room for one level.
-//! - Universal: the first path that is larger than the table, and that together with those before it has room for as
-//!   much as will be there by the time the table is merged again.
-//! - By hand: the path that the caller says.
+//! - Leveled: the first path into which the level fits together with all levels above it, at their target sizes; L0
+//!   counts as much as L1. So each level as a whole has a path, and a job into L0 writes to the first one that has room
+//!   for one level.
+//! - Universal: the first path that is larger than the table, and that together with those before it has room for the
+//!   data that will be there when the table is merged again.
+//! - Manual compaction: the path that the caller chooses.
 //!
-//! Where no path has room, it is the last one: its size means nothing.
+//! If no path has room, it is the last one, whose size is ignored.
 
 use crate::compaction::Compaction;
 use crate::options::{CfOptions, CompactionStyle, DBPath};
 
-/// The path of the tables that a job writes into `level`, which have so many bytes.
+/// The path of the tables that a job writes into `level`, which have this many bytes.
 fn path_of(options: &CfOptions, level: usize, bytes: u64) -> u32 {
     let paths = &*options.cf_paths;
     if paths.len() < 2 {
@@ -48,7 +48,7 @@ fn path_of_level(options: &CfOptions, paths: &[DBPath], level: usize) -> u32 {
                 true => 1.0,
                 false => additional.get(at).copied().map_or(1.0, f64::from),
             };
-            // What is beyond 64 bits fits nowhere.
+            // A size beyond 64 bits fits nowhere.
             size = (size as f64 * options.max_bytes_for_level_multiplier * additional) as u64;
         }
         at += 1;
@@ -59,7 +59,7 @@ fn path_of_level(options: &CfOptions, paths: &[DBPath], level: usize) -> u32 {
 /// RocksDB's `UniversalCompactionBuilder::GetPathId`.
 fn path_of_size(paths: &[DBPath], bytes: u64, size_ratio: u32) -> u32 {
     let last = paths.len().saturating_sub(1);
-    // What is above the table when it is merged again.
+    // The data above the table when it is merged again.
     let later = bytes.wrapping_mul(u64::from(100u32.wrapping_sub(size_ratio))) / 100;
     let mut before = 0u64;
     let fits = |path: &DBPath| {
@@ -77,12 +77,12 @@ impl Compaction {
         self.choose_path_for(options, self.input_bytes());
     }
 
-    /// The same, where the output counts for so many bytes.
+    /// The same, if the output counts for this many bytes.
     pub(crate) fn choose_path_for(&mut self, options: &CfOptions, bytes: u64) {
         self.write_to_path(path_of(options, self.output_level, bytes));
     }
 
-    /// The outputs go to this path. What is in another one cannot just move.
+    /// The outputs go to this path. Files in another path cannot be moved without a rewrite.
     pub(crate) fn write_to_path(&mut self, path: u32) {
         self.output_path = path;
         self.trivial_move &= self.inputs.iter().flat_map(|(_, files)| files).all(|f| f.entry.path_id == path);
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(of_levels(&leveled(&[200, 0])), [0, 0, 1, 1, 1, 1]);
         assert_eq!(of_levels(&leveled(&[1200, 0])), [0, 0, 0, 1, 1, 1]);
         assert_eq!(of_levels(&leveled(&[u64::MAX, 0])), [0; 6]);
-        // What is left in one path is not filled by a deeper level; one that is too small is passed by.
+        // A deeper level does not fill the rest of a path; a path that is too small is skipped.
         assert_eq!(of_levels(&leveled(&[1199, 11_000, 0])), [0, 0, 1, 1, 2, 2]);
         assert_eq!(of_levels(&leveled(&[200, 999, 10_999, 0])), [0, 0, 2, 3, 3, 3]);
         // The last takes everything, whatever its size says.

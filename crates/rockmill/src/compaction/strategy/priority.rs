@@ -1,10 +1,10 @@
 //! Which file of a level goes down first: the option `compaction_pri`, by RocksDB's formulas
 //! (`VersionStorageInfo::UpdateFilesByCompactionPri`).
 //!
-//! Four priorities sort the files, and the next one is tried where one cannot go. `kRoundRobin` goes through the key
-//! space: the level's *cursor* is the smallest key that it has not come to. It takes the file there or none, with its
-//! right-hand neighbours as long as the level is too large by that much; the job's commit moves the cursor behind
-//! them, in the MANIFEST too.
+//! Four priorities sort the files; if a file cannot be picked, the next one is tried. `kRoundRobin` goes through the
+//! key space: the level's *cursor* is the smallest key that it has not reached. It takes only the file at the cursor,
+//! with its right-hand neighbours as long as the level is too large by that much. The job's commit moves the cursor
+//! past them, also in the MANIFEST.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Picker<'_> {
         ByRatio::sorted(order)
     }
 
-    /// The first file of a level that begins at its cursor or behind it; the first of all if none does.
+    /// The first file of a level that begins at or after its cursor; the first of all if none does.
     fn at_cursor(&self, level: usize) -> usize {
         let Some(cursor) = self.running.cursor(level) else { return 0 };
         let files = self.files(level);
@@ -53,15 +53,16 @@ impl Picker<'_> {
         if at == files.len() { 0 } else { at }
     }
 
-    /// Where the cursor of a level stands when so many files from it on have gone: back where it was after all.
+    /// The cursor of a level after this many files from it on have been compacted; after all files it is back where it
+    /// was.
     pub(super) fn next_cursor(&self, level: usize, taken: usize) -> Option<InternalKey> {
         let (files, at) = (self.files(level), self.at_cursor(level));
         let next = if taken < files.len() { (at + taken) % files.len() } else { at };
         files.get(next).map(|f| f.entry.smallest.clone())
     }
 
-    /// With `kRoundRobin`, the cursor of a job's output level, where it lies in the job. A table that reached over it
-    /// would go down as a whole: keys behind the cursor with those before it, which went last.
+    /// With `kRoundRobin`, the cursor of a job's output level, if it lies in the job. A table across it would later go
+    /// down as a whole: keys after the cursor together with keys before it, which were the last to go.
     pub(super) fn split_key(&self, inputs: &[(usize, Files)], output_level: usize) -> Option<InternalKey> {
         let leveled = self.options.compaction_style == CompactionStyle::Level;
         let cursor = self.running.cursor(output_level).filter(|_| leveled && self.round_robin() && output_level > 0)?;
@@ -91,7 +92,7 @@ impl Picker<'_> {
                 return;
             }
             let mut wider = picked.clone();
-            // Those that move with the first one may be enough already.
+            // The files that move with the first one may already be enough.
             if !wider.iter().any(|taken| Arc::ptr_eq(taken, f)) {
                 wider.push(Arc::clone(f));
             }

@@ -1,10 +1,10 @@
 //! `change_level`: a level moves to another one as it is, without a copy (RocksDB's `ReFitLevel`).
 //!
-//! The job is chosen when no other one runs. It is the only job that may move tables *up*, and that is where it breaks
-//! what other jobs rely on: they put newer data above older data, and would put it above the place that the level
-//! leaves. So while it runs, nothing else comes to lie in any level from the one that it leaves to the one that it goes
-//! to, both included, between its keys ([`RunningCompactions::output_conflict`](super::RunningCompactions)). What lands
-//! above all of them stays above. What lands below the one that it leaves is older than the level is.
+//! The job is chosen when no other one runs. It is the only job that may move tables *up*, which breaks an assumption
+//! of other jobs: they put newer data above older data, and would put it above the place that the level leaves. So
+//! while it runs, no other job may write, between its keys, to any level from the one that it leaves to the one that it
+//! goes to, both included ([`RunningCompactions::output_conflict`](super::RunningCompactions)). Data written above all
+//! of these levels stays above. Data written below the level that it leaves is older than the level's.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::version::Version;
 /// where there is nothing to move.
 ///
 /// # Errors
-/// Where levels between are not empty, the level has extra runs, or no tree of these options has such a target.
+/// If levels between are not empty, the level has extra runs, or a tree with these options has no such target.
 pub fn pick(
     version: &Arc<Version>,
     options: &CfOptions,

@@ -1,9 +1,10 @@
 //! How full each level is: target sizes, compaction scores and compaction debt, by RocksDB's formulas
 //! (`VersionStorageInfo::CalculateBaseBytes`, `ComputeCompactionScore`, `EstimateCompactionBytesNeeded`).
 //!
-//! With universal compaction the score of L0 stands for the whole tree: sorted runs, each L0 table and each level that
-//! has tables, by `level0_file_num_compaction_trigger`. There is no debt then; runs alone slow writers. With FIFO
-//! compaction it is the bytes of all tables by what may stay, and nothing slows writers.
+//! With universal compaction the score of L0 is that of the whole tree: the number of sorted runs (each L0 table and
+//! each level that has tables) divided by `level0_file_num_compaction_trigger`. There is no debt then; only runs slow
+//! writers. With FIFO compaction it is the bytes of all tables divided by the bytes that may stay, and nothing slows
+//! writers.
 
 use crate::options::{CfOptions, CompactionStyle};
 use crate::pacing::write_control::TreeLoad;
@@ -23,7 +24,7 @@ pub struct LevelScores {
     pub base_level: usize,
     /// With dynamic level sizes: levels from the base to this one should be emptied.
     pub lowest_unnecessary_level: Option<usize>,
-    /// Target size of each level, in bytes; `u64::MAX` where nothing is compacted for its size.
+    /// Target size of each level, in bytes; `u64::MAX` if nothing is compacted because of its size.
     pub targets: Vec<u64>,
     /// Score of each level; a compaction is due at 1. The last level has none (0).
     pub scores: Vec<f64>,
@@ -43,8 +44,8 @@ impl LevelScores {
         order
     }
 
-    /// Those of the first so many levels whose score asks for a compaction, the most pressing first. The last one,
-    /// which may have runs to merge, counts, too.
+    /// The levels among the first `levels` whose score requires a compaction, the most pressing first. The last level
+    /// counts, too, because it may have runs to merge.
     pub(super) fn by_fullness(&self, levels: usize) -> Vec<usize> {
         let mut due: Vec<usize> = (0..self.scores.len().min(levels)).filter(|l| self.scores[*l] >= 1.0).collect();
         due.sort_by(|a, b| self.scores[*b].total_cmp(&self.scores[*a]));
@@ -56,7 +57,7 @@ impl LevelScores {
         self.scores.iter().copied().fold(0.0, f64::max)
     }
 
-    /// What of it slows writers.
+    /// The part of it that slows writers.
     pub fn load(&self) -> TreeLoad {
         TreeLoad { runs: self.runs, pending_bytes: self.pending_bytes }
     }
@@ -73,9 +74,9 @@ pub fn level_scores(version: &Version, options: &CfOptions) -> LevelScores {
     scores_of(version, options, &LevelSums::of(version), 1)
 }
 
-/// The scores of a version whose levels come to these sums, where levels may hold `times` what the options say. Which
-/// level L0 goes to, and which levels are to be emptied, does not depend on it: a level that became unnecessary would
-/// have to be rewritten just when there is no time for it.
+/// The scores of a version whose levels have these sums, if levels may hold `times` what the options say. The level
+/// that L0 goes to, and the levels to be emptied, do not depend on `times`: a level that became unnecessary would have
+/// to be rewritten just when there is no time for it.
 pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSums], times: u64) -> LevelScores {
     let usable = version.usable_levels();
     let sizes: Vec<u64> = sums.iter().take(usable).map(LevelSums::bytes).collect();
@@ -94,7 +95,7 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
             let below = version.levels.iter().take(usable).skip(1).map(|level| level.runs().count()).sum::<usize>();
             (universal_scores(version, options), 0, l0_files + below)
         }
-        // Whatever there is too much of is deleted: nobody has to wait.
+        // Excess data is deleted, so writers never have to wait.
         CompactionStyle::Fifo => (fifo_scores(version, options, sums), 0, 0),
         CompactionStyle::Level => {
             let of = if options.compaction_classic { classic_scores } else { scores };
@@ -114,9 +115,9 @@ pub(super) fn scores_of(version: &Version, options: &CfOptions, sums: &[LevelSum
     }
 }
 
-/// Levels may hold more only as long as writers would not be slowed for it when they may not any more: after a while
-/// without load, and when RocksDB opens the directory. And where levels have paths of their own, these were sized by
-/// the options.
+/// Levels may hold more only up to a size that would not slow writers once the extra room ends: after a while without
+/// load, and when RocksDB opens the directory. If levels have paths of their own, they may not hold more, because the
+/// paths were sized by the options.
 fn times_allowed(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base, times: u64) -> u64 {
     let limits = [options.soft_pending_compaction_bytes_limit, options.hard_pending_compaction_bytes_limit];
     let limit = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
@@ -124,9 +125,9 @@ fn times_allowed(version: &Version, options: &CfOptions, sizes: &[u64], base: &B
     if put_off { times } else { 1 }
 }
 
-/// Raises the scores of levels with extra runs: by how many of them no job has, as L0's files. When no job runs and
-/// nothing else is due, one extra run is enough, so that what a burst of writes left is merged for the readers. Writers
-/// feel what a level has beyond the trigger as so many files of L0; that number comes back.
+/// Raises the scores of levels with extra runs: free runs, which no job holds, count like L0's files. When no job runs
+/// and nothing else is due, one extra run is enough, so that what a burst of writes left is merged for readers. For
+/// writers, the runs of a level beyond the trigger count as files of L0; the function returns their number.
 fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums], usable: usize) -> usize {
     let due = super::df::runs_due(options);
     let scale = if options.dynamic_levels() { SCORE_SCALE } else { 1.0 };
@@ -149,7 +150,7 @@ fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums], usabl
     too_many
 }
 
-/// The runs that no job has, by the trigger, as the score of L0. A run is taken as a whole.
+/// The number of runs that no job holds divided by the trigger, as the score of L0. A run is taken as a whole.
 fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     let idle = |f: &FileMeta| !f.being_compacted.load(Ordering::Acquire);
     let mut scores = vec![0.0; version.levels.len()];
@@ -163,8 +164,8 @@ fn universal_scores(version: &Version, options: &CfOptions) -> Vec<f64> {
     scores
 }
 
-/// Of each level its free runs by the trigger; and, with DF-compaction, 1 for the oldest run's level where all others
-/// are too large for it. With it the runs that levels below L0 have beyond the trigger.
+/// For each level its free runs divided by the trigger; with DF-compaction also 1 for the oldest run's level if all
+/// others are too large for it. Also returns the runs that levels below L0 have beyond the trigger.
 fn by_runs_of_levels(version: &Version, options: &CfOptions, sums: &[LevelSums]) -> (Vec<f64>, usize) {
     let mut scores = vec![0.0; version.levels.len()];
     let trigger = match options.compaction_classic {
@@ -198,8 +199,9 @@ fn by_runs_of_levels(version: &Version, options: &CfOptions, sums: &[LevelSums])
     (scores, too_many)
 }
 
-/// All bytes by what may stay, as the score of L0; or its files by the trigger, where they may be merged.
-/// Bytes of all files of tables that nobody is deleting: several tables may have one, and not need all of it.
+/// All bytes divided by those that may stay, as the score of L0; or its files divided by the trigger, if they may be
+/// merged. Counts all files of tables that are not being deleted, as a whole, since several tables may share a file and
+/// need only parts of it.
 pub(super) fn bytes_on_disk(version: &Version) -> u64 {
     let files = version.files().filter(|f| !f.being_compacted.load(Ordering::Acquire));
     each_file(files).map(|file| file.size).sum()
@@ -332,7 +334,7 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
         scores[level] = if !dynamic || free < target {
             free as f64 / target as f64
         } else {
-            // A level about to receive much waits: it would otherwise be rewritten twice.
+            // A level that is about to receive much data waits; otherwise it would be rewritten twice.
             free as f64 / (target as f64 + coming) * SCORE_SCALE
         };
         if let Some(lowest) = unnecessary
@@ -351,8 +353,8 @@ fn scores(options: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -
     scores
 }
 
-/// Of the classic strategy: L0 is due with its first table, and other levels when they are full, whatever will come to
-/// them. A level that is full takes nothing, so nothing else may go before it.
+/// For the classic strategy: L0 is due with its first table, and other levels when they are full, whatever they will
+/// receive. A full level takes nothing, so nothing else may go before it.
 fn classic_scores(_: &CfOptions, base: &Base, sums: &[LevelSums], usable: usize) -> Vec<f64> {
     let mut scores = vec![0.0; sums.len()];
     for (level, of_level) in sums.iter().enumerate().take(usable.saturating_sub(1)) {
@@ -374,7 +376,7 @@ fn l0_due(options: &CfOptions) -> i64 {
     if classic { 1 } else { i64::from(options.level0_file_num_compaction_trigger) }
 }
 
-/// Bytes that must still be rewritten: what leaves each level, and what that makes rewritten below.
+/// Bytes that must still be rewritten: what leaves each level, and what is rewritten below because of that.
 fn debt_of(version: &Version, options: &CfOptions, sizes: &[u64], base: &Base) -> u64 {
     let Some(&l0_bytes) = sizes.first() else { return 0 };
     let l0_due = version.levels[0].len() as i64 >= l0_due(options) || l0_bytes >= base.l0_bytes;

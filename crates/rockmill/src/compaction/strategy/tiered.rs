@@ -1,20 +1,21 @@
 //! The tiered strategy: RocksDB's universal compaction (`UniversalCompactionBuilder`).
 //!
-//! The tree is a row of *sorted runs*, newest first: each L0 file is one, and each deeper level that has files; where
-//! DF-compaction left extra runs, each of these, too. A job merges neighbours of the row, whole runs, into one run that
-//! takes their place. When there are at least `level0_file_num_compaction_trigger` runs, or a file is due, these are
-//! tried in order:
+//! The tree is a row of *sorted runs*, newest first: each L0 file is one, and so is each deeper level that has files,
+//! and each extra run that DF-compaction left. A job merges neighbours of the row, whole runs, into one run that takes
+//! their place. When there are at least `level0_file_num_compaction_trigger` runs, or a file is due, these are tried in
+//! order:
 //!
-//! 1. *Periodic*: when a file is too old, all runs up from the oldest, as far as none is busy.
-//! 2. *Space*: when the runs above the oldest have `max_size_amplification_percent` of its size, all of them with it.
+//! 1. *Periodic*: if a file is too old, all runs from the oldest up to the first busy one.
+//! 2. *Space*: if the runs above the oldest together reach `max_size_amplification_percent` of its size, all of them
+//!    including the oldest.
 //! 3. *Size ratio*: from the newest run on, each next one that is not larger than what was taken by more than
 //!    `size_ratio` percent, `min_merge_width` to `max_merge_width` of them.
-//! 4. *Count*: when there are more runs than may stay (`max_read_amp`), as many of the newest as it takes.
+//! 4. *Count*: if there are more runs than may stay (`max_read_amp`), as many of the newest as necessary.
 //! 5. Files that are marked for compaction, each with what it overlaps in the next level that has files.
 //!
 //! The output goes as deep as it can: into the last level if the oldest run is part of the job, else into the level
-//! above the next older run. So a run's level never has to be cleared for it, and the invariant of the module above
-//! holds without a look at keys: neighbours of the row are neighbours in age.
+//! above the next older run. So no level ever has to be cleared for a run, and the invariant of the module above holds
+//! without comparing keys: neighbours in the row are neighbours in age.
 
 use std::sync::Arc;
 
@@ -35,10 +36,10 @@ pub(super) struct SortedRun {
     pub(super) level: usize,
     /// The extra run's id; 0: the base run, or a file of L0.
     run: u64,
-    /// Of L0, the place of its file there; 0 for a deeper level, which is a run as a whole.
+    /// For L0, the position of its file; 0 for a deeper level, which is a run as a whole.
     index: usize,
     pub(super) size: u64,
-    /// With what its tombstones will free.
+    /// Including what its tombstones will free.
     compensated: u64,
     /// A running job has some of it.
     pub(super) busy: bool,
@@ -49,7 +50,7 @@ pub(super) fn pick(picker: Picker<'_>) -> Option<Compaction> {
     Universal::new(picker).pick()
 }
 
-/// The job that merges all that there is: what `compact_range` does.
+/// The job that merges everything, for `compact_range`.
 pub(super) fn everything(version: &Arc<Version>, options: &CfOptions, running: &RunningCompactions) -> ManualPick {
     let picker = Picker::new(version, options, running);
     let universal = Universal::new(picker);
@@ -115,7 +116,7 @@ impl<'a> Universal<'a> {
         self.picker.num_levels().saturating_sub(1)
     }
 
-    /// All runs up from the oldest, as far as none is busy, when a file is too old.
+    /// If a file is too old: all runs from the oldest up to the first busy one.
     pub(super) fn periodic(&self) -> Option<Compaction> {
         let picker = &self.picker;
         if !picker.may_expire(picker.options.periodic_seconds(), picker.num_levels()) {
@@ -128,7 +129,7 @@ impl<'a> Universal<'a> {
         let free = self.runs.iter().rev().take_while(|r| !r.busy).count();
         let start = self.runs.len() - free;
         let first = self.runs.get(start)?;
-        // If that is one run alone, it must be one that is due.
+        // If that is only one run, it must be one that is due.
         let is_due = |(level, f): &(usize, Arc<FileMeta>)| {
             *level == first.level
                 && f.entry.extra_run == first.run
@@ -157,8 +158,9 @@ impl<'a> Universal<'a> {
         self.of_runs(start, end, CompactionReason::UniversalSizeAmplification, true)
     }
 
-    /// How many of the newest L0 files a job for space leaves out, so that not nearly all runs which writers may add
-    /// before they are stopped are locked in it. What is left must still ask for the job, and be nine tenths of it.
+    /// How many of the newest L0 files a job for space leaves out, so that it does not lock nearly all runs that
+    /// writers may add before they are stopped. The remaining runs must still require the job, and be nine tenths of
+    /// it.
     fn newest_to_leave_out(&self, start: usize, end: usize, bytes: &mut u64) -> usize {
         let l0_files = self.runs[start..end].iter().filter(|r| r.level == 0).count();
         if l0_files == 0 {
@@ -181,7 +183,7 @@ impl<'a> Universal<'a> {
         left_out
     }
 
-    /// How many runs a job must merge so that no more are left than may stay; `None` if that is so already.
+    /// How many runs a job must merge so that no more than the limit are left; `None` if there are no more now.
     fn runs_too_many(&self) -> Option<usize> {
         let allowed = match self.of.max_read_amp {
             n if n > 0 => n as usize,
@@ -192,8 +194,8 @@ impl<'a> Universal<'a> {
         (free > allowed).then(|| free - allowed + 1)
     }
 
-    /// How many runs there are if the newest is a memtable, and each next one as large as it may be without being
-    /// merged for its size, until one is as large as the largest that there is.
+    /// How many runs there would be if the newest is one memtable, and each next one is as large as it can be without
+    /// being merged for its size, up to the size of the largest present run.
     fn runs_by_size(&self) -> usize {
         let largest = self.runs.iter().map(|r| r.size).max().unwrap_or(0) as f64;
         let factor = (100.0 + f64::from(self.of.size_ratio)) / 100.0;
@@ -242,7 +244,7 @@ impl<'a> Universal<'a> {
         None
     }
 
-    /// False when the runs behind `end` already are so large a part of all data that this output stays uncompressed.
+    /// False if the runs after `end` are already such a large part of all data that this output stays uncompressed.
     fn compresses(&self, end: usize) -> bool {
         let Ok(limit) = u64::try_from(self.of.compression_size_percent) else { return true };
         let all: u64 = self.runs.iter().map(|r| r.compensated).sum();
@@ -261,7 +263,7 @@ impl<'a> Universal<'a> {
         let oldest = self.runs.get(end)?;
         let (output_level, output_run) = match self.runs.get(end + 1) {
             None => (self.last_level(), 0),
-            // Above it in the same level: in the place of the oldest run that it takes.
+            // Above it in the same level: it takes the place of the oldest run that it merges.
             Some(next) if next.level == oldest.level && next.level > 0 => (oldest.level, oldest.run),
             Some(next) => (next.level.saturating_sub(1), 0),
         };
@@ -274,7 +276,7 @@ impl<'a> Universal<'a> {
                 (level, _) => inputs.push((level, files.to_vec())),
             }
         }
-        // As RocksDB estimates the output: what is newer and busy will be merged with it.
+        // RocksDB's estimate of the output: newer busy runs will be merged with it.
         let newest = match reason {
             CompactionReason::UniversalSizeRatio | CompactionReason::UniversalSortedRunNum => 0,
             _ => start,
@@ -283,7 +285,7 @@ impl<'a> Universal<'a> {
         self.finish(inputs, (output_level, output_run), reason, compresses, bytes)
     }
 
-    /// The job. `bytes`: what its output counts for where its path is chosen.
+    /// The job. `bytes`: the size of its output for the choice of its path.
     fn finish(
         &self,
         inputs: Vec<(usize, Files)>,
@@ -293,10 +295,10 @@ impl<'a> Universal<'a> {
         bytes: u64,
     ) -> Option<Compaction> {
         let picker = &self.picker;
-        // Where DF jobs run or have run, order is more than the row shows.
+        // If DF jobs run or have run, the row alone does not determine the order.
         picker.running.depends_on(picker.version, &inputs, output_level, output_run)?;
         let mut c = picker.build(reason, inputs, output_level, true);
-        // Runs are merged whole: it matters to no later job where tables of this one end.
+        // Runs are merged whole, so where this job's tables end does not matter to later jobs.
         c.output_run = output_run;
         if picker.version.has_extra_runs() {
             c.bottommost = !picker.version.reserves_last_level && output_level > 0 && c.older_runs().is_empty();
@@ -324,7 +326,7 @@ impl<'a> Universal<'a> {
         if must_filter || c.start_level() == c.output_level || c.output_level == 0 || c.output_run > 0 {
             return false;
         }
-        // Both on one path, as in RocksDB: with the option, only what it allows.
+        // Both must be on one path, as in RocksDB: with the option, only what it allows may move.
         if self.of.allow_trivial_move {
             let asked_for =
                 matches!(c.reason, CompactionReason::PeriodicCompaction | CompactionReason::ManualCompaction);
@@ -334,7 +336,7 @@ impl<'a> Universal<'a> {
         one_level && (c.start_level() > 0 || picker.level0_disjoint())
     }
 
-    /// A file that is marked, with what it overlaps in the next level that has files.
+    /// A marked file, with what it overlaps in the next level that has files.
     pub(super) fn marked(&self) -> Option<Compaction> {
         let picker = &self.picker;
         let marked = |f: &FileMeta| f.entry.marked_for_compaction && !f.being_compacted.load(Atomic::Acquire);

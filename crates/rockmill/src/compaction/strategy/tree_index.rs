@@ -1,13 +1,13 @@
-//! What picks need to know of a tree as a whole, kept from one pick to the next: bytes of its runs, which of them no
-//! job has, how many extra runs lie upon each other, and what each table of a level overlaps in the next one.
+//! What picks need to know about a tree as a whole, kept from one pick to the next: the bytes of its runs, which of
+//! them no job holds, how many extra runs overlap each other, and what each table of a level overlaps in the next one.
 //!
-//! Computed from nothing, each of these looks at every table, which in a large tree takes longer than all the rest of a
+//! Computed from scratch, each of these looks at every table, which in a large tree takes longer than the rest of a
 //! pick. Between two picks little changes: a job replaces neighbours in a few runs. So each run's tables are compared
-//! with those of the version before, as pointers, from both ends; what is derived from tables is computed anew for the
-//! stretch between, and for what it overlaps. Tables that jobs took or gave back are told by
-//! [`RunningCompactions`](super::RunningCompactions), which owns this.
+//! by pointer with those of the previous version, from both ends. Derived values are computed again only for the
+//! stretch in between, and for what it overlaps. [`RunningCompactions`](super::RunningCompactions), which owns this,
+//! reports tables that jobs took or gave back.
 //!
-//! Nothing here keeps a table alive: files are deleted when the last version or job that has them is gone.
+//! Nothing here keeps a table alive: files are deleted when the last version or job that uses them is gone.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(super) struct RunSums {
     pub bytes: u64,
     /// The same with what tombstones will free.
     pub compensated: u64,
-    /// Bytes of those that no job has.
+    /// Bytes of the tables that no job holds.
     pub free_bytes: u64,
     /// The same with what tombstones will free.
     pub free_compensated: u64,
@@ -45,7 +45,7 @@ pub(super) struct RunSums {
 pub(super) struct LevelSums {
     /// Its runs that have tables, newest first.
     pub runs: Vec<RunSums>,
-    /// Extra runs upon each other, at most; see [`extra_depth`].
+    /// The most extra runs that overlap at one key; see [`extra_depth`].
     pub depth: usize,
     /// The same of tables that no job has.
     pub free_depth: usize,
@@ -147,7 +147,8 @@ fn is_busy(f: &FileMeta) -> bool {
 /// What is known of one table of a run.
 #[derive(Debug)]
 struct IndexedTable {
-    /// Which it is. It does not keep it alive, but its address is nobody else's as long as this is here.
+    /// Identifies the table. It does not keep the table alive, but no other table can get its address as long as this
+    /// exists.
     file: Weak<FileMeta>,
     bytes: u64,
     compensated: u64,
@@ -161,7 +162,7 @@ struct IndexedTable {
 impl IndexedTable {
     fn of(f: &Arc<FileMeta>) -> Self {
         let e = &f.entry;
-        // Before its size is looked at: another thread may weigh it in between, and then it is looked at again.
+        // Read before its size: if another thread weighs it in between, the size is read again later.
         let weighed = f.tombstone_weight.get().is_some();
         Self {
             file: Arc::downgrade(f),
@@ -180,7 +181,7 @@ impl IndexedTable {
     }
 }
 
-/// Tables that took the place of others: `removed` of them from `at` on became `added`.
+/// Tables that replaced others: `removed` tables from `at` on became `added` ones.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     at: usize,
@@ -191,12 +192,13 @@ struct Window {
 /// A user key range, both ends included.
 pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
 
-/// What a job would have that merges a table of an extra run with all below it in its level.
+/// The inputs of a job that merges a table of an extra run with all tables below it in its level.
 #[derive(Debug)]
 pub(super) struct OverlapBelow {
-    /// User keys between which it was looked for: while nothing changes there, it stays as it is.
+    /// The user keys between which it was searched: while nothing changes there, it stays valid.
     pub keys: KeyRange,
-    /// Bytes of all tables, those of the base run, and the number of extra runs; `None` where jobs are in the way.
+    /// Bytes of all tables, of those in the base run, and the number of extra runs; `None` if running jobs prevent such
+    /// a job.
     pub found: Option<(u64, u64, usize)>,
 }
 
@@ -209,7 +211,7 @@ struct Run {
     marked: usize,
     /// Tables whose tombstones were not weighed yet.
     unweighed: usize,
-    /// Of an extra run: the tables' user keys, as they are needed when these are gone.
+    /// For an extra run: the tables' user keys, which are still needed after the tables are gone.
     keys: Vec<KeyRange>,
     /// Of an extra run: how many extra runs have the first key of each table; and of tables that no job has, with 0
     /// for one that a job has.
@@ -247,7 +249,7 @@ impl Run {
         Some(window)
     }
 
-    /// Looks again at which of these tables jobs have. The places of those that changed come back.
+    /// Checks again which of these tables jobs hold. Returns the positions of those that changed.
     fn recheck_busy(&mut self, files: &[Arc<FileMeta>], places: Range<usize>) -> Vec<usize> {
         let mut changed = Vec::new();
         for i in places {
@@ -282,7 +284,7 @@ impl Run {
     }
 }
 
-/// How many tables begin a key that so many extra runs have.
+/// For each number of extra runs: how many tables begin with a key that this many extra runs have.
 #[derive(Debug, Default)]
 struct Depths(Vec<usize>);
 
@@ -317,7 +319,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Forgets what was found where something changed.
+    /// Forgets results where something changed.
     fn forget_overlaps(&mut self, cmp: &InternalKeyComparator, ranges: &[KeyRange]) {
         if self.overlaps.is_empty() || ranges.is_empty() {
             return;
@@ -334,7 +336,7 @@ impl Tables {
         keys.map(|(l, r)| (l.to_vec(), r.to_vec())).unwrap_or_default()
     }
 
-    /// Takes over what changed in extra runs: the key ranges of it come back.
+    /// Takes over changes in extra runs, and returns their key ranges.
     fn update_extras(&mut self, level: &Level) -> Vec<KeyRange> {
         let mut ranges = Vec::new();
         let (mut old, mut runs) = (std::mem::take(&mut self.extras).into_iter().peekable(), Vec::new());
@@ -375,7 +377,7 @@ impl Tables {
         }
     }
 
-    /// Computes anew how many extra runs lie upon each other where tables begin in these ranges.
+    /// Computes again how many extra runs overlap at the keys in these ranges at which tables begin.
     fn count_depths(&mut self, cmp: &InternalKeyComparator, level: &Level, ranges: &[KeyRange]) {
         for (begin, end) in ranges {
             for r in 0..level.extras.len() {
@@ -407,7 +409,7 @@ impl Tables {
     fn sums(&self) -> LevelSums {
         let extras = self.extras.iter().map(|r| r.sums.clone());
         let runs = extras.chain([self.base.sums.clone()]).filter(|r| r.tables > 0).collect();
-        // One run alone counts as one, whatever it holds twice.
+        // A single run counts as one, even if it has a key twice.
         let (depth, free_depth) = match self.extras.len() {
             0 | 1 => (self.extras.len(), self.extras.iter().filter(|r| r.sums.busy < r.sums.tables).count()),
             _ => (self.depths.most(), self.free_depths.most()),
@@ -434,7 +436,7 @@ impl TreeIndex {
         }
     }
 
-    /// All is computed anew at the next pick.
+    /// Makes the next pick compute everything again.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -505,7 +507,7 @@ impl TreeIndex {
         let next = version.levels.get(level + 1).map_or(&[][..], |l| &l.base);
         places.extend(own.into_iter().flat_map(|w| w.at..w.at + w.added));
         if let Some(w) = below {
-            // What lies between the neighbours of what changed below.
+            // Tables between the neighbours of what changed below.
             let compare = |a: &FileMeta, b: &FileMeta| {
                 cmp.compare(a.entry.largest.as_bytes(), b.entry.largest.as_bytes()) == Ordering::Less
             };
@@ -577,8 +579,8 @@ impl TreeIndex {
     }
 }
 
-/// Places in order of their ratios, equal ones from left to right. The first few are found without sorting all: mostly
-/// one of them can go.
+/// Positions in order of their ratios, equal ones from left to right. The first few are found without sorting all of
+/// them, since usually one of the first can be picked.
 #[derive(Clone)]
 pub(super) struct ByRatio {
     ratios: Vec<u64>,
@@ -678,7 +680,7 @@ mod tests {
         levels[level].sort(level, cmp);
     }
 
-    /// After any changes, what is kept is what a walk over the tree finds.
+    /// After any changes, the kept values equal those that a walk over the tree finds.
     #[test]
     fn what_is_kept_is_what_a_walk_finds() {
         for seed in 0..30 {

@@ -1,5 +1,5 @@
-//! Tables that consist of several files, rewritten by hand as tables of one file each, where they are: RocksDB knows no
-//! others. Jobs have the size that manual compactions have, and change nothing but the files.
+//! Rewrites tables that consist of several files, on request, as tables of one file each in the same place: RocksDB has
+//! no others. Jobs have the size of manual compactions, and change nothing else.
 
 use super::extra_runs::{MergeDown, merge_down};
 use super::inputs::{Files, Picker, any_busy};
@@ -44,8 +44,8 @@ pub(super) fn pick(picker: &Picker<'_>) -> ManualPick {
     found
 }
 
-/// The table at a place of a run and those after it that are meant, too, as far as a job may be large. In L0 it is
-/// alone, and keeps its age. `None` where something else has them.
+/// The table at a position of a run and the following ones that must be rewritten, up to the size of a job. In L0 it is
+/// alone, and keeps its age. `None` if another operation holds them.
 fn inputs(picker: &Picker<'_>, level: usize, at: usize) -> Option<Files> {
     let run = picker.files(level);
     let first = run.get(at)?;

@@ -21,29 +21,29 @@ pub(crate) struct CfData {
     /// Replaced whole by `set_options`.
     pub options: ArcSwap<CfOptions>,
     pub cmp: InternalKeyComparator,
-    /// That of the options: no call changes it, and reads need it without a look at them.
+    /// The comparator of the options. No call changes it; it is here so that reads need not load the options.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// What a reader sees; replaced whole when a memtable or the version changes.
     pub current: ArcSwap<SuperVersion>,
     /// Seconds that values live, in a database with a time to live; 0 for ever.
     pub time_to_live: Option<Arc<AtomicU64>>,
     pub dropped: AtomicBool,
-    /// What its tables are handed to when nobody has them any more; it knows the directories that they are in.
+    /// Gets its tables when nobody uses them any more; it knows the directories that they are in.
     pub purge: Arc<PurgeQueue>,
     pub published: Published,
 }
 
-/// What was shown to readers so far.
+/// The versions that were published to readers so far.
 #[derive(Default)]
 pub(crate) struct Published {
-    /// Versions that were current, as long as somebody uses them. A leaf lock.
+    /// Former versions that are still in use. A leaf lock.
     versions: Mutex<Vec<Weak<Version>>>,
-    /// Times that `current` was replaced.
+    /// How often `current` was replaced.
     times: AtomicU64,
 }
 
 impl CfData {
-    /// What readers see was replaced; `version` is in it.
+    /// Notes that what readers see was replaced; `version` is part of it.
     pub fn note_published(&self, version: &Arc<Version>) {
         self.published.times.fetch_add(1, Ordering::Relaxed);
         let mut versions = self.published.versions.lock();
@@ -58,7 +58,7 @@ impl CfData {
         self.published.versions.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Times that what readers see was replaced.
+    /// How often what readers see was replaced.
     pub fn super_version_number(&self) -> u64 {
         self.published.times.load(Ordering::Relaxed)
     }
@@ -72,7 +72,7 @@ impl CfData {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// The error of a call on it when it is dropped.
+    /// The error of a call on it after it was dropped.
     pub fn dropped_error(&self) -> Error {
         Error::new(ErrorKind::ColumnFamilyDropped, format!("column family {:?} was dropped", self.name))
     }
@@ -80,9 +80,9 @@ impl CfData {
 
 /// A column family of an open database. Cheap to clone; stays usable for reads after the family is dropped.
 ///
-/// It is of the [`Db`](crate::Db) that gave it, and of no other: every call that gets a handle of another database, or
-/// one from before the database was opened again, refuses it with `InvalidArgument`. A
-/// [`WriteBatch`](crate::WriteBatch) with such a handle is refused when it is written.
+/// It belongs only to the [`Db`](crate::Db) that returned it: a call that gets a handle of another database, or of an
+/// earlier opening of the same database, refuses it with `InvalidArgument`. A [`WriteBatch`](crate::WriteBatch) with
+/// such a handle is refused when it is written.
 #[derive(Clone)]
 pub struct ColumnFamily {
     pub(crate) data: Arc<CfData>,

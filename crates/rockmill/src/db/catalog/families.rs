@@ -16,9 +16,10 @@ use crate::options::{DEFAULT_COLUMN_FAMILY_NAME, Options};
 use crate::version::{Version, VersionBuilder};
 
 impl Db {
-    /// Creates a column family. With an I/O error that names an OPTIONS file the family is there: only that file is
-    /// missing. One that names the MANIFEST is a background error: once the database has resumed, the family is not
-    /// there; if it is opened again without that, it may be, and [`Self::list_cf`] says.
+    /// Creates a column family. After an I/O error that names an OPTIONS file, the family exists and only that file is
+    /// missing. An error that names the MANIFEST is a background error: after the database has resumed, the family does
+    /// not exist. If the database is opened again without resuming, it may exist; [`Self::list_cf`] says whether it
+    /// does.
     pub fn create_cf(&self, name: impl AsRef<str>, options: &Options) -> Result<ColumnFamily> {
         if self.inner.opened.with_ttl() {
             return self.create_cf_with_ttl(name, options, std::time::Duration::ZERO);
@@ -26,13 +27,13 @@ impl Db {
         self.create_wrapped_cf(name.as_ref(), options)
     }
 
-    /// Creates a column family. In a database with a time to live, its options know of the times.
+    /// Creates a column family. In a database with a time to live, its options must be ones that handle the times.
     pub(crate) fn create_wrapped_cf(&self, name: &str, options: &Options) -> Result<ColumnFamily> {
         self.create_cf_of_files(name, options, Vec::new(), 0)
     }
 
-    /// Creates a column family with these tables, which are durable in the directory; the last sequence number rises
-    /// to `last_sequence` at least.
+    /// Creates a column family with these tables, which are durable in the directory; the last sequence number becomes
+    /// at least `last_sequence`.
     pub(crate) fn create_cf_of_files(
         &self,
         name: &str,
@@ -53,7 +54,7 @@ impl Db {
         let alone = db.lead_alone();
         db.check_takes_writes()?;
         if !files.is_empty() {
-            // As behind an ingestion: what was written before is there when the tables are.
+            // As with an ingestion: when the tables are there, so is everything written before them.
             db.flush_wal_as_leader(true, true)?;
         }
         let mut manifest = db.catalog.lock_manifest();
@@ -89,7 +90,7 @@ impl Db {
             builder.apply(&edit)?;
             version = builder.build()?;
             edits.push(edit);
-            // The family is there with all its tables or not at all.
+            // After a crash the family exists with all its tables or not at all.
             (edits[0].remaining_in_group, edits[1].remaining_in_group) = (Some(1), Some(0));
         }
         if let Err(e) = db.append_to_manifest(&mut manifest, &mut edits) {
@@ -114,7 +115,7 @@ impl Db {
     }
 
     /// Drops a column family by name; errors about an OPTIONS file or the MANIFEST as in [`Self::create_cf`]. Its data
-    /// goes when the last handle, snapshot or iterator on it goes.
+    /// is deleted when the last handle, snapshot or iterator on it is dropped.
     pub fn drop_cf(&self, name: &str) -> Result<()> {
         let db = &*self.inner;
         db.check_writable()?;
@@ -135,7 +136,7 @@ impl Db {
             min_log_number_to_keep: Some(bound),
             ..VersionEdit::default()
         };
-        // The last extra run may go with it.
+        // The database's last extra run may have been in it.
         let levels = cf.data.options.load().num_levels.max(1) as usize;
         let empty = Arc::new(Version::empty(levels, cf.data.cmp.clone()));
         if let Err(e) = db.write_edits(&mut manifest, &mut [edit], &[(cf.id(), &empty)]) {
@@ -174,7 +175,7 @@ impl Catalog {
     }
 }
 
-/// Refuses names that no new column family gets. RocksDB's MANIFESTs do not keep the empty one.
+/// Refuses names that no new column family may have. RocksDB's MANIFESTs do not keep the empty name.
 pub(crate) fn check_new_name(name: &str) -> Result<()> {
     match name {
         "" => Err(Error::invalid_argument("the name of a column family must not be empty")),

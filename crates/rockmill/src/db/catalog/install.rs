@@ -14,7 +14,7 @@ use crate::statistics::{Histogram, MaybeStatistics};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{ManifestWriter, Version, VersionBuilder};
 
-/// What to do besides when a change is durable.
+/// What else to do when a change is durable.
 type Install<'a> = Box<dyn FnOnce(&mut State) + 'a>;
 
 /// A change of one column family, to be committed.
@@ -32,9 +32,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The MANIFEST while an edit is written to it and what it says comes into memory. If that panics half-way, memory and
-/// the MANIFEST say different things: then nothing more is appended to it. The next edit begins a new MANIFEST with
-/// what memory says.
+/// The MANIFEST while an edit is written to it and applied in memory. If that panics half-way, memory and the MANIFEST
+/// differ: then nothing more is appended to it. The next edit begins a new MANIFEST with the state in memory.
 struct Writing<'a>(&'a mut Option<ManifestWriter>);
 
 impl Drop for Writing<'_> {
@@ -133,7 +132,8 @@ impl DbInner {
             (change.install)(&mut state);
             state.family(id).into_iter().for_each(CfState::publish);
         }
-        // Scores compare keys, which is users' code: what it does must not keep a part of the edits from memory.
+        // Scores compare keys, which runs users' code: a panic there must not leave some of the edits unapplied in
+        // memory.
         ids.into_iter().for_each(|id| state.rescore(id));
         self.update_threshold(&state);
         if let Some(n) = last_sequence {
@@ -227,7 +227,7 @@ impl DbInner {
             remaining_in_group: None,
             ..edit.clone()
         }));
-        // Which of the two CURRENT names after a failure is unknown: the old one must not be gone on with.
+        // After a failure it is unknown which of the two CURRENT names: the old one must not be continued.
         writer.set_failed();
         self.opened.note().manifest_begins(&*self.opts.fs, &self.path, number)?;
         *writer = ManifestWriter::create(&self.opts.fs, &self.path, number, &snapshot)?;
@@ -274,7 +274,7 @@ impl DbInner {
         edits
     }
 
-    /// Notes from which oldest snapshot on another table at the bottom is due.
+    /// Notes how new the oldest snapshot must be for another table of the deepest level to become due.
     pub fn update_threshold(&self, state: &State) {
         let threshold = state.families().map(|c| c.jobs().threshold()).min();
         self.readers.snapshots().set_threshold(threshold.unwrap_or(SequenceNumber::MAX));

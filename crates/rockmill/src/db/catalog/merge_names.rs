@@ -1,10 +1,10 @@
-//! A merge operator must be the one that wrote the operands it is given: tables record its name.
+//! A merge operator must be the one for which its operands were written: tables record its name.
 //!
 //! 1. A table that holds operands and names another operator than the column family has is refused when it is opened:
 //!    by the first read or compaction that meets it.
-//! 2. An open looks at some tables of each column family that has an operator, the newest ones first, so that a wrong
-//!    operator is found at once nearly always. It does not open them all: there may be many.
-//! 3. Without an operator everything opens, and what needs one fails where it is read.
+//! 2. An open checks some tables of each column family that has an operator, the newest ones first, so that a wrong
+//!    operator is nearly always found at once. It does not open all of them, since there may be many.
+//! 3. Without an operator every table opens, and reading a key with operands fails.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::merge_operator::{self, MergeOperator};
 use crate::table::Table;
 
-/// Tables of a column family that an open looks at, at most.
+/// The most tables of a column family that an open checks.
 const TABLES_MAX: usize = 64;
 
-/// What RocksDB called its operators before.
+/// Earlier names of RocksDB's operators.
 const FORMER: &[(&str, &str)] = &[("Merge By TTL", "TtlMergeOperator")];
 
 /// The operator of a column family, as far as its tables are concerned.
@@ -51,8 +51,9 @@ impl ExpectedOperator {
         if known_as(stored) == known_as(operator.name()) {
             return Ok(());
         }
-        // RocksDB's writers of tables know of no time to live: such a table names the operator itself, and its operands
-        // end with times. A table that the database wrote names the one around it, or was written without times.
+        // RocksDB's table writers do not know about a time to live: such a table names the user's operator, and its
+        // operands end with times. A table that the database wrote names the operator that wraps it, or was written
+        // without times.
         let outside = properties.other.contains_key(EXTERNAL_VERSION);
         if outside && operator.wraps().is_some_and(|inner| known_as(stored) == known_as(inner)) {
             return Ok(());
@@ -79,7 +80,7 @@ impl DbInner {
             for file in version.levels.iter().flatten().take(TABLES_MAX) {
                 match self.readers.tables().table(&cf, file) {
                     Err(e) if e.kind() == ErrorKind::InvalidArgument => return Err(e),
-                    // Whatever else is wrong with a table, the reads that need it say.
+                    // Anything else that is wrong with a table is reported by the reads that need it.
                     _ => {}
                 }
             }

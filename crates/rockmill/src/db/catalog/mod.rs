@@ -1,4 +1,4 @@
-//! What there is: the tree's versions, column families, options.
+//! What exists: the tree's versions, column families, options.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -28,21 +28,21 @@ use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard};
 use crate::version::ManifestWriter;
 use column_family::ColumnFamily;
 
-/// What there is, and the files that say so.
+/// What exists, and the files that record it.
 pub(crate) struct Catalog {
     /// Readers and writers find column families here without a lock.
     families: ArcSwap<CfMap>,
     default_cf: ColumnFamily,
     /// Replaced whole by `set_db_options`.
     options: ArcSwap<DbOptions>,
-    /// Held by who changes options or column families, until the OPTIONS file says so.
+    /// Held during a change of options or column families, until the OPTIONS file has it.
     options_turn: Mutex<()>,
-    /// Held by who changes the tree, until its edit is durable. `None` until the database is open.
+    /// Held during a change of the tree, until its edit is durable. `None` until the database is open.
     manifest: Mutex<Option<ManifestWriter>>,
 }
 
 impl Catalog {
-    /// Of a database that is opened with these options; its column families are not published yet.
+    /// For a database that is being opened with these options; its column families are not published yet.
     pub fn new(default_cf: ColumnFamily, options: &DbOptions) -> Self {
         Self {
             families: ArcSwap::default(),
@@ -71,12 +71,12 @@ impl Catalog {
         self.options.load()
     }
 
-    /// The turn of one who changes options or column families.
+    /// Locks options and column families for a change.
     pub fn options_turn(&self) -> MutexGuard<'_, ()> {
         self.options_turn.lock()
     }
 
-    /// The turn of one who changes the tree.
+    /// Locks the tree for a change.
     pub fn lock_manifest(&self) -> MutexGuard<'_, Option<ManifestWriter>> {
         self.manifest.lock()
     }
@@ -86,7 +86,7 @@ impl Catalog {
 #[derive(Default)]
 pub(crate) struct CfMap {
     by_name: BTreeMap<String, ColumnFamily>,
-    /// In a tree: writes look each record's up, and there are few as a rule.
+    /// A tree map: writes look up the column family of each record, and there are usually few.
     by_id: BTreeMap<u32, ColumnFamily>,
 }
 

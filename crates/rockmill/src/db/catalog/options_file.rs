@@ -1,4 +1,4 @@
-//! OPTIONS files of a database: written at open, when a column family comes or goes, and when options change.
+//! OPTIONS files of a database: written at open, when a column family is created or dropped, and when options change.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::options::{CfOptions, file, parse};
 use crate::sync::MutexGuard;
 use crate::version::FileMeta;
 
-/// OPTIONS files that stay: the newest, and the one before it (as RocksDB keeps them).
+/// How many OPTIONS files are kept: the newest, and the one before it (as RocksDB keeps them).
 const KEPT: usize = 2;
 
 impl DbInner {
-    /// Writes the options as they are now into a new OPTIONS file. `_turn` is held so that a later state is never
-    /// under a lower number.
+    /// Writes the options as they are now into a new OPTIONS file. `_turn` is held so that a later state never gets a
+    /// lower file number.
     ///
-    /// The file is complete and durable before it has its name: after a power cut the newest one is whole.
+    /// The file is complete and durable before it gets its name, so that after a power cut the newest one is whole.
     pub fn write_options_file(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         let fs = &self.opts.fs;
         let text = {
@@ -60,7 +60,7 @@ impl DbInner {
     }
 
     /// Refuses a merge operator other than the one that the OPTIONS file names, unless a table has been written with
-    /// the given one: tools leave operators of their own in that file. A file that cannot be read says nothing.
+    /// the given one: tools leave operators of their own in that file. A file that cannot be read is ignored.
     pub fn check_merge_operators(self: &Arc<Self>) -> Result<()> {
         let fs = &*self.opts.fs;
         let Some((_, path)) = latest_options_file(fs, &self.path)? else { return Ok(()) };
@@ -96,7 +96,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// File numbers go on above every OPTIONS file: the MANIFEST may not have heard of the last ones.
+    /// File numbers continue above every OPTIONS file, since the MANIFEST may not have recorded the last numbers.
     pub fn pass_options_files(&self, names: &[String]) {
         let newest = names.iter().filter_map(|name| match filename::parse(name) {
             Some(FileType::Options(number)) => Some(number),

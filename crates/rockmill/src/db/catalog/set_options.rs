@@ -2,8 +2,8 @@
 //!
 //! 1. The changes are made to a copy of the options and checked as a whole: all or none take effect.
 //! 2. The copy replaces the options. Jobs that run keep those they began with.
-//! 3. Scores and pressure are computed anew, and whoever waits for work or for room looks again.
-//! 4. A new OPTIONS file says so.
+//! 3. Scores and pressure are computed again, and threads that wait for work or for room check again.
+//! 4. A new OPTIONS file is written.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ impl Db {
     /// `("tph_table_factory", "{piece_limit=8;block_size=16K}")`, and with both as `("table_factory.block_size", "16K")`.
     /// Tables written from then on have them. `merge_engine`, which is the database's, may be among them.
     ///
-    /// An option that is not known, or that cannot change in an open database, or a value that does not fit is
-    /// `InvalidArgument`, and then none of the options changes. The changes are in the database's OPTIONS file when
-    /// this returns; if that file cannot be written, the error says so, and the changes hold until the database is
-    /// closed. The next open takes the options it is given: those of the file, if they are loaded
+    /// An unknown option, an option that cannot change in an open database, or an invalid value is `InvalidArgument`;
+    /// then none of the options changes. The changes are in the database's OPTIONS file when this returns; if that file
+    /// cannot be written, the error says so, and the changes hold until the database is closed. The next open takes the
+    /// options that it is given, which are those of the file only if they are loaded from it
     /// ([`OptionsLoader`](crate::OptionsLoader)).
     pub fn set_options(&self, options: &[(&str, &str)]) -> Result<()> {
         self.set_options_cf(self.inner.catalog.default_cf(), options)
@@ -39,9 +39,9 @@ impl Db {
         db.check_writable()?;
         db.check_family(&cf.data)?;
         let mut options = owned(options)?;
-        // Held throughout: of two changes at once, neither is lost.
+        // Held throughout, so that of two concurrent changes neither is lost.
         let turn = db.catalog.options_turn();
-        // The engine is the whole database's; who tries one out need not know.
+        // The engine belongs to the whole database, but to try one out it may be given here as well.
         let mut of_db = DbOptions::clone(&db.live());
         let of_engine: Vec<_> = options.extract_if(.., |(name, _)| engine::OPTIONS.contains(&name.as_str())).collect();
         set_db(&mut of_db, &of_engine, Allow::Mutable, Source::Caller, &mut Notes::default())?;
@@ -78,9 +78,9 @@ impl Db {
     /// Changes options of the database (RocksDB's `SetDBOptions`): `[("max_background_jobs", "8")]`. Errors, and what
     /// is stored, as with [`Self::set_options`].
     ///
-    /// Background threads are started at once, and end when they have done what they are at. `bytes_per_sync`,
-    /// `compaction_readahead_size` and the like hold for jobs that begin afterwards, `wal_bytes_per_sync` from a new
-    /// WAL on, which is begun here.
+    /// Background threads that are added start at once; those that are too many end after their present work.
+    /// `bytes_per_sync`, `compaction_readahead_size` and the like apply to jobs that begin afterwards, and
+    /// `wal_bytes_per_sync` to a new WAL, which this call begins.
     pub fn set_db_options(&self, options: &[(&str, &str)]) -> Result<()> {
         let db = &*self.inner;
         db.check_writable()?;
@@ -107,7 +107,7 @@ impl Db {
                 db.readers.tables().set_max_open_files(now.max_open_files, tables);
             }
         }
-        // Memtables that hold back WALs are looked at with the next write.
+        // The next write checks which memtables keep old WALs alive.
         db.writers.leave_leader_work();
         db.wake_all();
         if !db.shutdown.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! What a read sees of a column family: what is in no table, and one version.
+//! What a read sees of a column family: the data that is in no table, and one version.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The directories of tables: `db_paths` and `cf_paths`.
 //!
-//! A path belongs to one database, and nothing in it says to which: RocksDB writes no such file, and deletes tables
-//! that its MANIFEST does not name wherever a path leads. What can be told is refused: the directory of another
-//! database.
+//! A path belongs to one database, but nothing in it says to which: RocksDB writes no such file, and deletes tables
+//! that its MANIFEST does not name in any directory that a path names. What can be detected is refused: the directory
+//! of another database.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) fn dirs_of(options: &CfOptions, db: &DbOptions, path: &Path) -> Table
     TableDirs::new(paths.iter().map(DBPath::path), path)
 }
 
-/// A column family's view of the queue of files to delete. Without options: of one that is not opened.
+/// A column family's view of the queue of files to delete; without options for a column family that is not opened.
 pub(crate) fn purge_of(
     queue: &PurgeQueue,
     options: Option<&CfOptions>,
@@ -72,7 +72,7 @@ pub(crate) fn check(fs: &dyn FileSystem, dir: &Path, path: &Path) -> Result<()> 
     }
 }
 
-/// The names in a directory of tables; none where it is not there: who misses one of its tables says so.
+/// The names in a directory of tables; none if it does not exist, since a missing table is reported elsewhere.
 pub(crate) fn names_in(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     match fs.list_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -113,8 +113,8 @@ impl TablesThere {
         self.0.values().flatten().copied()
     }
 
-    /// True where a directory has the table. One that was not listed under this name is another name of the database's
-    /// own directory.
+    /// True if a directory has the table. A directory that was not listed under this name is the database's own, under
+    /// another name.
     pub fn has(&self, dir: &Path, number: u64, own: &Path) -> bool {
         self.0.get(dir).or_else(|| self.0.get(own)).is_some_and(|numbers| numbers.contains(&number))
     }
@@ -126,7 +126,8 @@ impl DbInner {
         version::table_path(&*self.opts.fs, dirs, file)
     }
 
-    /// The directories of tables beside the database's own. The state lock must not be held: directories are looked at.
+    /// The directories of tables other than the database's own. The state lock must not be held, since this accesses
+    /// directories.
     pub fn other_table_dirs(&self) -> Vec<PathBuf> {
         let families: Vec<_> = self.state.lock().families().map(|c| c.cf().options.load_full()).collect();
         other_dirs(families.iter().map(|o| &**o), &self.opts, &self.path)

@@ -9,24 +9,24 @@ use crate::iter::get::PinnedValue;
 /// Bytes of a time at the end of a value.
 pub(crate) const STAMP_LEN: usize = 4;
 
-/// The property of an external table whose values end with times. Nothing says it of tables that the database writes,
-/// as in RocksDB; RocksDB passes over it.
+/// The property of an external table whose values end with times. As in RocksDB, tables that the database writes do not
+/// have it. RocksDB ignores the property.
 pub(crate) const VALUES_WITH_TIMES: &str = "rockmill.values.with.times";
 
-/// RocksDB takes times before this one (May 2013) for damage.
+/// RocksDB treats times before this one (May 2013) as damage.
 const STAMP_MIN: u32 = 1_368_146_402;
 
-/// A time as it stands behind a value.
+/// A time as it is stored after a value.
 pub(crate) fn stamp(seconds: u64) -> [u8; STAMP_LEN] {
     (seconds as u32).to_le_bytes() // RocksDB's clock wraps as well, in 2106
 }
 
-/// The present time as it stands behind a value.
+/// The present time as it is stored after a value.
 pub(crate) fn stamp_now(clock: &dyn Clock) -> [u8; STAMP_LEN] {
     stamp(clock.now_micros() / 1_000_000)
 }
 
-/// Name of the merge operator that takes times off, as tables have it.
+/// The name, in tables, of the merge operator that removes times.
 pub(crate) const TTL_MERGE_OPERATOR: &str = "TtlMergeOperator";
 
 /// A value's own bytes and its time; `None` when it is too short to have one.
@@ -34,7 +34,7 @@ pub(crate) fn split(value: &[u8]) -> Option<(&[u8], u32)> {
     value.split_last_chunk().map(|(own, time)| (own, u32::from_le_bytes(*time)))
 }
 
-/// Checks a value as it is stored; gives the length of its own bytes.
+/// Checks a stored value; returns the length of its own bytes.
 pub(crate) fn check_stamp(key: &[u8], value: &[u8]) -> Result<usize> {
     let why = match split(value) {
         Some((own, time)) if time >= STAMP_MIN => return Ok(own.len()),
@@ -59,7 +59,7 @@ pub(crate) fn strip(key: &[u8], value: PinnedValue) -> Result<PinnedValue> {
     })
 }
 
-/// A batch with the time `seconds` behind each value and merge operand.
+/// A batch with the time `seconds` after each value and merge operand.
 pub(crate) fn stamped(rep: &BatchRep, seconds: u64) -> Result<BatchRep> {
     let time = stamp(seconds);
     let mut out = BatchRep::with_capacity(rep.len_bytes() + rep.count() as usize * STAMP_LEN);

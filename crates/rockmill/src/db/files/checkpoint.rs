@@ -1,13 +1,13 @@
-//! Checkpoints: a database of its own that shows this one as it is at one moment, its tables shared by hard links.
+//! Checkpoints: a separate database with the state of this one at one moment; tables are shared by hard links.
 //!
-//! 1. Memtables are flushed, unless the WAL is small and the caller would rather have it copied.
+//! 1. Memtables are flushed, unless the WAL is small and the caller prefers to have it copied.
 //! 2. Under write leadership, so between two write groups: versions, counters, WALs and their lengths are noted.
 //! 3. Without any lock: tables are linked, WALs copied as far as noted, a MANIFEST of the noted state written. Files
 //!    are not deleted meanwhile.
 //! 4. All this happens in `<path>.tmp`, which takes its name when everything in it is durable: after a crash there is
-//!    a whole checkpoint or none. Until then the directory holds a file that says it is unfinished, and is locked. What
-//!    has that file and no lock is what a crash left, and is removed; any other directory of that name is somebody's,
-//!    and `<path>.1.tmp` or the next free name is taken instead.
+//!    a whole checkpoint or none. Until then the directory is locked and holds a file that says it is unfinished. A
+//!    directory with that file and without a lock was left by a crash and is removed; any other directory of that name
+//!    belongs to somebody, and `<path>.1.tmp` or the next free name is used instead.
 
 use std::ffi::OsStr;
 use std::io;
@@ -75,10 +75,10 @@ impl<'db> Checkpoint<'db> {
     }
 
     /// Makes a checkpoint in the directory `path`, which must not exist; its parent must. The memtables of every
-    /// column family are flushed first. What is written meanwhile may be in it or not, always whole batches and never
-    /// a later one without the earlier ones.
+    /// column family are flushed first. Batches written meanwhile may be in it or not, but always whole, and never a
+    /// later one without the earlier ones.
     ///
-    /// Tables are hard links where `path` is on the same file system and copies elsewhere.
+    /// Tables are hard links if `path` is on the same file system, and copies otherwise.
     pub fn create_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create_checkpoint_with_log_size(path, 0)
     }
@@ -156,8 +156,8 @@ fn wants_flush(db: &DbInner, log_size_for_flush: u64) -> bool {
 /// Notes the state between two write groups.
 pub(crate) fn moment(db: &DbInner) -> Result<Moment> {
     let _alone = db.lead_alone();
-    // Only a leader begins a WAL or writes to it. What `manual_wal_flush` gathered is written, so it is to be in the
-    // checkpoint.
+    // Only a leader begins a WAL or writes to it. Records that `manual_wal_flush` gathered count as written, so they
+    // must be in the checkpoint.
     let in_use = db.front.flush_in_use().inspect_err(|e| {
         db.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
     })?;
@@ -213,7 +213,7 @@ fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives the files of tables a second name in `dir`, or copies them where that cannot be.
+/// Gives the files of tables a second name in `dir`, or copies them if that is impossible.
 pub(crate) fn link_tables<'f>(
     db: &DbInner,
     tables: impl IntoIterator<Item = &'f Arc<FileMeta>>,
@@ -263,8 +263,8 @@ pub(crate) fn cannot_link(e: &io::Error) -> bool {
     matches!(e.kind(), CrossesDevices | PermissionDenied | TooManyLinks | Unsupported)
 }
 
-/// Copies the first `size` bytes of a file, durably but for its name. The copy is as private as other files of the
-/// database, and as `like` where that is given.
+/// Copies the first `size` bytes of a file; the contents are durable, the name is not. The copy is as private as other
+/// files of the database, and as `like` where that is given.
 pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
     let fs = &db.opts.fs;
     let copied = (|| -> io::Result<()> {
@@ -277,8 +277,9 @@ pub(crate) fn copy(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option
     copied.map_err(|e| Error::io(format_args!("cannot copy {} to {}", from.display(), to.display()), &e))
 }
 
-/// The same, and reads the file a second time: a bit that flips on the way would be in the copy for good. For copies
-/// that nothing else can tell so of (a WAL looks cut off), or that are to be the only ones.
+/// The same, and compares by reading the file a second time, since a bit that flips on the way would be in the copy for
+/// good. For copies in which nothing else would detect that (a damaged WAL looks cut off), or that are to be the only
+/// ones.
 pub(crate) fn copy_checked(db: &DbInner, from: &Path, to: &Path, size: u64, like: Option<&Path>) -> Result<()> {
     copy(db, from, to, size, like)?;
     let fs = &*db.opts.fs;
@@ -339,7 +340,7 @@ fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<
         let temp = path.with_file_name(temp_name);
         let failed = |e| Error::io(format_args!("cannot create {}", temp.display()), &e);
         let marker = temp.join(UNFINISHED);
-        // A directory of another user would let him into the copy, and a link lead it elsewhere.
+        // A directory of another user would give that user access to the copy, and a link would lead it elsewhere.
         let there = match fs.entry(&temp).map_err(failed)? {
             None => false,
             Some(Entry { kind: EntryKind::Directory, ours: true, .. }) if fs.exists(&marker).map_err(failed)? => true,
@@ -357,13 +358,14 @@ fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<
             Err(e) => return Err(failed(e)),
         };
         if there {
-            // Finished since, and on its way to its own name.
+            // It was finished meanwhile and is being renamed.
             if !fs.exists(&marker).map_err(failed)? {
                 continue;
             }
             remove_contents(db, &temp)?;
         }
-        // Durable before anything else is: what a power cut leaves can be told from another's by it.
+        // It is durable before anything else, so that what a power cut leaves can be distinguished from somebody's
+        // directory.
         fs.write_all(&marker, UNFINISHED_TEXT.as_bytes()).and_then(|()| fs.sync_dir(&temp)).map_err(failed)?;
         return Ok((temp, lock));
     }

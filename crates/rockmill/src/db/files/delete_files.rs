@@ -31,9 +31,9 @@ impl Db {
     }
 
     /// Deletes the tables that hold nothing outside of one of `ranges` (with their ends if `include_end`), at once and
-    /// for every reader, snapshots included. That frees space quickly and is no deletion of the keys: those in other
+    /// for every reader, snapshots included. This frees space quickly but does not delete the keys: those in other
     /// tables, in L0, in memtables and in tables being compacted stay, and older versions of keys in deeper levels may
-    /// appear again. Follow it with `delete_range_cf` where the keys are to be gone.
+    /// appear again. To delete the keys, call `delete_range_cf` afterwards.
     pub fn delete_files_in_ranges_cf(
         &self,
         cf: &impl AsColumnFamilyRef,

@@ -1,4 +1,4 @@
-//! Files that nothing needs any more: when they are deleted, and what holds that off.
+//! Files that nothing needs any more: when they are deleted, and what delays that.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::info_log::log_info;
 use crate::sync::atomic::Ordering;
 
 impl Files {
-    /// False while somebody needs that every file stays.
+    /// False while no file may be deleted.
     pub fn may_delete(&self) -> bool {
         self.deletions_off.load(Ordering::Acquire) == 0
     }
@@ -57,7 +57,7 @@ impl Db {
 }
 
 impl DbInner {
-    /// Keeps files from being deleted. From archived WALs none goes any more when this returns.
+    /// Keeps files from being deleted. Once this has returned, no archived WAL is deleted either.
     fn hold_deletions(&self) {
         self.files.hold_deletions();
         self.front.await_archive();
@@ -77,7 +77,7 @@ impl DbInner {
         }
     }
 
-    /// Deletes WALs whose data is all in tables, or archives them. Takes no lock that a writer needs while it does.
+    /// Deletes WALs whose data is all in tables, or archives them. Holds no lock that a writer needs meanwhile.
     pub fn delete_obsolete_wals(&self) {
         let gone = {
             let mut state = self.state.lock();
@@ -91,7 +91,7 @@ impl DbInner {
         self.front.retire_logs(&gone, || self.files.may_delete());
     }
 
-    /// Deletes archived WALs for which there is no room where values stay in WALs. For the timer.
+    /// If values stay in WALs: deletes archived WALs for which there is no room. Called by the timer.
     pub fn trim_archived_wals(&self) {
         if !self.front.bounds_archive() {
             return;
@@ -127,8 +127,8 @@ impl DbInner {
         }
     }
 
-    /// The same for calls of users, which see the files gone when they return: another thread may have begun. Listeners
-    /// have been told, too, except where a listener calls.
+    /// The same for users' calls: when it returns, the files are gone, even if another thread had begun to delete them.
+    /// Listeners have been told, too, unless a listener is the caller.
     pub fn delete_purged_files_and_wait(&self) {
         self.delete_purged_files();
         self.files.purge.wait_deleted();

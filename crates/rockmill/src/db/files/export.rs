@@ -1,4 +1,4 @@
-//! Column families carried from one database to another by their tables, levels and sequence numbers kept (RocksDB's
+//! Column families copied from one database to another by their tables; levels and sequence numbers are kept (RocksDB's
 //! `ExportColumnFamily` and `CreateColumnFamilyWithImport`).
 //!
 //! An export is a directory of tables and a description of them that the caller keeps. An import creates the column
@@ -43,14 +43,14 @@ pub struct ExportedFile {
     pub largest_seqno: SequenceNumber,
     /// Larger is newer, among tables of L0; 0 unknown.
     pub epoch_number: u64,
-    /// Smallest internal key that it stands for; empty: what is found in it.
+    /// Smallest internal key that it stands for; if empty, the table's own smallest key.
     pub smallest: Vec<u8>,
-    /// Largest internal key that it stands for; empty: what is found in it.
+    /// Largest internal key that it stands for; if empty, the table's own largest key.
     pub largest: Vec<u8>,
 }
 
-/// What an export holds (`rocksdb::ExportImportFilesMetaData`). RocksDB writes it nowhere either: the caller carries it
-/// to the import.
+/// What an export holds (`rocksdb::ExportImportFilesMetaData`). As in RocksDB it is not stored in a file: the caller
+/// passes it to the import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportImportFilesMetaData {
@@ -77,7 +77,7 @@ setters! {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImportColumnFamilyOptions {
-    /// Link the tables instead of copying them, and take the export's names away afterwards.
+    /// Link the tables instead of copying them, and remove the export's names afterwards.
     pub move_files: bool,
 }
 
@@ -96,7 +96,7 @@ setters! {
 
 impl Checkpoint<'_> {
     /// Flushes a column family and gives its tables a second name in the new directory `path` (a copy where links are
-    /// impossible). What is returned says how they fit together; an import needs it.
+    /// impossible). The result says how they fit together; an import needs it.
     pub fn export_column_family(
         &self,
         cf: &impl AsColumnFamilyRef,
@@ -152,10 +152,10 @@ fn exported(db: &DbInner, file: &FileMeta, level: usize, directory: &Path) -> Ex
 }
 
 impl Db {
-    /// Creates a column family of the tables of an export, all or nothing. They keep their levels and sequence
+    /// Creates a column family from the tables of an export, all or nothing. They keep their levels and sequence
     /// numbers; the database's last sequence number rises to theirs.
     ///
-    /// Nothing is changed where a table is missing, damaged, of another comparator, or does not fit into the tree. An
+    /// If a table is missing, damaged, of another comparator, or does not fit into the tree, nothing is changed. An
     /// error about an OPTIONS file is as in [`Self::create_cf`].
     pub fn create_column_family_with_import(
         &self,
@@ -199,7 +199,7 @@ impl Db {
         let last = metadata.files.iter().map(|f| f.largest_seqno).max().unwrap_or(0);
         let done = self.create_cf_of_files(name, options, entries, last);
         if let Err(e) = &done {
-            // With an I/O error the MANIFEST may name them, or does; what it does not is removed at the next open.
+            // After an I/O error the MANIFEST may name them; those that it does not name are removed at the next open.
             if e.kind() != crate::error::ErrorKind::IOError {
                 take_out(&files);
             }

@@ -1,4 +1,5 @@
-//! What is known of tables that jobs wrote and have not committed: until they are live, nobody else knows of them.
+//! What is known about tables that jobs wrote and have not committed: until they are live, nothing else has this
+//! information.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,13 +32,13 @@ impl Files {
         self.new_tables.lock().values().filter(|new| new.open.is_some()).map(|new| new.files).sum()
     }
 
-    /// A new table does not become live.
+    /// Forgets a new table that does not become live.
     pub fn forget_new_table(&self, number: u64) {
         let gone = self.new_tables.lock().remove(&number);
         drop(gone); // closed without the lock
     }
 
-    /// Gives a version's new tables what the jobs that wrote them know. Gives those that are open.
+    /// Passes to a version's new tables what the jobs that wrote them know. Returns those that are open.
     pub fn adopt_new_tables(&self, version: &Version, edit: &VersionEdit) -> Vec<Arc<FileMeta>> {
         let (mut known, mut opened) = (self.new_tables.lock(), Vec::new());
         let levels: BTreeSet<u32> = edit.new_files.iter().map(|(level, _)| *level).collect();

@@ -18,7 +18,7 @@ impl FileNumbers {
         Self { next: Arc::new(AtomicU64::new(next)), first: AtomicU64::new(u64::MAX) }
     }
 
-    /// One that nobody had.
+    /// A number that was never used.
     pub fn take(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -34,12 +34,12 @@ impl FileNumbers {
         self.next.load(Ordering::Acquire)
     }
 
-    /// `number` is in use, or was: none up to it is given.
+    /// `number` is or was in use: no number up to it will be given.
     pub fn pass(&self, number: u64) {
         self.next.fetch_max(number.saturating_add(1), Ordering::AcqRel);
     }
 
-    /// Files that background threads write have numbers from this on.
+    /// Files that background threads write have numbers from this one on.
     pub fn first(&self) -> u64 {
         self.first.load(Ordering::Acquire)
     }

@@ -38,8 +38,8 @@ fn may_pick(state: &State) -> bool {
     state.errors().worst().is_none() && state.jobs().exclusive_manual == 0 && state.jobs().paused == 0
 }
 
-/// A column family in which a compaction is due, and whose tables nobody has looked into since the database was opened.
-/// Which compaction that is depends on the tombstones in them.
+/// A column family in which a compaction is due, and whose tables have not been opened since the database was opened.
+/// Which compaction it is depends on the tombstones in them.
 pub(super) fn take_unweighed(state: &mut State) -> Option<(Arc<CfData>, Arc<Version>)> {
     if !may_pick(state) {
         return None;
@@ -57,8 +57,8 @@ pub(super) enum Picked {
     Merge(Arc<CfData>, IntraDf, MergeTicket),
 }
 
-/// Computes anew what is due in column families whose levels may hold more or less than their scores say. True if there
-/// are any: what the scores are for is to be decided again.
+/// Computes again what is due in column families whose levels may now hold more or less than when their scores were
+/// computed. True if there are any: then the decisions that depend on scores must be made again.
 pub(super) fn rescore_levels(state: &mut State) -> bool {
     let oldest_snapshot = state.jobs().oldest_snapshot;
     let changed = state.families_mut().filter(|c| c.jobs().running.level_factor() != c.front().level_factor());
@@ -82,7 +82,7 @@ pub(super) fn pick_compaction(state: &mut State, now: Now, threads: usize, waits
     if !may_pick(state) {
         return None;
     }
-    // A job may have several threads: no more are to work than there are.
+    // A job may use several threads; no more may work than there are.
     let busy: usize = state.families().map(|c| c.jobs().running.busy_threads()).sum();
     if busy >= threads && state.families().any(|c| c.jobs().running.has_split_jobs()) {
         return None;
@@ -92,7 +92,7 @@ pub(super) fn pick_compaction(state: &mut State, now: Now, threads: usize, waits
     let rest_awaited = state.jobs().awaiting_rest > 0;
     let at_work = state.jobs().running_compactions > 0 || state.families().any(|c| c.front().sealed_count() > 0);
     let flush_bound = is_flush_bound(waits, at_work);
-    // The column family whose debt delays writers most, then the one whose tree is furthest over its shape.
+    // First the column family whose debt delays writers most, then the one whose tree exceeds its shape most.
     let mut order: Vec<(f64, f64, u32)> = state
         .families()
         .filter(|c| {
@@ -109,7 +109,7 @@ pub(super) fn pick_compaction(state: &mut State, now: Now, threads: usize, waits
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
     for (_, _, id) in order {
         if state.jobs().commits.get(&id).is_some_and(CommitQueue::has_cancelled) {
-            // They end soon. What is picked before would need them, come to nothing, and be picked again and again.
+            // They end soon. A job picked before that would need them, fail to start, and be picked again and again.
             continue;
         }
         let c = state.family_mut(id)?;
@@ -155,7 +155,8 @@ pub(crate) fn begin_compaction(state: &mut State, cf: &CfData, compaction: &Comp
     Some(jobs.commits.entry(cf.id).or_default().issue(issued))
 }
 
-/// Begins to merge what finished jobs of a column family wrote and may not commit yet, if there is enough of it.
+/// Begins to merge the outputs of finished jobs of a column family that may not commit yet, if there are enough of
+/// them.
 fn begin_intra_df(state: &mut State, id: u32) -> Option<Picked> {
     let (jobs, Some(c)) = state.jobs_and_family(id) else { return None };
     let queue = jobs.commits.get_mut(&id)?;
@@ -188,7 +189,7 @@ impl DbInner {
     }
 
     /// Runs a compaction and commits what may commit now, of this job and of those that waited for it. A failure is
-    /// the caller's where there is one, else the database's.
+    /// returned to the caller if there is one; otherwise it is a background error.
     pub fn run_job(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -226,8 +227,8 @@ impl DbInner {
         self.commit_in_order(cf.id);
     }
 
-    /// Does a compaction's work: its output is durable when this returns, and not live. With the edit that makes it so.
-    /// It ends early when `cancelled` is set.
+    /// Does a compaction's work. When this returns, its output is durable but not live; the returned edit makes it
+    /// live. It ends early when `cancelled` is set.
     pub fn compact(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -245,7 +246,7 @@ impl DbInner {
             return Ok((edit, JobOutput::default()));
         }
         if compaction.trivial_move {
-            // Of several runs, what is in the output's already stays.
+            // Tables that are in the output's run already stay where they are.
             let (to, extra_run) = (compaction.output_level, compaction.output_run);
             let stays = |level: usize, f: &FileMeta| level == to && f.entry.extra_run == extra_run;
             let all = compaction.inputs.iter().flat_map(|(level, files)| files.iter().map(move |f| (*level, f)));

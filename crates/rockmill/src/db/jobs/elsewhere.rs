@@ -1,4 +1,4 @@
-//! Compactions that another machine does, where the options name such and the job is one that can be sent.
+//! Compactions that another machine does, if the options name such machines and the job can be sent.
 
 use crate::compaction::elsewhere;
 use crate::compaction::spec::JobSpec;
@@ -10,12 +10,12 @@ use crate::db::report::stats::count;
 use crate::info_log::{log_info, log_warn};
 use crate::sync::atomic::Ordering;
 
-/// Workers that are asked to do one job, at most, one after another.
+/// The most workers that are asked to do one job, one after another.
 const ATTEMPTS_MAX: usize = 2;
 
 impl DbInner {
-    /// Has a compaction done on another machine, or on a second one where the first fails. `None`: it is to be done
-    /// here, and nothing is left of the attempts.
+    /// Runs a compaction on another machine, or on a second one if the first fails. `None`: it must be done here, and
+    /// nothing is left of the attempts.
     pub(super) fn compact_elsewhere(
         &self,
         cf: &CfData,

@@ -1,4 +1,4 @@
-//! When background work or the log fails: how bad it is, and how the store goes on.
+//! When background work or the log fails: how severe it is, and how the store continues.
 //!
 //! | severity | cause | what goes on | how it ends |
 //! |---|---|---|---|
@@ -8,13 +8,13 @@
 //! | unrecoverable | a panic while a batch went into memtables | reads | a new open |
 //!
 //! Recovery from a hard or fatal error makes the store independent of files whose end is unknown:
-//! 1. Jobs that run end. The MANIFEST is begun anew if a write to it failed, and a new WAL is begun.
+//! 1. Running jobs end. A new MANIFEST is begun if a write to the old one failed, and a new WAL is begun.
 //! 2. Every memtable is written as a table, all column families in one commit that also leaves the old WALs behind.
 //! 3. Only then are writes taken again. After a failure in between the error stays, and nothing is lost: the memtables
 //!    have everything that was acknowledged.
 //!
-//! Until step 3 the severity never falls, whatever else fails: a write that got in between would be in a WAL that
-//! nothing precedes, while what was acknowledged before it is durable nowhere.
+//! Until step 3 the severity never falls, whatever else fails: a write accepted in between would be in a WAL without
+//! predecessors, while the writes acknowledged before it are not durable anywhere.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::statistics::{Histogram, MaybeStatistics, Ticker};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Shortest time between two tries: a failing disk is not to keep a processor busy.
+/// Shortest time between two tries, so that a failing disk does not keep a processor busy.
 const INTERVAL_MICROS_MIN: u64 = 1000;
 
 /// How bad a background error is (RocksDB's `Status::Severity`).
@@ -38,7 +38,7 @@ const INTERVAL_MICROS_MIN: u64 = 1000;
 pub enum ErrorSeverity {
     /// Writes go on; compactions wait.
     Soft,
-    /// No writes until the store resumes, which it does by itself.
+    /// No writes until the store resumes, which it does automatically.
     Hard,
     /// No writes until [`Db::resume`] or a new open.
     Fatal,
@@ -46,7 +46,7 @@ pub enum ErrorSeverity {
     Unrecoverable,
 }
 
-/// Why the store is not what it should be.
+/// A background error, and what is known about it.
 #[derive(Debug, Clone)]
 struct BackgroundError {
     error: Error,
@@ -60,7 +60,8 @@ struct BackgroundError {
 struct Space {
     /// Where tables are.
     tables: u64,
-    /// Where logs are. Nothing where these hold something: a recovery writes tables of it, and the logs go.
+    /// Where logs are. Nothing is needed there if the logs hold data: a recovery writes it as tables, and the logs are
+    /// deleted.
     logs: u64,
 }
 
@@ -79,7 +80,7 @@ impl Recovery {
         self.changed.notify_all();
     }
 
-    /// The turn of one recovery.
+    /// Locks out other recoveries.
     fn begin(&self) -> MutexGuard<'_, ()> {
         self.running.lock()
     }
@@ -92,18 +93,18 @@ pub(crate) struct Errors {
     worst: Option<BackgroundError>,
     /// A recovery from it runs.
     recovering: bool,
-    /// The worst that failed since that began: what is left when it succeeds.
+    /// The worst error since that recovery began; it remains if the recovery succeeds.
     failed_meanwhile: Option<BackgroundError>,
     /// The last failure of the MANIFEST.
     manifest_failure: Option<Error>,
     /// How many there were.
     count: u64,
-    /// Recoveries since the store last worked that found too little space.
+    /// How many recoveries found too little space since the store last worked.
     in_vain: u32,
 }
 
 impl Errors {
-    /// The worst one that stands.
+    /// The worst present error.
     pub fn worst(&self) -> Option<&Error> {
         self.worst.as_ref().map(|b| &b.error)
     }
@@ -175,7 +176,7 @@ impl State {
         let meanwhile = errors.failed_meanwhile.take();
         let Err(e) = done else {
             errors.in_vain = 0;
-            // What failed meanwhile may have failed after the step that would have mended it.
+            // An error that happened meanwhile may have come after the step that would have repaired it.
             errors.worst = meanwhile;
             return errors.check();
         };
@@ -184,7 +185,7 @@ impl State {
         }
         if e.kind() != ErrorKind::ShutdownInProgress {
             let new = self.background_error_of(BackgroundErrorReason::Flush, "recovery", &e, Space::default());
-            // Of equally bad ones the newest says how much space the next try needs.
+            // Of equally severe errors, the newest says how much space the next try needs.
             let worst = &mut self.errors_mut().worst;
             if worst.as_ref().is_none_or(|b| b.severity <= new.severity) {
                 *worst = Some(new);
@@ -197,7 +198,7 @@ impl State {
     fn space_for_flush(&self) -> Space {
         let tries = self.errors().in_vain;
         let tables = self.families().map(|c| c.front().space_for_flush(&c.options(), tries)).sum();
-        // Of a write there was too little, of whatever length it was.
+        // There was too little space for a write of any length.
         Space { tables, logs: if self.oldest_log().is_some() { 0 } else { tables.max(1) } }
     }
 }
@@ -209,8 +210,8 @@ fn keep_worse(place: &mut Option<BackgroundError>, new: &BackgroundError) {
 }
 
 impl DbInner {
-    /// A recovery begins, and listeners are told, with no lock held; false if it is to begin by itself and one of them
-    /// is against it.
+    /// Begins a recovery and tells listeners, with no lock held; false if it is an automatic one and a listener
+    /// objects.
     fn recovery_begins(&self, before: &BackgroundError) -> bool {
         log_info!(self.log, "recovery from a background error begins: {}", before.error);
         let wanted = AtomicBool::new(true);
@@ -220,7 +221,7 @@ impl DbInner {
         wanted.into_inner()
     }
 
-    /// Tells of its end, with no lock held.
+    /// Reports its end, with no lock held.
     fn recovery_ended(&self, before: &BackgroundError, outcome: &Result<()>) {
         match outcome {
             Ok(()) => {
@@ -243,7 +244,7 @@ impl DbInner {
         self.set_background_error_with_need(reason, what, error, 0);
     }
 
-    /// The same for a job that needs so many bytes of space.
+    /// The same for a job that needs this many bytes of space.
     pub fn set_background_error_with_need(&self, reason: BackgroundErrorReason, what: &str, error: &Error, needs: u64) {
         if error.kind() == ErrorKind::ShutdownInProgress {
             return;
@@ -313,7 +314,7 @@ impl DbInner {
             let _alone = self.lead_alone();
             self.check_not_closing()?;
             {
-                // What stands at the end of the MANIFEST may be unknown: this begins a new one then.
+                // The end of the MANIFEST may be unknown; in that case this begins a new one.
                 let mut manifest = self.catalog.lock_manifest();
                 let edit = rockmill_format::edit::VersionEdit { prev_log_number: Some(0), ..Default::default() };
                 self.append_to_manifest(&mut manifest, &mut [edit])?;
@@ -323,7 +324,8 @@ impl DbInner {
             let log = state.logs_mut().turn(turn);
             let ids = with_data(&state);
             self.seal_memtables(&mut state, &ids, log, FlushReason::ErrorRecovery);
-            // None needs an older WAL any more, also where others wait for their flush: these are about to be tables.
+            // No column family needs an older WAL any more, even if others wait for their flush: their data is about to
+            // be in tables.
             state.families_mut().for_each(|c| c.front_mut().leave_logs_before(log));
             debug_assert_eq!(state.jobs().running_flushes, 0, "a flush began while there was an error");
             let pick = state.pick_all_flushes();
@@ -337,7 +339,7 @@ impl DbInner {
 
     /// Whether there is space enough for a try.
     fn has_room(&self, needs: Space) -> bool {
-        // A file system that cannot say is tried.
+        // If the file system cannot tell the free space, a recovery is tried.
         let free = |path: &Path, needs| self.opts.fs.free_space(path).map_or(true, |free| free >= needs);
         let tables = self.other_table_dirs();
         free(&self.path, needs.tables)
@@ -346,7 +348,7 @@ impl DbInner {
     }
 }
 
-/// Waits for errors that may go by themselves, and tries to recover from them at intervals.
+/// Waits for errors from which the store can recover automatically, and tries to recover at intervals.
 pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
     let interval = Duration::from_micros(db.opts.bgerror_resume_retry_interval.max(INTERVAL_MICROS_MIN));
     let mut tries = 0;
@@ -390,7 +392,8 @@ pub(crate) fn recovery_thread(db: &Arc<DbInner>) {
                 statistics.record(Histogram::ErrorHandlerAutoresumeRetryCount, tries.unsigned_abs().into());
                 tries = 0;
             } else if db.state.lock().errors().worst.as_ref().is_some_and(|b| b.needs.tables > needs.tables) {
-                // It was made with too little space, as is known now: `max_bgerror_resume_count` is of others.
+                // There was too little space for this try, as is known now: `max_bgerror_resume_count` does not count
+                // such tries.
                 tries -= 1;
             }
         }
@@ -408,11 +411,12 @@ impl Db {
         self.inner.state.lock().errors().worst.as_ref().map(|b| b.severity)
     }
 
-    /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if need be, writes
-    /// all memtables as tables, and lets writes and background work go on. An error leaves things as they were, and is
-    /// given when something else failed meanwhile. [`ErrorSeverity::Unrecoverable`] errors take a new open.
+    /// Recovers from a background error once its cause is gone: begins a new WAL, and a new MANIFEST if needed, writes
+    /// all memtables as tables, and lets writes and background work continue. If it returns an error, the background
+    /// error remains; it also returns an error if something else failed meanwhile. [`ErrorSeverity::Unrecoverable`]
+    /// errors take a new open.
     ///
-    /// After a full disk the database does this by itself as soon as there is space; see
+    /// After a full disk the database does this automatically as soon as there is space; see
     /// `Options::set_max_bgerror_resume_count`.
     pub fn resume(&self) -> Result<()> {
         self.inner.check_writable()?;

@@ -24,9 +24,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Memtables to be flushed and committed together: of one column family, or with `atomic_flush` of all.
 pub(crate) struct FlushPick {
     parts: Vec<FlushPart>,
-    /// Somebody asked for it, or joined it, and waits: it is not held back for users' reads.
+    /// A caller asked for it or joined it, and waits: it is not held back for users' reads.
     awaited: Arc<AtomicBool>,
-    /// Listeners are told when the write leader, who waits for it, has given up its place.
+    /// Listeners are told only when the write leader, which waits for it, has given up leadership.
     deferred: bool,
     /// CPU time that the tables took, in microseconds.
     cpu_micros: AtomicU64,
@@ -61,7 +61,7 @@ struct BuiltPart {
     entry: Option<FileEntry>,
     stats: JobStats,
     table: Option<TableProperties>,
-    /// The column family was there at the commit: the table is the tree's.
+    /// The column family existed at the commit, so the table is part of the tree.
     committed: bool,
 }
 
@@ -83,7 +83,7 @@ impl CfState {
 }
 
 impl State {
-    /// A flush is due, and none that runs keeps it from beginning.
+    /// A flush is due, and no running flush keeps it from beginning.
     pub(super) fn flush_may_begin(&self, atomic: bool, without_merging: bool) -> bool {
         if self.errors().of_writes().is_some() {
             return false;
@@ -120,7 +120,8 @@ impl State {
         self.families().any(|c| c.front().is_flushing() && (atomic || ids.contains(&c.cf().id)))
     }
 
-    /// Somebody waits for a flush. Those that run are what it waits for, or come before it, whosever they are.
+    /// A caller waits for a flush. The flushes that run are the one it waits for or come before it, whatever column
+    /// family they are of.
     pub fn join_flushes(&self) {
         self.families().for_each(|c| c.jobs().flush_awaited.store(true, Ordering::Release));
     }
@@ -143,7 +144,7 @@ impl DbInner {
     /// Flushes what was picked; a failure is a background error.
     pub(super) fn do_flush(self: &Arc<Self>, pick: &FlushPick) -> Result<()> {
         let done = guarded("a flush", || self.run_flush(pick, false));
-        // Before the flush counts as ended: none begins after it, and a recovery waits for it.
+        // Before the flush counts as ended, so that no other begins after it and a recovery waits for it.
         if let Err(e) = &done
             && e.kind() != ErrorKind::ColumnFamilyDropped
         {
@@ -157,16 +158,16 @@ impl DbInner {
         done
     }
 
-    /// Writes the memtables of column families as tables (of all, with `atomic_flush`); the write leader's to call, on
-    /// its own thread. Listeners that write are let in while it waits for a flush that runs, and told of this one
-    /// later: nothing here waits for them.
+    /// Writes the memtables of column families as tables (of all, with `atomic_flush`). Only the write leader calls
+    /// this, on its own thread. While it waits for a running flush, listeners may write; they are told about this flush
+    /// later, so nothing here waits for them.
     pub fn flush_as_leader(self: &Arc<Self>, ids: &[u32], reason: FlushReason) -> Result<()> {
         let atomic = self.opts.atomic_flush;
         let mut pick = loop {
             let wal = self.begin_wal()?;
             let mut state = self.state.lock();
             state.errors().check_writes()?;
-            // Sealed and picked at once: flush threads, whose listeners may write again, get none of it.
+            // Sealed and picked in one step, so that flush threads, whose listeners may write again, get none of it.
             if !state.flush_runs(ids, atomic) {
                 let sealed = if atomic { with_data(&state) } else { ids.to_vec() };
                 self.seal_memtables(&mut state, &sealed, wal, reason);
@@ -259,7 +260,7 @@ impl DbInner {
 
     fn commit_flush(&self, pick: &FlushPick, built: &mut [BuiltPart], leave_wals: bool) -> Result<()> {
         let state = self.state.lock();
-        // Column families without a memtable to flush: number of the WAL that they need from then on.
+        // Column families without a memtable to flush: the number of the first WAL that they need from then on.
         let others: Vec<(Arc<CfData>, u64)> = match leave_wals {
             true => {
                 let idle = |c: &&CfState| !c.has_sealed() && pick.parts.iter().all(|p| p.cf.id != c.cf().id);
@@ -311,7 +312,7 @@ impl DbInner {
         let mut state = self.state.lock();
         state.jobs_mut().running_flushes -= 1;
         let cpu = pick.cpu_micros.load(Ordering::Relaxed) as f64 * 1e-6;
-        // What a flush takes is learned without the time for which it was held back.
+        // The learned duration of a flush excludes the time for which it was held back.
         let waited = pick.waited_nanos.load(Ordering::Relaxed);
         let now = self.opts.clock.monotonic_nanos().saturating_sub(waited) as f64 * 1e-9;
         for part in &pick.parts {
@@ -319,7 +320,7 @@ impl DbInner {
                 c.front_mut().flush_ended(&part.runs, now, cpu);
             }
         }
-        // What was sealed meanwhile need not be due: then nobody waits for a flush any more.
+        // What was sealed meanwhile need not be due; in that case no caller waits for a flush any more.
         self.update_pressure(&state);
     }
 }
@@ -350,7 +351,7 @@ mod tests {
         (db, pick)
     }
 
-    /// The job of an automatic flush leaves a part of the device to reads until somebody waits for it.
+    /// An automatic flush leaves a part of the device to reads until a caller waits for it.
     #[test]
     fn who_joins_a_flush_that_runs_releases_it() {
         for atomic in [false, true] {

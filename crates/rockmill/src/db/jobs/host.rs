@@ -1,5 +1,5 @@
-//! What a job runs with: what its spec is made from, its host, its share of the device; and the removal of what it
-//! wrote where it does not commit.
+//! What a job runs with: what its spec is made from, its host, its share of the device. Also removes its tables if it
+//! does not commit.
 
 use std::sync::Arc;
 
@@ -69,8 +69,8 @@ impl DbInner {
         }
     }
 
-    /// What makes a job leave a part of the device to users' reads as long as nobody waits for it. A rate limiter has
-    /// priorities of its own.
+    /// Makes a job leave a part of the device to users' reads as long as no caller waits for it. Not used with a rate
+    /// limiter, which has its own priorities.
     pub(super) fn device_share(self: &Arc<Self>, awaited: &Arc<AtomicBool>) -> Option<Arc<DeviceShare>> {
         if self.opts.rate_limiter.is_some() || awaited.load(Ordering::Acquire) {
             return None;
@@ -80,8 +80,8 @@ impl DbInner {
         Some(self.pacing.read_protection().job(&self.shutdown, awaited, written))
     }
 
-    /// Removes tables of a job that did not commit, unless the MANIFEST may name them: `error` is that of the commit,
-    /// whose write may have failed half-way; `None` where nothing was written to the MANIFEST.
+    /// Removes tables of a job that did not commit, unless the MANIFEST may name them. `error` is the error of the
+    /// commit, whose write may have failed half-way; `None` if nothing was written to the MANIFEST.
     pub fn remove_outputs(&self, cf: &CfData, files: &[TableFile], error: Option<&Error>) {
         if error.is_some_and(|e| e.kind() == ErrorKind::IOError) {
             return; // the edit may be in the MANIFEST; if it is not, the next open removes the orphan

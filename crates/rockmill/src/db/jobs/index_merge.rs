@@ -1,5 +1,5 @@
-//! Index merges: full index tables that wait for their flush become one, so that reads ask fewer (DecouKV, section
-//! 3.4). They are done by flush threads when no flush is due, without any lock, and readers never wait.
+//! Index merges: full index tables that wait for their flush are merged into one, so that reads have fewer to ask
+//! (DecouKV, section 3.4). Flush threads do this when no flush is due, without any lock; readers never wait.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -19,8 +19,8 @@ use crate::sync::atomic::Ordering;
 const THREADS: usize = 2;
 
 impl State {
-    /// Index tables that are to become one. Column families take turns: one that is written to all the time keeps no
-    /// other from getting a merge.
+    /// Index tables that are to become one. Column families take turns, so that one with constant writes does not keep
+    /// others from getting a merge.
     pub(super) fn pick_index_merge(&mut self) -> Option<(Arc<CfData>, IndexMerge)> {
         if self.errors().of_writes().is_some() {
             return None;
@@ -43,8 +43,8 @@ impl State {
 }
 
 impl DbInner {
-    /// Does an index merge, unless a flush goes first. A failure changes nothing but that the column family gets no
-    /// other.
+    /// Does an index merge, unless a flush goes first. After a failure the column family gets no further index merges;
+    /// nothing else changes.
     pub(super) fn do_index_merge(&self, cf: &CfData, merge: &IndexMerge) {
         let done = guarded("an index merge", || self.index_merge(cf, merge));
         if let Err(e) = &done {
@@ -99,7 +99,7 @@ impl DbInner {
 
     /// A flush is due and waits for a thread, or it has taken what is merged.
     fn flush_goes_first(&self, cf: &CfData, merge: &IndexMerge) -> bool {
-        // Who has the lock has it for a moment: the next question is soon.
+        // If the lock is taken, it is held only for a moment, and the next check comes soon.
         let Some(state) = self.state.try_lock() else { return false };
         let wanted = state.family(cf.id).is_some_and(|c| c.front().is_wanted(merge));
         let (atomic, without_merging) = (self.opts.atomic_flush, self.flushes_without_merging());
@@ -107,7 +107,7 @@ impl DbInner {
             return true;
         }
         if state.flush_may_begin(atomic, without_merging) {
-            // What made it due, such as another database's memory, may have woken nobody.
+            // The event that made it due, such as another database's use of memory, may not have woken any thread.
             self.work_available.notify_all();
         }
         false

@@ -63,8 +63,8 @@ impl Db {
         self.flush_which(Some(cfs), options, reason)
     }
 
-    /// Without a list all column families that there are once no write, creation or drop is under way: one that is
-    /// dropped at the same time is no error, as in RocksDB.
+    /// Without a list: all column families that exist once no write, creation or drop is in progress. As in RocksDB, it
+    /// is not an error if one is dropped at the same time.
     fn flush_which<C: AsColumnFamilyRef>(
         &self,
         cfs: Option<&[C]>,
@@ -127,8 +127,8 @@ impl Db {
     }
 
     /// Merges the extra runs of a column family into the base runs of their levels. With `compaction_downforce` and
-    /// `compaction_classic` off for every column family none come back, and once the last is gone RocksDB opens the
-    /// database again.
+    /// `compaction_classic` off for every column family, no new ones are made, and once the last is gone RocksDB opens
+    /// the database again.
     ///
     /// # Errors
     /// Those of compactions.
@@ -138,10 +138,9 @@ impl Db {
         self.inner.merge_extra_runs(&cf.as_cf().data)
     }
 
-    /// Rewrites the tables of a column family that consist of several files, so that each is one file. Extra runs are
-    /// merged on the way if there is such a table. Compactions that begin by themselves may make new ones:
-    /// [`Self::pause_background_work`] keeps them away. RocksDB opens a database without extra runs and tables of
-    /// several files.
+    /// Rewrites the tables of a column family that consist of several files, so that each is one file. If there is such
+    /// a table, extra runs are merged as well. Automatic compactions may make new ones; [`Self::pause_background_work`]
+    /// prevents that. RocksDB opens a database that has neither extra runs nor tables of several files.
     ///
     /// # Errors
     /// Those of compactions.
@@ -151,7 +150,7 @@ impl Db {
         self.inner.make_tables_whole(&cf.as_cf().data)
     }
 
-    /// Tables with numbers from `since` on are what the call, or what runs beside it, has written.
+    /// Tables with numbers from `since` on were written by this call, or by jobs that ran at the same time.
     fn compact_range_since<S: AsRef<[u8]>, E: AsRef<[u8]>>(
         &self,
         cf: &impl AsColumnFamilyRef,
@@ -186,7 +185,7 @@ impl Db {
             refit::check_target(&cf.current.load().version, options.target_level)?;
         }
         let whole = crate::db::ColumnFamily { data: Arc::clone(cf) };
-        // Merges take memory; that of memtables to come would be in the process beside it.
+        // Merges take memory, and the memory kept for future memtables would be held in addition to it.
         db.front.memory().give_back();
         self.flush_cfs_for(&[whole], &FlushOptions::default(), FlushReason::ManualCompaction)?;
         db.front.memory().give_back();
@@ -230,13 +229,13 @@ impl Db {
             if !due && state.jobs().idle() {
                 return Ok(());
             }
-            // What became due by the clock alone, threads may not have seen yet.
+            // Threads may not have noticed yet what became due by the clock alone.
             db.work_available.notify_all();
             db.wait_for_job_end(&mut state);
         }
     }
 
-    /// Lets no automatic compaction begin until [`Self::continue_background_work`]; waits for those that run.
+    /// Keeps automatic compactions from beginning until [`Self::continue_background_work`]; waits for those that run.
     pub fn pause_background_work(&self) {
         let db = &self.inner;
         let mut state = db.state.lock();
@@ -252,7 +251,7 @@ impl Db {
 
 /// [`Db::compact_range_cf_opt`], which counts tables that this database wrote since it was opened as its own: with
 /// [`ForceOptimized`](crate::BottommostLevelCompaction::ForceOptimized) they are not written again. For commands that
-/// open a database to compact it: automatic compactions begin with the opening.
+/// open a database to compact it, because automatic compactions begin at the open.
 ///
 /// # Errors
 /// Those of [`Db::compact_range_cf_opt`].
@@ -267,9 +266,9 @@ pub fn compact_range_since_open<S: AsRef<[u8]>, E: AsRef<[u8]>>(
     db.compact_range_since(cf, start, end, options, db.inner.files.numbers().first())
 }
 
-/// How often a manual compaction steps back for automatic ones before its next job: it merges extra runs that they have
-/// made, or waits for tables that they have. Under steady writes they make more as long as they run; then none begins
-/// until the job has begun.
+/// How often a manual compaction gives way to automatic ones before its next job: it merges extra runs that they have
+/// made, or waits for tables that they hold. Under steady writes they would make more as long as they run, so after
+/// that none begins until the job has begun.
 struct Patience<'a> {
     db: &'a DbInner,
     left: u32,
@@ -316,7 +315,7 @@ impl DbInner {
         }
     }
 
-    /// One of those who paused automatic compactions lets them go on.
+    /// Undoes one pause of automatic compactions.
     pub(super) fn end_pause(&self) {
         let mut state = self.state.lock();
         let paused = &mut state.jobs_mut().paused;
@@ -325,8 +324,8 @@ impl DbInner {
         self.work_available.notify_all();
     }
 
-    /// Makes the memtables of column families immutable and asks for their flush; the write leader's to call. Gives
-    /// (column family, last memtable) for [`Self::wait_flushed`].
+    /// Makes the memtables of column families immutable and asks for their flush. Only the write leader calls this.
+    /// Returns (column family, last memtable) for [`Self::wait_flushed`].
     pub fn request_flush(&self, cfs: &[&CfData], reason: FlushReason) -> Result<Vec<(u32, u64)>> {
         let (mut waiting_for, mut full) = (Vec::new(), Vec::new());
         {
@@ -381,7 +380,7 @@ impl DbInner {
     }
 
     /// Walks down the tree: each level that holds keys of the range is compacted into the next one that the tree
-    /// uses, the deepest one into itself if asked for.
+    /// uses; the deepest one is compacted into itself if asked for.
     fn compact_levels(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -391,7 +390,7 @@ impl DbInner {
     ) -> Result<()> {
         let version = || self.state.lock().family(cf.id).map(|c| Arc::clone(c.version()));
         let Some(first) = version() else { return Ok(()) };
-        // Extra runs that automatic compactions make from now on are merged where they are in the way, and no others:
+        // Of the extra runs that automatic compactions make from now on, only those that are in the way are merged:
         // under steady writes there would always be more.
         let next_file = self.files.numbers().next();
         let mut walk = ManualWalk::new(&first, start, end, options.bottommost_level_compaction, since);
@@ -542,7 +541,8 @@ mod tests {
         assert!(!state.family(0).unwrap().version().has_extra_runs(), "at rest there is none");
     }
 
-    /// An automatic compaction begins with the opening, or the call's own does the work: either way once.
+    /// Either an automatic compaction begins at the open, or the call's own does the work; in both cases it is done
+    /// once.
     #[test]
     fn what_was_written_since_the_opening_is_not_written_again_unless_forced() {
         for (how, times) in [(BottommostLevelCompaction::ForceOptimized, 1), (BottommostLevelCompaction::Force, 2)] {

@@ -52,16 +52,16 @@ use threads::Worker;
 #[derive(Default)]
 pub(crate) struct Jobs {
     running_flushes: usize,
-    /// Flush threads that have nothing to do. They look for work whenever some may be there.
+    /// Flush threads that have nothing to do. They look for work whenever there may be some.
     idle_flush_threads: usize,
     /// The column family that was the last to get an index merge.
     merged_last: u32,
     running_compactions: usize,
     /// Compactions that began and are not live yet, in the order of their commits, by column family.
     commits: HashMap<u32, CommitQueue<Pending>>,
-    /// Manual compactions that want no automatic ones beside them.
+    /// Manual compactions during which no automatic ones may run.
     exclusive_manual: usize,
-    /// Reasons for which no automatic compaction begins: `pause_background_work`, levels that move.
+    /// How many reasons there are not to begin automatic compactions: `pause_background_work`, levels that move.
     paused: usize,
     /// Background threads that run.
     threads: BTreeSet<Worker>,
@@ -74,8 +74,8 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Of a database that is opened. With `reproducible` it is paused until `continue_background_work`: nobody's pause
-    /// but the option's.
+    /// For a database that is being opened. With `reproducible` it is paused by the option itself until
+    /// `continue_background_work`.
     pub fn new(reproducible: bool) -> Self {
         Self { paused: usize::from(reproducible), ..Self::default() }
     }
@@ -90,13 +90,13 @@ impl Jobs {
         self.running_compactions
     }
 
-    /// Tables come or go, and no compaction does it: those who need that none runs, because they move whole levels,
-    /// wait for this too.
+    /// Tables are added or removed, but not by a compaction. Callers that move whole levels and need that no compaction
+    /// runs wait for this, too.
     pub fn begin_table_change(&mut self) {
         self.running_compactions += 1;
     }
 
-    /// It is over; whoever waits for `job_finished` is still to be told.
+    /// It is over; `job_finished` must still be signalled.
     pub fn end_table_change(&mut self) {
         self.running_compactions -= 1;
     }
@@ -106,7 +106,7 @@ impl Jobs {
     }
 }
 
-/// Whether it is known how many tombstones the tables have that were there when the database was opened.
+/// Whether the tombstones are counted of the tables that existed when the database was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weighed {
     NotYet,
@@ -121,9 +121,10 @@ pub(crate) struct FamilyJobs {
     scores: LevelScores,
     /// When tables are due for another reason than the tree's shape.
     aging: Aging,
-    /// Something is due and no job for it was found: nothing is looked for until the tree changes.
+    /// Something is due but no job for it was found: the search is not repeated until the tree changes.
     aging_blocked: bool,
-    /// The tree as it is was looked at, and no job was found: with universal compaction a score of 1 need not mean one.
+    /// The present tree was searched and no job was found: with universal compaction, a score of 1 need not mean that
+    /// there is one.
     nothing_found: bool,
     weighed: Weighed,
     /// When it was flushed: whether its writers rest.
@@ -133,7 +134,7 @@ pub(crate) struct FamilyJobs {
 }
 
 impl FamilyJobs {
-    /// Of a column family that no job has.
+    /// For a column family without jobs.
     pub fn new(version: &Arc<Version>, options: &CfOptions) -> Self {
         Self {
             running: RunningCompactions::new(),
@@ -167,7 +168,7 @@ impl FamilyJobs {
         &self.scores
     }
 
-    /// From which oldest snapshot on another table at the bottom is due.
+    /// How new the oldest snapshot must be for another table of the deepest level to become due.
     pub fn threshold(&self) -> SequenceNumber {
         self.aging.threshold
     }
@@ -177,24 +178,24 @@ impl FamilyJobs {
         self.running.set_cursor(level, key);
     }
 
-    /// Keeps keys of a level for a file that is to come there. Gives the number to [`Self::unreserve`] it by.
+    /// Reserves keys of a level for a file that will be added there. Returns the number for [`Self::unreserve`].
     pub fn reserve(&mut self, level: usize, smallest: &[u8], largest: &[u8]) -> u64 {
         self.running.reserve(level, smallest, largest)
     }
 
-    /// The file is there, or does not come.
+    /// Ends a reservation: the file was added, or will not be.
     pub fn unreserve(&mut self, number: u64) {
         self.running.unreserve(number);
     }
 
-    /// Tables were taken from compactions, or given back to them.
+    /// Called when tables were taken from compactions, or given back to them.
     pub fn files_taken(&mut self) {
         self.running.files_taken();
     }
 }
 
 impl State {
-    /// Computes anew what is due in a column family that is still there.
+    /// Computes again what is due in a column family, if it still exists.
     pub fn rescore(&mut self, id: u32) {
         if let (jobs, Some(c)) = self.jobs_and_family(id) {
             c.rescore(jobs.oldest_snapshot);
@@ -214,7 +215,7 @@ impl State {
 
 impl CfState {
     /// Computes anew what is due, after the version, the options, the running jobs or what levels may hold changed. The
-    /// scores say how fast writers may go: who calls this calls `update_pressure`.
+    /// scores determine how fast writers may go, so the caller must also call `update_pressure`.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
         let (level_factor, options) = (self.front().level_factor(), self.options());
         let (jobs, version) = self.jobs_and_version();
@@ -223,8 +224,8 @@ impl CfState {
         self.look_at_ages(oldest_snapshot);
     }
 
-    /// A database is opened. Where levels may hold more than the options say, they go on holding it: by the smallest
-    /// factor with which least is to be compacted.
+    /// Called when a database is opened. If levels may hold more than the options say, they keep doing so, with the
+    /// smallest factor at which the least is to be compacted.
     pub fn resume_levels(&mut self) {
         let Some(schedule) = self.front().schedule_at_open() else { return };
         let options = self.options();
@@ -244,7 +245,7 @@ impl CfState {
         (jobs.aging_blocked, jobs.nothing_found) = (false, false);
     }
 
-    /// True when a table is due for its age or for a snapshot that went, and a job for it may be found.
+    /// True if a table is due because of its age or a released snapshot, and a job for it may be found.
     fn is_aging_due(&self, now: u64) -> bool {
         !self.jobs().aging_blocked && self.jobs().aging.is_due(now)
     }

@@ -2,16 +2,16 @@
 //!
 //! `compact.rs` runs them, and comes here when their work is done or has failed.
 //!
-//! A job whose output would come to lie above what an earlier, still running job holds waits for that job's commit. It
-//! is not its thread that waits: the thread goes on to other work, and whoever commits the earlier job commits the
-//! later one, too. If the earlier one fails, those that counted on it are dropped: those that run stop at their next
-//! look at the flag, their tables are removed, their inputs are free again, and they are picked anew. After a crash
-//! such tables are orphans, which the next open removes.
+//! Job B *depends on* job A if B's output would lie above data that the earlier, still running A holds. B then commits
+//! after A. B's thread does not wait: it takes other work, and the thread that commits A commits B, too. If A fails,
+//! the jobs that depend on it are dropped: those that run stop when they next check the flag, their tables are removed,
+//! their inputs are free again, and they are picked again. After a crash such tables are orphans, which the next open
+//! removes.
 //!
-//! What several waiting jobs wrote may be merged meanwhile (*intra-DF*, `strategy/intra.rs`). Then they commit as one;
-//! where the merge fails they commit as they were.
+//! The outputs of several waiting jobs may be merged meanwhile (*intra-DF*, `strategy/intra.rs`). Then they commit as
+//! one; if the merge fails, they commit as they were.
 //!
-//! What the queue and the running jobs say changes together, under the state's lock: a pick must never see a job that
+//! The queue and the list of running jobs change together, under the state's lock: a pick must never see a job that
 //! runs but can no longer commit.
 //!
 //! [`CommitQueue`]: crate::compaction::commit::CommitQueue
@@ -33,7 +33,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::{FileMeta, TableFile};
 
-/// A job's end, for a caller who waits for it.
+/// A job's end, for a caller that waits for it.
 pub(super) type Outcome = Arc<Mutex<Option<Result<JobStats>>>>;
 
 /// What one finished job, or several whose output was merged, is to commit.
@@ -70,7 +70,7 @@ impl Pending {
         Self { cf: Arc::clone(cf), jobs: vec![done], edit, tables }
     }
 
-    /// As the strategies see it; `None` where it cannot be merged with others.
+    /// As the strategies see it; `None` if it cannot be merged with others.
     pub fn as_run(&self, number: u64, depends_on: &[u64]) -> Option<PendingRun> {
         let first = self.tables.first()?;
         Some(PendingRun {
@@ -126,13 +126,13 @@ fn tables<'e>(db: &DbInner, cf: &CfData, files: impl IntoIterator<Item = &'e Fil
     files.into_iter().map(table).collect()
 }
 
-/// Why a job that did nothing wrong ends without a commit.
+/// Why a job ends without a commit although it did not fail itself.
 pub(super) fn not_wanted() -> Error {
     Error::new(ErrorKind::Aborted, "a compaction that had to commit before this one failed")
 }
 
 impl DbInner {
-    /// Takes a job that has done its work among those that commit in their order; `edit` makes it live.
+    /// Adds a job that has done its work to those that commit in order; `edit` makes it live.
     pub(super) fn compaction_worked(self: &Arc<Self>, cf: &Arc<CfData>, edit: VersionEdit, done: Done, ticket: Ticket) {
         let (number, several_threads) = (ticket.number(), done.compaction.subcompactions_max > 1);
         let pending = Pending::new(self, cf, edit, done);
@@ -155,7 +155,7 @@ impl DbInner {
         let e = Error::new(ErrorKind::Corruption, what);
         for j in pending.jobs {
             if j.caller.is_some() {
-                // What the store believes of its jobs is wrong, whoever asked for this one.
+                // The store's record of its jobs is wrong, whoever asked for this one.
                 self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
             }
             self.ended(cf, &j.compaction, j.job, j.caller.as_ref(), Err(e.clone()), false);
@@ -167,7 +167,7 @@ impl DbInner {
         e.kind() == ErrorKind::ShutdownInProgress && !self.shutdown.load(Ordering::Acquire)
     }
 
-    /// Puts what a merge of pending output made in the place of what it read, or leaves that as it was.
+    /// Replaces what a merge of pending output read by what it wrote, or leaves it as it was.
     pub(super) fn merge_ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -231,7 +231,7 @@ impl DbInner {
                 let step = queue.turn();
                 match &step {
                     None if queue.is_empty() => drop(state.jobs_mut().commits.remove(&id)),
-                    // It has left the queue: nobody may count on it from now on.
+                    // It has left the queue: no job may depend on it from now on.
                     Some(Step::Drop(number, p)) => self.free_inputs(&mut state, &p.cf, *number, p.compactions()),
                     _ => {}
                 }
@@ -260,7 +260,8 @@ impl DbInner {
         let done = guarded("the commit of a compaction", || {
             let install = |state: &mut State| {
                 let (jobs, Some(c)) = state.jobs_and_family(cf.id) else { return };
-                // What still has sequence numbers after a cleaning keeps them: cleaning it again would go on for ever.
+                // Entries that still have sequence numbers after a cleaning keep them: cleaning them again would never
+                // end.
                 let outputs = c.version().levels.get(output_level).into_iter().flatten();
                 for f in outputs.filter(|f| cleaned && f.entry.largest_seqno > 0 && written.contains(&f.own_file())) {
                     f.rewrite_useless.store(true, Ordering::Release);
@@ -295,8 +296,8 @@ impl DbInner {
         }
     }
 
-    /// Tells of a job's end, and whoever waits that it is over. `dropped`: what failed was another job. Where it was
-    /// stopped since the database is being closed, so was this one.
+    /// Reports a job's end, and wakes whoever waits for it. `dropped`: another job failed, not this one. If that one
+    /// was stopped because the database is being closed, so was this one.
     pub(super) fn ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,
@@ -363,8 +364,8 @@ mod tests {
     use crate::db::jobs::compact::begin_compaction;
     use crate::options::Options;
 
-    /// A job whose end the queue does not know of has written tables that nothing will ever name: they go, and since
-    /// what the store believes of its jobs is wrong, it says so and takes no more writes.
+    /// A job whose end the queue does not know has written tables that nothing will ever name. They are removed; and
+    /// because the store's record of its jobs is wrong, it reports an error and takes no more writes.
     #[test]
     fn an_output_that_the_queue_does_not_expect_is_removed_and_is_a_background_error() {
         let fs = MemFileSystem::new();
@@ -478,7 +479,7 @@ mod tests {
             );
             assert!(state.jobs().commits.get(&0).is_none_or(CommitQueue::is_empty));
         }
-        // It goes on, with a new MANIFEST; and it opens again.
+        // The database continues with a new MANIFEST, and can be opened again.
         let manifest = |db: &Db| db.inner.catalog.lock_manifest().as_ref().map(|m| m.number());
         let before = manifest(&db);
         db.resume().unwrap();

@@ -1,9 +1,9 @@
 //! `change_level` of `compact_range`: after the compaction, the level that it ended in moves to another one, without a
 //! copy (RocksDB's `ReFitLevel`).
 //!
-//! It begins when no compaction runs, and no automatic one begins before it has ended: what they choose their inputs
-//! by, and which level is the base, would change under them. Manual compactions and ingestions may begin meanwhile;
-//! they keep out of the levels that it passes (`strategy/refit.rs`).
+//! It begins when no compaction runs, and no automatic one begins before it has ended: otherwise the basis on which
+//! they choose their inputs, and the base level, would change during their run. Manual compactions and ingestions may
+//! begin meanwhile; they keep out of the levels that it passes (`strategy/refit.rs`).
 
 use std::sync::Arc;
 

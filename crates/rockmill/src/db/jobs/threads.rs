@@ -29,11 +29,11 @@ use crate::sync::thread::JoinHandle;
 const DUE_WAIT_MIN: Duration = Duration::from_secs(1);
 const DUE_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long they wait where jobs are put off because writers wait for flushes.
+/// How long they wait if jobs are deferred because writers wait for flushes.
 const REST_WAIT: Duration = Duration::from_millis((REST_SECONDS * 1000.0) as u64 + 1);
 
-/// Background threads of one database at most: four for each core, and no fewer than this. An option that somebody
-/// stored starts no thousand of them.
+/// The most background threads of one database are four for each core, but at least this many, so that a stored option
+/// cannot start a thousand threads.
 const THREADS_MIN_MAX: usize = 64;
 
 /// RocksDB's split: a quarter of the background jobs, at least one, flush; the rest, at least one, compact.
@@ -67,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// True if the thread is to end now. It is gone for those who start threads when the lock is given back.
+    /// True if the thread must end now. When the lock is released, it no longer counts for those who start threads.
     fn ends(self, db: &DbInner, state: &mut State) -> bool {
         let ends = db.shutdown.load(Ordering::Acquire) || self.is_too_many(db);
         if ends {
@@ -78,7 +78,7 @@ impl Worker {
 }
 
 impl Db {
-    /// After a change of how many background threads there are to be: those that are too many end by themselves.
+    /// Called when the number of background threads changes; surplus threads end by themselves.
     pub(crate) fn start_missing_threads(&self) -> Result<()> {
         let mut threads = self.threads.lock();
         threads.retain(|t| !has_ended(t));
@@ -148,7 +148,7 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
                 continue;
             }
         };
-        // A failure is a background error by now, which callers that wait look at.
+        // A failure is a background error by now, and callers that wait check for that.
         let _ = db.do_flush(&pick);
         drop(pick);
         db.delete_obsolete_wals();
@@ -182,9 +182,10 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
                 let now = Now { unix_seconds: db.now_seconds(), seconds };
                 let threads = thread_counts(db.live().max_background_jobs).1;
                 let waits = db.pacing.writers().waits_for_flushes(&*db.opts.clock);
-                // The comparator is the user's: without this thread nothing would ever be compacted again.
+                // The user's comparator may panic; without this thread nothing would ever be compacted again.
                 let picked = guarded("the choice of a compaction", || {
-                    // Orders may change the levels' room themselves: nobody would wake this thread for that.
+                    // A decision may itself change how much levels may hold, and nothing would wake this thread for
+                    // that.
                     while rescore_levels(&mut state) {
                         db.update_pressure(&state);
                     }
@@ -219,7 +220,7 @@ fn compaction_thread(db: &Arc<DbInner>, worker: Worker) {
 fn next_due(state: &State, now: u64) -> Option<Duration> {
     let waits = |c: &&CfState| !c.jobs().aging_blocked && !c.options().disable_auto_compactions;
     let next = state.families().filter(waits).map(|c| c.jobs().aging.next_due).min().filter(|&t| t < u64::MAX)?;
-    // The clock may be set: look now and then. And never spin, whatever holds the job up.
+    // The clock may be set, so check now and then. And never spin, whatever delays the job.
     Some(Duration::from_secs(next.saturating_sub(now)).clamp(DUE_WAIT_MIN, DUE_WAIT_MAX))
 }
 

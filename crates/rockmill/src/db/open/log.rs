@@ -9,7 +9,7 @@ use crate::db::DbInner;
 use crate::info_log::{InfoLog, log_header, log_warn};
 use crate::options::{BlockBasedOptions, CfOptions, DbOptions, TableKind, TphTableOptions};
 
-/// File names of one kind that a line shows at most.
+/// The most file names of one kind that a line shows.
 const NAMES_MAX: usize = 9;
 
 /// Version, files and options of the database at `path`, in RocksDB's form.

@@ -26,7 +26,7 @@ use wal_note::OwnNote;
 
 /// One opening of a database.
 pub(crate) struct Opened {
-    /// Tells it from all others of the process: handles of column families carry it.
+    /// Distinguishes it from all other openings in the process: handles of column families carry it.
     number: u64,
     read_only: bool,
     /// Values carry the time of their writing (`catalog/value_times.rs`).
@@ -34,7 +34,7 @@ pub(crate) struct Opened {
     db_id: String,
     session_id: String,
     locks: DirLocks,
-    /// What it notes of its WALs, where they are outside of the database's directory.
+    /// What it notes about its WALs if they are outside of the database's directory.
     note: OwnNote,
     /// What makes it a secondary instance, if it is one.
     following: Following,
@@ -52,7 +52,7 @@ impl Opened {
         self.with_ttl
     }
 
-    /// Tells it from all other openings.
+    /// Distinguishes it from all other openings.
     #[inline]
     pub fn number(&self) -> u64 {
         self.number
@@ -68,7 +68,7 @@ impl Opened {
         &self.session_id
     }
 
-    /// What it notes of its WALs. Every new MANIFEST and OPTIONS file must be noted before it counts.
+    /// What it notes about its WALs. Every new MANIFEST and OPTIONS file must be noted before it counts.
     pub fn note(&self) -> &OwnNote {
         &self.note
     }
@@ -78,7 +78,7 @@ impl Opened {
         self.following.is_one()
     }
 
-    /// Keeps a secondary as it is while the result lives: its snapshots hold nothing back.
+    /// Keeps a secondary from catching up while the result lives, because its snapshots hold nothing back.
     pub fn hold_still(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.following.hold_still()
     }

@@ -1,5 +1,5 @@
-//! Recovery, as far as the store has a part in it: what comes back goes into column families, and what of it is full
-//! becomes tables. What the logs have is read in `front/`.
+//! The store's part of recovery: recovered data goes into column families, and full memtables become tables. `front/`
+//! reads the logs.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPla
 use crate::version::VersionBuilder;
 
 impl DbInner {
-    /// Replays every WAL that may hold data which is in no table. With `flush_full`, memtables that fill up are
-    /// written as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
+    /// Replays every WAL that may hold data that is in no table. With `flush_full`, memtables that fill up are written
+    /// as tables (not yet in a MANIFEST: the caller writes a new one with the whole state).
     ///
-    /// With `avoid_flush_during_recovery`, gives the WALs whose data is to stay in memtables, where that can be.
+    /// With `avoid_flush_during_recovery`, returns the WALs whose data is to stay in memtables, if it can stay there.
     ///
     /// `expected`: see [`RecoveryPlan::expected`].
     pub(crate) fn recover_wals(
@@ -113,7 +113,7 @@ impl RecoveryHost for Arc<DbInner> {
         Ok(!full.is_empty())
     }
 
-    /// Else the database would not be at one point in time (RocksDB's check).
+    /// Otherwise the database would not be at one point in time (RocksDB's check).
     fn check_tables_not_ahead(&self, hole: u64, next: SequenceNumber) -> Result<()> {
         let state = self.state.lock();
         for c in state.families() {

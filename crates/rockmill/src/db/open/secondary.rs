@@ -1,8 +1,8 @@
 //! Secondary instances: readers that follow a database which another process (the primary) has open for writing
 //! (RocksDB's `DBImplSecondary`).
 //!
-//! A secondary takes no lock and changes nothing in the primary's directory. [`Db::try_catch_up_with_primary`] brings
-//! it to what the primary has done meanwhile:
+//! A secondary takes no lock and changes nothing in the primary's directory. [`Db::try_catch_up_with_primary`] applies
+//! what the primary has done meanwhile:
 //!
 //! 1. New edits of the MANIFEST are applied; a new MANIFEST is read whole. Tables are opened now: an open one can be
 //!    read after the primary has deleted it.
@@ -11,14 +11,14 @@
 //!    tables: back to step 1.
 //! 4. The sequence number is raised, then readers get the new memtables and tables.
 //!
-//! Invariants: what is published is one point of the primary's history. A memtable that readers have is only ever
+//! Invariants: the published state is one point of the primary's history. A memtable that readers have is only ever
 //! appended to, above the sequence number they may see; after a change of tables, records go into a new memtable, so
 //! that readers of the old tables do not see what came after them.
 //!
-//! A record may be in a WAL although its write failed: its sync did. Nothing in the file says so, and a primary that
-//! dies now finds the record when it is opened again; so a secondary shows it. A primary that resumes cuts the record
-//! off, and then it goes from the secondary, too: a WAL that is shorter than what was read of it is read again, and
-//! what came from WALs that the MANIFEST declares obsolete is dropped.
+//! A record may be in a WAL although its write failed, because the sync failed. Nothing in the file says so, and a
+//! primary that dies now finds the record when it is opened again; so a secondary shows it. A primary that resumes cuts
+//! the record off, and then the secondary drops it, too: a WAL that is now shorter than what was read of it is read
+//! again, and data of WALs that the MANIFEST declares obsolete is dropped.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -64,7 +64,7 @@ impl Following {
         self.secondary.get().is_some()
     }
 
-    /// Keeps a secondary as it is while the result lives: its snapshots hold nothing back.
+    /// Keeps a secondary from catching up while the result lives, because its snapshots hold nothing back.
     pub fn hold_still(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.is_one().then(|| self.catching_up.read())
     }
@@ -78,7 +78,7 @@ struct Secondary {
     /// The versions are half applied: read the MANIFEST whole.
     reload: bool,
     cfs: BTreeMap<u32, SecondaryCf>,
-    /// What is in no table.
+    /// Data that is in no table.
     front: Followed,
     /// The largest sequence number that the MANIFEST names.
     tables_sequence: u64,
@@ -94,8 +94,8 @@ impl Db {
     /// database as it is now, until [`Self::try_catch_up_with_primary`]. `secondary_path` is a directory for its own
     /// files (its info log); it is created. `max_open_files` must be -1, since the primary deletes tables.
     ///
-    /// Iterators stay at the moment they were made. A snapshot holds the primary's compactions off nothing: use it
-    /// until the next catch-up only.
+    /// Iterators stay at the moment at which they were made. A snapshot does not hold back the primary's compactions:
+    /// use it only until the next catch-up.
     pub fn open_as_secondary(
         options: &Options,
         primary_path: impl AsRef<Path>,
@@ -189,7 +189,7 @@ impl Db {
     }
 }
 
-/// Again, as long as a file has gone since its name was read: the primary has put others in its place.
+/// Repeats `f` while it fails because a file is gone whose name was just read: the primary has replaced it.
 fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
     let mut rounds = 0;
     loop {
@@ -228,7 +228,7 @@ impl Secondary {
                     return Ok(());
                 }
                 Ok(false) => {}
-                // The primary has put others in its place; where it has not, the file is lost.
+                // The primary has replaced the file; if it has not, the file is lost.
                 Err(e) if e.is_missing_file() && self.is_outdated(db, manifest)? => {}
                 Err(e) => return Err(e),
             }
@@ -383,8 +383,8 @@ impl Secondary {
 
     fn publish(&mut self, db: &DbInner) {
         let _alone = db.opened.following.catching_up.write();
-        // First the number: a reader takes the tables first and the number after them.
-        // It falls where the primary took a failed write back.
+        // The sequence number is set first, since readers take the tables first and the number after them. The number
+        // goes down if the primary has taken back a failed write.
         db.writers.in_flight().set_visible(self.last_sequence());
         let mut state = db.state.lock();
         for (&id, cf) in &self.cfs {

@@ -87,11 +87,11 @@ impl Db {
         open(options, path.as_ref(), cfs.into_iter().collect(), OpenMode::default())
     }
 
-    /// Opens a database for reading, without taking its lock; sees it as it is now, whole, also while another process
-    /// writes to it. With `error_if_wal_exists`, refuses one that has a WAL.
+    /// Opens a database for reading, without taking its lock. It sees the whole database as it is now, even while
+    /// another process writes to it. With `error_if_wal_exists`, refuses a database that has a WAL.
     ///
-    /// With `max_open_files` -1 up to a thousand tables are opened now and stay readable when a writer deletes them;
-    /// others are opened when they are read, which fails where a writer has replaced them.
+    /// With `max_open_files` -1, up to a thousand tables are opened now and stay readable after a writer deletes them.
+    /// Other tables are opened when they are read, which fails if a writer has replaced them.
     pub fn open_for_read_only(options: &Options, path: impl AsRef<Path>, error_if_wal_exists: bool) -> Result<Self> {
         Self::open_cf_for_read_only(options, path, [DEFAULT_COLUMN_FAMILY_NAME], error_if_wal_exists)
     }
@@ -129,7 +129,7 @@ impl Db {
         let lock = fs.lock(&lock_path).map_err(|e| lock_error(path, &e))?;
         let wal_dir = wal_dir_of(&options.db, path);
         if wal_dir != path && fs.exists(&wal_dir).unwrap_or(false) {
-            // Before the lock, too, which would leave a file in a directory of somebody else.
+            // Checked before the lock as well: locking would leave a file in a directory that belongs to somebody else.
             wal_owner::check(&**fs, path, &wal_dir)?;
             wal_owner::check_unclaimed(&**fs, path, &wal_dir)?;
         }
@@ -141,7 +141,7 @@ impl Db {
         let other_dirs = other_dirs([&options.cf], &options.db, path);
         other_dirs.iter().try_for_each(|dir| table_paths::check(&**fs, dir, path))?;
         let sync = || fs.sync_dir(path).map_err(|e| Error::io(format_args!("cannot sync {}", path.display()), &e));
-        // Cut short, this leaves a database or none, and never one that lacks files.
+        // CURRENT goes first: if this is interrupted, there is a whole database or none, never one that lacks files.
         let current = path.join(filename::CURRENT);
         match fs.remove(&current) {
             Ok(()) => sync()?,
@@ -184,8 +184,8 @@ pub(crate) struct OpenMode {
     pub with_ttl: bool,
 }
 
-/// The options of the database as they are taken, and the column families to open by name; refuses options that make
-/// no sense.
+/// The options of the database after adjustment, and the column families to open, by name; refuses options that make no
+/// sense.
 pub(crate) fn taken_options(
     options: &Options,
     cfs: Vec<ColumnFamilyDescriptor>,
@@ -258,7 +258,7 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     opened
 }
 
-/// What an opening for writing has before it looks at the database.
+/// What an opening for writing prepares before it looks at the database.
 struct Writer {
     lock: Box<dyn FileLock>,
     /// What the options ask of the engines.
@@ -298,8 +298,8 @@ fn open_files(
     if recovered.is_some() {
         db.check_files(&tables)?;
     }
-    // A number is used once, even if a crash kept the MANIFEST from saying so: what an orphan is may have a second name
-    // outside of the database (an ingested file), and must not be written over.
+    // A file number is used only once, even if a crash kept the MANIFEST from recording it: an orphan may have a second
+    // name outside of the database (an ingested file), so it must not be overwritten.
     tables.numbers().for_each(|n| db.files.numbers().pass(n));
     db.pass_options_files(&names);
     if !read_only {
@@ -350,8 +350,8 @@ fn open_files(
         if error_if_wal_exists && logs.iter().any(|_| true) {
             return Err(Error::new(ErrorKind::Corruption, format!("{}: the database has a WAL", path.display())));
         }
-        // A list of many names is not of one moment: it may have the newest WAL and lack the one before it, made while
-        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        // Listing a directory is not atomic: the list may have the newest WAL and lack the one before it if both were
+        // made meanwhile. WALs older than the newest one of the first list existed when the second listing began.
         let mut again = wal_numbers(&list(wal_dir)?);
         again.retain(|n| logs.last().is_some_and(|newest| n <= newest));
         db.recover_wals(&again, false, None)?; // into memtables; nothing is kept or written
@@ -389,19 +389,19 @@ fn open_files(
     Ok(Db { inner: db, threads: Mutex::new(threads) })
 }
 
-/// The logs that must be there, where the last opening noted that: it made this MANIFEST, whose log numbers are of logs
-/// that were there. `None` where it did not, as with copies, and after RocksDB.
+/// The logs that must exist, if the last opening noted them: it made this MANIFEST, whose log numbers are those of logs
+/// that existed. `None` if it did not note them, as with copies and after RocksDB.
 fn expected_logs(db: &DbInner, manifest: u64) -> Result<Option<Vec<u64>>> {
     let Some(began) = wal_owner::read_began(&*db.opts.fs, &db.path)?.filter(|b| b.manifest == manifest) else {
         return Ok(None);
     };
     let state = db.state.lock();
     let families = state.families().map(|c| c.front().log_number());
-    // That of a column family without data stays behind.
+    // The log number of a column family without data is not advanced.
     Ok(Some(families.chain([began.log]).chain(began.kept).filter(|n| *n >= state.logs().bound()).collect()))
 }
 
-/// Refuses WALs where a database is to be made.
+/// Refuses to create a database where there are WALs.
 fn refuse_wals(db: &DbInner, names: &[String]) -> Result<()> {
     let Some(wal) = wal_numbers(names).first().copied() else { return Ok(()) };
     let hint = match db.front.dir() == db.path {
@@ -431,7 +431,7 @@ fn finish_open(
             db.flush_recovered(id)?;
         }
     }
-    // Column families that are asked for and not there.
+    // Column families that are asked for and do not exist.
     let missing: Vec<&String> = {
         let state = db.state.lock();
         let there: HashSet<&str> = state.families().map(|c| c.cf().name.as_str()).collect();
@@ -484,7 +484,8 @@ fn finish_open(
     db.opened.note().given_up(&*db.opts.fs, &db.path)?;
     *db.catalog.lock_manifest() = Some(writer);
     db.front.open_log(&db.live(), wal_number, kept.as_ref().map(|k| k.follows))?;
-    // All are durable. A crash before this is written, with the OPTIONS file, leaves what is of another MANIFEST.
+    // MANIFEST and log are durable. This note is written with the OPTIONS file; after a crash before that, the old note
+    // remains, which is about another MANIFEST.
     let began = misses_logs(&db.opts, &db.path).then(|| {
         let last = kept.as_ref().map(|k| k.follows.wal);
         let kept = last.filter(|last| kept.iter().flat_map(|k| &k.logs).any(|(number, _)| number == last));
@@ -506,7 +507,8 @@ pub(crate) fn recover(
 ) -> Result<RecoveredState> {
     let mut order = |name: &str, stored: &str| -> Result<(InternalKeyComparator, usize)> {
         let Some(o) = wanted.get(name) else {
-            // Not to be opened; read anyway, because edits about it follow. Whether that is allowed is checked below.
+            // This column family is not to be opened; it is read anyway, because edits about it follow. Whether it may
+            // stay closed is checked below.
             return Ok((InternalKeyComparator::new(comparator_to_name(stored)), LEVELS_MAX));
         };
         if stored.ends_with(".u64ts") {
@@ -735,7 +737,7 @@ fn check_is_database(options: &DbOptions, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`check_is_database`], for those who only read: there RocksDB's kind is that of a file which cannot be read.
+/// As [`check_is_database`], for readers, which get RocksDB's error kind for a file that cannot be read.
 pub(crate) fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> {
     let exists = |p: &Path| options.fs.exists(p).map_err(|e| Error::io(p.display(), &e));
     let why = match (exists(path)?, exists(&path.join(filename::CURRENT))?) {
@@ -773,7 +775,7 @@ pub(crate) fn new_db_id(now: u64) -> String {
 
 /// The id of a database that has none, where runs must give the same bytes.
 const REPRODUCIBLE_DB_ID: &str = "00000000-0000-4000-8000-000000000000";
-/// The session's id there: twenty base-36 digits that say what it is.
+/// The session's id in that case: twenty base-36 digits that say so.
 const REPRODUCIBLE_SESSION_ID: &str = "REPRODUCIBLE00000000";
 
 /// A session id in RocksDB's shape: twenty base-36 digits.

@@ -1,17 +1,18 @@
-//! Databases whose values live for a time (RocksDB's `DBWithTTL`, utilities/ttl).
+//! Databases whose values expire (RocksDB's `DBWithTTL`, utilities/ttl).
 //!
 //! 1. Every value and merge operand of every column family ends with the Unix time of its writing: four bytes,
 //!    little-endian. Writes add it, reads take it off.
 //! 2. A compaction filter removes values that are older than the column family's time to live. Until a compaction
 //!    meets them, they can be read.
-//! 3. The user's merge operator and compaction filter see values without the time. What is merged is as young as the
-//!    merge; what a filter changes keeps its age.
+//! 3. The user's merge operator and compaction filter see values without the time. A merged value gets the time of the
+//!    merge; a value that a filter changes keeps its time.
 //!
-//! Tables that are ingested have the times already, and say so (`VALUES_WITH_TIMES` of `catalog/value_times.rs`), or
-//! the caller does: without, the last bytes of their values would be lost, or their keys could not be read.
+//! Values of ingested tables must have the times already, and the tables (`VALUES_WITH_TIMES` of
+//! `catalog/value_times.rs`) or the caller must say so. Otherwise the last bytes of values would be lost, or keys could
+//! not be read.
 //!
-//! Nothing in the database says that it is one of these: every open must. A value whose time is before RocksDB had the
-//! feature is taken for damage, which catches databases that are opened this way by mistake.
+//! Nothing in the database says that its values have times: every open must say it. A value whose time is before
+//! RocksDB had the feature is treated as damage, which catches databases that are opened this way by mistake.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -138,8 +139,8 @@ impl Db {
         self.set_ttl_cf(self.inner.catalog.default_cf(), ttl)
     }
 
-    /// Changes a column family's time to live (RocksDB's `SetTtl`) for values already written too; zero keeps them
-    /// for ever. Compactions that begin later go by it; it ends with the database.
+    /// Changes a column family's time to live (RocksDB's `SetTtl`), for values already written as well; zero keeps them
+    /// for ever. It applies to compactions that begin later, until the database is closed.
     pub fn set_ttl_cf(&self, cf: &impl AsColumnFamilyRef, ttl: Duration) -> Result<()> {
         self.inner.check_family(&cf.as_cf().data)?;
         match &cf.as_cf().data.time_to_live {
@@ -220,7 +221,7 @@ struct TtlFactory {
 }
 
 impl TtlFactory {
-    /// The seconds and the user's options that a text of this factory says, as `option_text` writes it.
+    /// The seconds and the user's options in a text of this factory, as `option_text` writes it.
     fn read<'t>(&self, text: &'t str) -> Option<(u64, &'t str)> {
         let text = text.strip_prefix("seconds=")?;
         let (seconds, rest) = text.split_at(text.find(';').unwrap_or(text.len()));
@@ -234,7 +235,7 @@ impl CompactionFilterFactory for TtlFactory {
     type Filter = TtlFilter;
 
     fn create(&mut self, mut context: CompactionFilterContext) -> TtlFilter {
-        // As they were when the job was made, for all of its parts.
+        // All parts of a job use the settings from when the job was made.
         let (seconds, own) = match self.read(&context.options) {
             Some((seconds, own)) => (seconds, own.to_owned()),
             None => (self.seconds.load(Ordering::Acquire), self.user.options()),
@@ -247,7 +248,7 @@ impl CompactionFilterFactory for TtlFactory {
                 factory.should_filter_table_file_creation(context.reason).then(|| factory.create(context))
             }
         };
-        // One moment for all of a part: its output depends on nothing else.
+        // One time for the whole part, so that its output depends on nothing else.
         let oldest = match seconds {
             0 => 0,
             seconds => now(&*self.clock).saturating_sub(seconds),
@@ -272,13 +273,13 @@ impl CompactionFilterFactory for TtlFactory {
 }
 
 struct TtlFilter {
-    /// Values from before this time go.
+    /// Values from before this time are removed.
     oldest: u64,
     user: Option<Box<dyn CompactionFilter>>,
 }
 
 impl TtlFilter {
-    /// Has the user's filter decide on a value without its time.
+    /// Lets the user's filter decide on a value without its time.
     fn ask(&mut self, value: &[u8], ask: impl FnOnce(&mut Box<dyn CompactionFilter>, &[u8]) -> Decision) -> Decision {
         let (Some(user), Some((own, time))) = (&mut self.user, split(value)) else { return Decision::Keep };
         match ask(user, own) {
@@ -385,7 +386,7 @@ mod tests {
         let changed = with(b"changed", 1_999_999_950);
         assert_eq!(ask(&with(b"change", 1_999_999_950)), Decision::Change(changed), "a change keeps the age");
         assert_eq!(ask(b"abc"), Decision::Keep, "no time, nothing to decide by");
-        // A job keeps to the time to live that it began with.
+        // A job keeps the time to live that it began with.
         let options = factory.option_text();
         assert_eq!(options, "seconds=100;filter=\"user\"");
         factory.time_to_live.as_ref().unwrap().store(10, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The file `WAL_OWNER`: what a database notes of a WAL directory outside of its own.
+//! The file `WAL_OWNER`: what a database notes about a WAL directory outside of its own directory.
 //!
 //! # Lines
 //!
@@ -7,30 +7,31 @@
 //!
 //! The database's own file may have two more, in this order:
 //!
-//! 3. *manifest* *log* [*kept*] ([`Began`]): with a fast path, what the last opening for writing began and kept.
+//! 3. *manifest* *log* [*kept*] ([`Began`]): with a fast path, the MANIFEST and log that the last opening for writing
+//!    began, and the newest log that it kept.
 //! 4. `open` *manifests* *options* ([`Stand`]): the last opening for writing had its WALs in the other directory, and
-//!    what is there may be needed. Or `flushed` *manifests* *options*: it was closed, and nothing there is needed.
-//! 5. `without` *manifest* [*directory*] ([`GivenUp`]): an opening gives up what is in the other directory.
+//!    they may be needed. Or `flushed` *manifests* *options*: it was closed, and none of them is needed.
+//! 5. `without` *manifest* [*directory*] ([`GivenUp`]): an opening gives up the WALs in the other directory.
 //!
 //! The last line of both files is `sum` and the CRC32C of all before it, in eight hexadecimal digits. An opening writes
-//! again what it read: without the sum, a token that was read wrongly once would be another one for ever. Files of
-//! older versions have no such line.
+//! back what it read: without the sum, a token that was misread once would stay wrong for ever. Files of older versions
+//! have no such line.
 //!
 //! # When the fourth line counts
 //!
 //! It counts while CURRENT names one of its MANIFESTs and the newest OPTIONS file is one of its OPTIONS files. Every
 //! opening for writing, RocksDB's too, writes a new OPTIONS file, and begins a MANIFEST (RocksDB with
-//! `reuse_manifest_on_open` does not). So a line that counts is of the last opening.
+//! `reuse_manifest_on_open` does not). So a line that counts was written by the last opening.
 //!
-//! An open database changes both files. It notes a new one before it is named, next to the old one, and the note is
-//! durable by then: whenever the power goes, the line counts. The word becomes `open` before the opening returns, and
+//! An open database replaces both files from time to time. Before a new one is named, its number is noted next to the
+//! old one, durably: whenever the power fails, the line counts. The word becomes `open` before the opening returns, and
 //! `flushed` when the close has ended.
 //!
 //! # What is given up stays so
 //!
-//! A directory that was given up may come back. Its WALs are of a time that the database does not go on from, and may
-//! have the numbers of newer ones. So the database has another token from then on ([`Note::next_token`]), and the
-//! directory is one of somebody else. Both change at one moment: the fifth line, durable before, is in force as soon as
+//! A directory that was given up may come back. The database has not continued from its WALs, and they may have the
+//! same numbers as newer ones. So from then on the database has another token ([`Note::next_token`]), and the directory
+//! no longer belongs to it. Giving up is atomic: the fifth line, which is durable by then, takes effect as soon as
 //! CURRENT names the MANIFEST of the opening that gives up.
 
 use std::path::{Path, PathBuf};
@@ -59,31 +60,31 @@ const WITHOUT: &str = "without";
 const SUM: &str = "sum ";
 /// Digits of the sum.
 const SUM_DIGITS: usize = 8;
-/// What a token has at its end, once for each time that WALs were given up.
+/// Appended to a token once for each time that WALs were given up.
 const LATER: char = '+';
 /// In place of a list of numbers that is empty.
 const NONE: &str = "-";
-/// Numbers of each kind in the fourth line, at most. There are more than two only where files could not be written. Two
-/// lists of them are shorter than [`NOTE_BYTES_MAX`].
+/// The most numbers of each kind in the fourth line. There are more than two only after files could not be written. Two
+/// such lists are shorter than [`NOTE_BYTES_MAX`].
 const NUMBERS_MAX: usize = 200;
-/// How often a note is read that another process changes meanwhile.
+/// How often to read a note that another process keeps changing.
 const READS_MAX: usize = 100;
 
 /// What a `WAL_OWNER` file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
     pub token: String,
-    /// In the database's directory the WAL directory, in that one the database.
+    /// In the database's directory: the WAL directory. In the WAL directory: the database's directory.
     pub other: PathBuf,
     /// The third line.
     pub began: Option<Began>,
     /// The fourth line.
     pub stand: Option<Stand>,
-    /// The fifth line. Read and not in force it is left out, and so it is once it is in force.
+    /// The fifth line. A line that was read is dropped if it is not in force, and also once it has taken effect.
     given_up: Option<GivenUp>,
 }
 
-/// An opening that goes on without the WALs in the other directory.
+/// An opening that continues without the WALs in the other directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GivenUp {
     /// The number of its MANIFEST.
@@ -99,11 +100,11 @@ pub(crate) struct Began {
     pub manifest: u64,
     /// Number of its first log.
     pub log: u64,
-    /// The newest log with records that it kept. No other log names it before the first write.
+    /// The newest log with records that it kept. No other log names it until the first write.
     pub kept: Option<u64>,
 }
 
-/// How the last opening of a database left it.
+/// The state in which the last opening left a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stand {
     /// MANIFESTs that CURRENT may name.
@@ -114,7 +115,7 @@ pub(super) struct Stand {
     flushed: bool,
 }
 
-/// What the fourth line says of the WALs in the other directory.
+/// What the fourth line says about the WALs in the other directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     /// The last opening had its WALs there, and they may be needed.
@@ -123,7 +124,7 @@ pub(super) enum Left {
     Flushed,
     /// Somebody else has opened the database since.
     Changed,
-    /// There is no such line: an older version wrote the note, or the opening that did was cut short.
+    /// There is no such line: an older version wrote the note, or the opening that wrote it was interrupted.
     Unknown,
 }
 
@@ -178,8 +179,8 @@ impl Stand {
         format!("{word} {} {}\n", list(&self.manifests), list(&self.options))
     }
 
-    /// True if the files of the database in `path` are as this says. A file that is missing or cannot be read does not
-    /// contradict: a repair may follow.
+    /// True if the files of the database in `path` match this. A file that is missing or cannot be read does not count
+    /// as a mismatch, since a repair may follow.
     fn counts(&self, fs: &dyn FileSystem, path: &Path) -> bool {
         let newest = latest_options_file(fs, path).ok().flatten();
         current_manifest(fs, path).map_or(true, |number| self.manifests.contains(&number))
@@ -187,8 +188,8 @@ impl Stand {
     }
 }
 
-/// The lines of a file without their sum; `Err` where that is another one. Any one byte that is wrong is found, or is
-/// of the last line alone, which then counts for nothing.
+/// The lines of a file without their sum; `Err` if the sum is wrong. Any single wrong byte is detected, or is in the
+/// last line only, which then is ignored.
 fn without_sum(bytes: &[u8]) -> std::result::Result<&[u8], ()> {
     let Some((lines, last)) = bytes.trim_ascii_end().split_last_chunk::<{ SUM.len() + SUM_DIGITS }>() else {
         return Ok(bytes);
@@ -210,7 +211,7 @@ fn add(numbers: &mut Vec<u64>, number: u64) {
 }
 
 impl Note {
-    /// Of a directory that nothing more is known of.
+    /// The note of a directory about which nothing else is known.
     pub fn new(token: String, other: PathBuf) -> Self {
         Self { token, other, began: None, stand: None, given_up: None }
     }
@@ -223,7 +224,8 @@ impl Note {
         }))
     }
 
-    /// Of the database in `path`, which this process has locked: a fifth line goes away, and what it leads to stays.
+    /// For the database in `path`, which this process has locked: applies and removes a fifth line that is in force,
+    /// and removes one that is not.
     pub fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
         match Self::read_lines(fs, path)? {
             Some(lines) if lines.given_up.is_some() => {
@@ -233,7 +235,7 @@ impl Note {
         }
     }
 
-    /// What it says where CURRENT names this MANIFEST.
+    /// What the note says if CURRENT names this MANIFEST.
     fn when_current(mut self, current: Option<u64>) -> Self {
         match self.given_up.take() {
             Some(GivenUp { manifest, other }) if current == Some(manifest) => {
@@ -246,13 +248,13 @@ impl Note {
         }
     }
 
-    /// The token after WALs were given up. It is known before, so that the directory that the database goes on with can
-    /// have it first.
+    /// The token after WALs are given up. It is known in advance, so that it can be written first into the directory
+    /// that the database continues with.
     pub fn next_token(&self) -> String {
         format!("{}{LATER}", self.token)
     }
 
-    /// Of the database in `path`: its WALs in the directory that has the note `theirs` were given up.
+    /// True if the database in `path` has given up its WALs in the directory that has the note `theirs`.
     pub fn gave_up(&self, fs: &dyn FileSystem, path: &Path, theirs: &Note) -> bool {
         let later = self.token.strip_prefix(&theirs.token);
         later.is_some_and(|later| !later.is_empty() && later.chars().all(|c| c == LATER))
@@ -295,7 +297,7 @@ impl Note {
         self.write_or_tell(fs, dir).map_err(|(e, _)| e)
     }
 
-    /// The same. An error comes with whether the file may be the new one all the same.
+    /// The same. An error comes with a flag: whether the file may have been replaced nevertheless.
     fn write_or_tell(&self, fs: &dyn FileSystem, dir: &Path) -> std::result::Result<(), (Error, bool)> {
         let path = dir.join(WAL_OWNER);
         let temp = dir.join(format!("{WAL_OWNER}.dbtmp"));
@@ -314,13 +316,13 @@ impl Note {
         Note::read(fs, dir).ok().flatten().is_some_and(|theirs| theirs.token == self.token)
     }
 
-    /// Of a WAL directory: true if the database that it names is there still, and is not the one in `path`, which has
-    /// the same token: that one is a copy of it, file by file.
+    /// For a WAL directory: true if the database that it names still exists and is not the one in `path`. As both have
+    /// the same token, the one in `path` then is a copy, made file by file.
     pub fn is_elsewhere(&self, fs: &dyn FileSystem, path: &Path) -> bool {
         !fs.same_file(&self.other, path).unwrap_or(self.other == path) && self.is_of(fs, &self.other)
     }
 
-    /// Of the database in `path`: how its last opening left it.
+    /// The state in which the last opening left the database in `path`.
     pub fn left(&self, fs: &dyn FileSystem, path: &Path) -> Left {
         match &self.stand {
             None => Left::Unknown,
@@ -330,8 +332,8 @@ impl Note {
         }
     }
 
-    /// The note of the database in `path`, and how its last opening left it. Another process may have it open: it
-    /// changes the note, and then the files that the note is compared with.
+    /// The note of the database in `path`, and the state in which its last opening left it. Another process may have it
+    /// open and change first the note, then the files that the note is compared with.
     pub fn read_left(fs: &dyn FileSystem, path: &Path) -> Result<Option<(Self, Left)>> {
         let Some(mut own) = Self::read(fs, path)? else { return Ok(None) };
         for _ in 0..READS_MAX {
@@ -352,8 +354,8 @@ impl Note {
         self.began.filter(|_| matches!(left, Left::Open | Left::Unknown))
     }
 
-    /// Of the database in `path`, which has no CURRENT yet, and the MANIFEST that this is to name: WALs in the other
-    /// directory may be needed.
+    /// For the database in `path`, which has no CURRENT yet, and the MANIFEST that CURRENT will name: notes that WALs
+    /// in the other directory may be needed.
     pub fn set_open(&mut self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
         let manifests = names.iter().filter_map(|name| match filename::parse(name) {
@@ -366,8 +368,8 @@ impl Note {
     }
 }
 
-/// The note of a database that somebody changes and that has its WALs elsewhere. Without such a database it is empty,
-/// and nothing is written.
+/// The note of a database that is open for writing and has its WALs elsewhere. For any other database it is empty, and
+/// nothing is written.
 #[derive(Debug, Default)]
 pub(crate) struct OwnNote(Mutex<Option<Note>>);
 
@@ -375,8 +377,8 @@ impl OwnNote {
     /// Takes the note of the database in `path`. Nothing that it says of the last opening is given up yet.
     pub fn take(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         let Some(mut own) = Note::read(fs, path)? else { return Ok(()) };
-        // The next MANIFEST is ours, whoever wrote the OPTIONS file that there is. The one that CURRENT names counts
-        // only if it did.
+        // The next MANIFEST is ours, whoever wrote the present OPTIONS file. The one that CURRENT names counts only if
+        // the note counted.
         let options = latest_options_file(fs, path)?.into_iter().map(|(number, _)| number).collect();
         own.stand = match own.left(fs, path) {
             Left::Open | Left::Flushed => own.stand,
@@ -386,7 +388,8 @@ impl OwnNote {
         Ok(())
     }
 
-    /// The same, if what it says counts: a repair that does not read the WALs leaves them as needed as they were.
+    /// The same, if its fourth line counts: after a repair that does not read the WALs, they are needed exactly if they
+    /// were before.
     pub fn take_if_it_counts(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         let counts = |own: &Note| matches!(own.left(fs, path), Left::Open | Left::Flushed);
         *self.0.lock() = Note::read(fs, path)?.filter(counts);
@@ -394,46 +397,46 @@ impl OwnNote {
     }
 
     /// As soon as CURRENT names MANIFEST `number`, the WALs are in `other` (empty: in the database's directory), and
-    /// those before are given up. That goes into the file with what comes next, which is [`Self::manifest_begins`].
+    /// the earlier ones are given up. This is written by the next call, which is [`Self::manifest_begins`].
     pub fn give_up(&self, number: u64, other: PathBuf) {
         if let Some(own) = self.0.lock().as_mut() {
             own.given_up = Some(GivenUp { manifest: number, other });
         }
     }
 
-    /// CURRENT names that MANIFEST, durably. Nothing is done where nothing is given up.
+    /// CURRENT names that MANIFEST, durably. Does nothing if nothing is given up.
     pub fn given_up(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         let mut note = self.0.lock();
         let Some(own) = note.take_if(|own| own.given_up.is_some()) else { return Ok(()) };
         let current = own.given_up.as_ref().map(|given_up| given_up.manifest);
         let own = own.when_current(current);
         own.write(fs, path)?;
-        // One that has its WALs at home notes nothing.
+        // A database with its WALs in its own directory notes nothing.
         *note = Some(own).filter(|own| !own.other.as_os_str().is_empty());
         Ok(())
     }
 
-    /// CURRENT is about to name MANIFEST `number`. WALs are as needed as before.
+    /// CURRENT is about to name MANIFEST `number`. Whether WALs are needed does not change.
     pub fn manifest_begins(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
         self.change(fs, path, |stand| add(&mut stand.manifests, number))
     }
 
-    /// CURRENT names MANIFEST `number`, durably. That goes into the file with what comes next.
+    /// CURRENT names MANIFEST `number`, durably. The next call that writes the file includes this.
     pub fn manifest_begun(&self, number: u64) {
         if let Some(stand) = self.0.lock().as_mut().and_then(|own| own.stand.as_mut()) {
             stand.manifests = vec![number];
         }
     }
 
-    /// An opening with a fast path has these logs, one without has `None`. That goes into the file together with the
-    /// OPTIONS file of the opening.
+    /// The logs of an opening with a fast path; `None` without one. They are written together with the note of the
+    /// opening's OPTIONS file.
     pub fn logs_begun(&self, began: Option<Began>) {
         if let Some(own) = self.0.lock().as_mut() {
             own.began = began;
         }
     }
 
-    /// An OPTIONS file `number` is about to be there. From now on something may be written to WALs.
+    /// OPTIONS file `number` is about to be created. From now on WALs may get records.
     pub fn options_begin(&self, fs: &dyn FileSystem, path: &Path, number: u64) -> Result<()> {
         self.change(fs, path, |stand| {
             add(&mut stand.options, number);
@@ -448,8 +451,8 @@ impl OwnNote {
         }
     }
 
-    /// The database was closed, and nothing in its WALs is needed. Only the files that there are count: somebody else
-    /// may give one of his the number of one that could not be written.
+    /// The database was closed, and nothing in its WALs is needed. Only files that exist count: another program may
+    /// reuse the number of a file that could not be written.
     pub fn flushed(&self, fs: &dyn FileSystem, path: &Path) -> Result<()> {
         if self.0.lock().is_none() {
             return Ok(());
@@ -459,7 +462,7 @@ impl OwnNote {
         self.change(fs, path, |stand| *stand = Stand { manifests: vec![manifest], options, flushed: true })
     }
 
-    /// Changes the last line. Where that fails, the line is as it was, unless the file may have been changed.
+    /// Changes the last line. If that fails, the line stays as it was, unless the file may have been changed.
     fn change(&self, fs: &dyn FileSystem, path: &Path, f: impl FnOnce(&mut Stand)) -> Result<()> {
         let mut note = self.0.lock();
         let Some(own) = note.as_mut() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Whose a WAL directory is.
+//! Which database a WAL directory belongs to.
 //!
 //! A database opens with the `wal_dir` that its options name, and options travel: a checkpoint or a backup that RocksDB
 //! made, or a copied directory, names the WAL directory of the original. It would replay the original's WALs and then
@@ -6,23 +6,23 @@
 //!
 //! - The file `WAL_OWNER` is in both directories, with the same random token in its first line. The second line names
 //!   the other directory, for people and for a repair. RocksDB ignores files of that name.
-//! - The database that has the token may use the directory, unless the one that the WAL directory names is still
-//!   there: then it is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory (RocksDB made it, or it is
-//!   new) the first opening for writing claims it, if the MANIFEST knows its WALs. A directory without WALs may be
-//!   claimed by anyone.
+//! - A database that has the token may use the directory, unless the database that the WAL directory names is another
+//!   one that still exists: then this one is a copy, made file by file. Without a `WAL_OWNER` in the WAL directory
+//!   (RocksDB made it, or it is new) the first opening for writing claims it, if the MANIFEST knows its WALs. A
+//!   directory without WALs may be claimed by anyone.
 //! - The WAL directory is locked while the database is open for writing.
 //! - Each opening for writing notes in the database's own file that its WALs are in the other directory, and a close
-//!   after which none of them is needed notes that (`wal_note.rs`). A database does not open without that directory
-//!   where it cannot be found and its WALs may be needed: its device is not mounted.
+//!   after which none of them is needed notes that (`wal_note.rs`). If that directory cannot be found and its WALs may
+//!   be needed, the database does not open: probably a device is not mounted.
 //! - With a fast path (`fast_path`, or `fast_capacity` with a `wal_dir`) an opening also notes which MANIFEST and which
 //!   log it began, and the newest log with records that it kept. So the next one knows whether the log numbers in the
 //!   MANIFEST are those of logs that were there, and refuses to open without them.
-//! - A database does not open where its `WAL_OWNER` names the WAL directory, and that is missing or has nothing of it:
-//!   its device is gone.
-//! - The directory is done without as soon as nothing there is needed: WALs whose updates the MANIFEST's tables have,
-//!   and such without updates, keep nobody back. The next opening for writing without it forgets it.
-//! - A directory that cannot be found and is given up (`kSkipAnyCorruptedRecords`) is one of somebody else when it is
-//!   there again: the database has another token by then (`wal_note.rs`).
+//! - A database does not open if its `WAL_OWNER` names the WAL directory and that directory is missing or has no file
+//!   of the database: its device is gone.
+//! - A database opens without the directory if nothing there is needed: all updates of its WALs are in tables of the
+//!   MANIFEST. The next opening for writing without the directory forgets it.
+//! - A directory that cannot be found and is given up (`kSkipAnyCorruptedRecords`) does not belong to the database when
+//!   it is there again: the database has another token by then (`wal_note.rs`).
 //!
 //! Copies never get the file: checkpoints, backups and exports copy only files that they know.
 
@@ -44,7 +44,7 @@ use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
 pub(crate) use crate::db::open::wal_note::WAL_OWNER;
 
-/// The version of RocksDB from which on OPTIONS files name no `wal_dir` that is the database's own directory.
+/// The first version of RocksDB whose OPTIONS files do not name a `wal_dir` that is the database's own directory.
 const OWN_PATH_BEFORE: (u32, u32, u32) = (6, 23, 0);
 
 /// What the last opening of the database in `path` began, if it noted that, and if its logs may be needed.
@@ -59,7 +59,7 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     let failed = |e| Error::io(format_args!("cannot look into {}", wal_dir.display()), &e);
     let manifest = |name: &String| matches!(filename::parse(name), Some(FileType::Manifest(_)));
-    // One without CURRENT is a database, too, that somebody may repair.
+    // A database without CURRENT counts as well, since somebody may repair it.
     if fs.exists(&wal_dir.join(filename::CURRENT)).map_err(failed)?
         || fs.list_dir(wal_dir).is_ok_and(|names| names.iter().any(manifest))
     {
@@ -71,7 +71,7 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     }
     let Some(theirs) = Note::read(fs, wal_dir)? else { return Ok(()) };
     let own = Note::read(fs, path)?;
-    // An opening that gives up others claims this one first.
+    // An opening that gives up another directory claims this one first.
     let known = own.as_ref().is_some_and(|own| own.token == theirs.token || own.next_token() == theirs.token);
     if (known && !theirs.is_elsewhere(fs, path)) || !holds_wals(fs, wal_dir)? {
         return Ok(());
@@ -109,10 +109,10 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
 /// Refuses a WAL directory that nobody has claimed and whose WALs are not those of the database in `path`, as far as
 /// its MANIFEST says. RocksDB writes no `WAL_OWNER`, and locks only the database's own directory.
 ///
-/// The WAL that was written to when the MANIFEST got its last edit is still there: it has a number below the next file
-/// number of then, and is deleted only when an edit says that it is not needed. WALs that are all older are not needed,
-/// and those that are all newer cannot be without it. So one must be in between, unless there is none at all. Where
-/// WALs that are needed are in the database's own directory, too, it is a copy that brought its WALs along.
+/// The WAL that was in use when the MANIFEST got its last edit still exists: its number is below the next file number
+/// of that edit, and it is deleted only when an edit says that it is not needed. If all WALs are older, none is needed;
+/// and there are no newer WALs without it. So one WAL must be in that range, unless there is none at all. If needed
+/// WALs are in the database's own directory as well, the database is a copy that brought its WALs along.
 pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     if path == wal_dir || Note::read(fs, wal_dir)?.is_some() {
         return Ok(());
@@ -120,7 +120,7 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
     let names = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
     let wals = wal_numbers(&names(wal_dir)?);
     let Some(&first) = wals.first() else { return Ok(()) };
-    // Without a MANIFEST that can be read there is nothing to compare with: whoever needs it says so.
+    // Without a readable MANIFEST there is nothing to compare with; the code that needs it will report that.
     let Some(Needed { range: needed, .. }) = needed_wals(fs, path) else { return Ok(()) };
     let shown = wal_dir.join(filename::wal(first));
     let what = if !wals.iter().any(|n| needed.contains(n)) {
@@ -138,11 +138,11 @@ pub(crate) fn check_unclaimed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) 
     )))
 }
 
-/// What the MANIFEST of a database says of its WALs.
+/// What the MANIFEST of a database says about its WALs.
 struct Needed {
     /// Number of the MANIFEST.
     manifest: u64,
-    /// The numbers that WALs have which are needed: from the oldest one that a column family needs up to the next file
+    /// The numbers that needed WALs can have: from the oldest one that a column family needs up to the next file
     /// number.
     range: Range<u64>,
     /// The oldest one that each column family needs.
@@ -155,14 +155,14 @@ impl Needed {
     fn named(&self, began: Option<Began>) -> Vec<u64> {
         let began = began.filter(|began| began.manifest == self.manifest);
         let of_opening = began.into_iter().flat_map(|began| [Some(began.log), began.kept]).flatten();
-        // That of a column family without data stays behind.
+        // The log number of a column family without data is not advanced.
         let named = self.of_families.iter().copied().chain(of_opening).filter(|n| *n >= self.range.start);
         let named: BTreeSet<u64> = named.collect();
         named.into_iter().collect()
     }
 }
 
-/// What the MANIFEST of the database in `path` says of its WALs. `None` where it cannot be read.
+/// What the MANIFEST of the database in `path` says about its WALs; `None` if it cannot be read.
 fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Needed> {
     retry_while_files_vanish(fs, path, || {
         let number = current_manifest(fs, path)?;
@@ -189,26 +189,26 @@ fn needed_wals(fs: &dyn FileSystem, path: &Path) -> Option<Needed> {
 /// What kind of opening looks for the WALs of a database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seeker {
-    /// It reads on what another process writes.
+    /// It follows what another process writes.
     pub follows: bool,
     /// It takes what there is (`kSkipAnyCorruptedRecords`).
     pub takes_all: bool,
 }
 
-/// Where the WALs of a database are that is opened, next to where they are looked for.
+/// Where the WALs of a database are, compared with the directory in which an opening looks for them.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// There, as far as anything says. They are what the last opening left.
+    /// In that directory, as far as is known. They are what the last opening left.
     Here,
     /// In another directory, where none of them is needed.
     LeftBehind,
-    /// In another directory that cannot be found, and is done without.
+    /// In another directory that cannot be found; the database opens without it.
     Away {
         /// Nothing there is needed.
         flushed: bool,
         /// Something there may be needed, and the caller says that it is lost.
         given_up: bool,
-        /// What somebody should know of it.
+        /// What the user should know about it.
         warning: Option<String>,
     },
 }
@@ -229,7 +229,7 @@ impl Found {
         matches!(self, Self::Away { given_up: true, .. })
     }
 
-    /// Tells what somebody should know.
+    /// Logs what the user should know.
     pub fn log(&self, log: &InfoLog) {
         if let Self::Away { warning: Some(warning), .. } = self {
             log_warn!(log, "{warning}");
@@ -240,10 +240,10 @@ impl Found {
 /// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
 /// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
 ///
-/// WALs that nothing is needed of are left behind: `wal_dir` is turned off. But one that follows refuses any, since the
-/// other process may write to them still. Others see the database as it is at one moment. So does a copy whose original
-/// is there and has deleted what it does not need itself. And where one that is needed is not there, the directory is
-/// newer than the database, or lost it.
+/// WALs that are not needed are left behind: `wal_dir` is turned off. But a secondary refuses any WALs there, since the
+/// other process may still write to them. Other openings see the database as it is at one moment. So does a copy whose
+/// original exists and has deleted the WALs that it does not need itself. And if a needed WAL is missing there, the
+/// directory is newer than the database, or has lost it.
 pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Found> {
     refuse_if_at_home(fs, path, wal_dir, seeker.follows)?;
     let Some((own, left)) = Note::read_left(fs, path)?.filter(|(own, _)| !own.other.as_os_str().is_empty()) else {
@@ -253,7 +253,7 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
         refuse_if_gone(fs, path, wal_dir)?;
         return Ok(Found::Here);
     }
-    // One that is gone, cannot be read or belongs to somebody else is not that directory.
+    // A directory that is gone, cannot be read or belongs to another database is not that directory.
     let theirs = Note::read(fs, &own.other).ok().flatten();
     let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else {
         return refuse_if_away(fs, path, wal_dir, (&own, left), seeker);
@@ -284,10 +284,10 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     )))
 }
 
-/// The same where the directory that it had last cannot be found: it is not there, cannot be read, or has nothing of
+/// The same if the directory that it had last cannot be found: it does not exist, cannot be read, or has nothing of
 /// this database. Its device is not mounted, or is mounted elsewhere.
 ///
-/// This is the one case where nobody can look into the WALs. Only the note of the last opening tells what they are
+/// This is the only case in which the WALs cannot be examined. Only the note of the last opening tells what they are
 /// ([`Note::left`]), and only as long as nobody else has opened the database for writing. RocksDB looks for no WALs, so
 /// after it nothing can tell what the directory has: then the database opens, as RocksDB opens it, with a warning.
 fn refuse_if_away(
@@ -301,7 +301,7 @@ fn refuse_if_away(
     let Some(needed) = needed_wals(fs, path) else { return Ok(Found::Here) };
     let here = fs.list_dir(wal_dir).map(|names| wal_numbers(&names)).unwrap_or_default();
     let named = needed.named(own.last_began(left));
-    // Where somebody else has gone on, the WALs in `wal_dir` may be theirs.
+    // If another program has opened the database since, the WALs in `wal_dir` may be that program's.
     if is_renamed(fs, path, wal_dir, own, &here, needed.range.start)
         || (left != Left::Changed && are_moved(fs, wal_dir, &here, &named, needed.range.start))
     {
@@ -332,20 +332,21 @@ fn refuse_if_away(
     Ok(Found::Away { flushed: false, given_up: left == Left::Open, warning })
 }
 
-/// True if `wal_dir`, which has the WALs `here`, is the directory of the note `own`, by another name. One that the
-/// database had before has WALs below `from` alone.
+/// True if `wal_dir`, which has the WALs `here`, is the directory of the note `own` under another name. A directory
+/// that the database had before that has only WALs below `from`.
 fn is_renamed(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, own: &Note, here: &[u64], from: u64) -> bool {
     let is_home = fs.same_file(path, wal_dir).unwrap_or(path == wal_dir);
     !is_home && own.is_of(fs, wal_dir) && here.iter().any(|n| *n >= from)
 }
 
-/// True if somebody moved WALs to `wal_dir`, which has those `here`: all that are `named`, or one that is needed.
+/// True if somebody moved WALs to `wal_dir`, which has the WALs `here`: it has all that are `named`, or one that is
+/// needed.
 fn are_moved(fs: &dyn FileSystem, wal_dir: &Path, here: &[u64], named: &[u64], from: u64) -> bool {
     (!named.is_empty() && named.iter().all(|n| here.contains(n))) || needed_of(fs, wal_dir, here, from).is_some()
 }
 
-/// Of a database that is repaired with the WALs in `wal_dir`: the directory where those are that may be needed, if that
-/// is another one, and they are not in `wal_dir` either.
+/// For a database that is repaired with the WALs in `wal_dir`: the other directory with WALs that may be needed, if
+/// there is one and they are not in `wal_dir` as well.
 pub(crate) fn needed_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<Option<PathBuf>> {
     let own = Note::read_left(fs, path)?.filter(|(own, left)| *left == Left::Open && !own.other.as_os_str().is_empty());
     let Some((own, left)) = own else { return Ok(None) };
@@ -362,8 +363,8 @@ pub(crate) fn needed_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path)
     Ok((!found).then_some(own.other))
 }
 
-/// The same where the directory is the one that it had last, and that is missing, or has nothing of it: its device is
-/// not there. An opening would make a new one, and go on without what only its WALs have.
+/// The same if the directory is the one that it had last, and it is missing or has nothing of the database: its device
+/// is not there. An opening would create a new directory, and lose what only the WALs have.
 fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let what = if !fs.exists(wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
         "does not exist"
@@ -382,7 +383,7 @@ fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()
     )))
 }
 
-/// The same where they are in the database's own directory: there was no `wal_dir` before.
+/// The same if they are in the database's own directory: there was no `wal_dir` before.
 fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
     if fs.same_file(path, wal_dir).unwrap_or(path == wal_dir) {
         return Ok(());
@@ -407,8 +408,8 @@ fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: 
     )))
 }
 
-/// Forgets where the WALs of the database in `path` were, unless in `wal_dir`, and what its last opening noted: another
-/// one takes its place, which has its WALs there.
+/// Forgets what the last opening of the database in `path` noted, and where its WALs were unless that is `wal_dir`:
+/// another database takes its place, which has its WALs in `wal_dir`.
 pub(crate) fn forget_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let Some(own) = Note::read(fs, path)? else { return Ok(()) };
     if fs.same_file(&own.other, wal_dir).unwrap_or(own.other == wal_dir) {
@@ -424,10 +425,10 @@ fn holds_wals(fs: &dyn FileSystem, wal_dir: &Path) -> Result<bool> {
     Ok(!wal_numbers(&names).is_empty())
 }
 
-/// The first of the WALs in `dir` that holds something and is none of those below `from`, which tables have.
+/// The first WAL in `dir` that has updates and is not below `from`; tables have the data of those below.
 fn needed_of(fs: &dyn FileSystem, dir: &Path, wals: &[u64], from: u64) -> Option<u64> {
     wals.iter().copied().filter(|&n| n >= from).find(|&n| match has_updates(fs, &dir.join(filename::wal(n)), n) {
-        // Deleted after it was listed, which it is when it is not needed.
+        // It was deleted after it was listed, so it was not needed.
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
         Ok(updates) => updates,
     })
@@ -444,12 +445,12 @@ pub(crate) fn note_restored(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) ->
     own.write(fs, path)
 }
 
-/// The database in `path` has its WALs in its own directory from now on, and needs none of those elsewhere, which were
-/// `found` as this says. The token stays: the directory where they were can be its own again. Not so after they were
-/// given up, which is noted by now.
+/// From now on the database in `path` has its WALs in its own directory and needs none of those elsewhere (`found` says
+/// where they were). The token stays, so that the other directory can become its own again; but not after that
+/// directory was given up, which is noted by now.
 pub(crate) fn leave_elsewhere(fs: &dyn FileSystem, path: &Path, found: &Found) -> Result<()> {
     let Some(own) = Note::read(fs, path)?.filter(|own| !own.other.as_os_str().is_empty()) else { return Ok(()) };
-    // One that is not there, or is somebody else's, may be needed when it is there again.
+    // A directory that is missing, or belongs to somebody else now, may be needed when it is there again.
     match found.is_flushed() || own.is_of(fs, &own.other) {
         true => Note::new(own.token, PathBuf::new()).write(fs, path),
         false if own.began.is_some() || own.stand.is_some() => Note::new(own.token, own.other).write(fs, path),
@@ -468,8 +469,8 @@ pub(crate) fn lock(fs: &dyn FileSystem, wal_dir: &Path) -> Result<Box<dyn FileLo
     })
 }
 
-/// Locks the WAL directory and makes it the database's, whose own lock is held. Its WALs were `found` as this says.
-/// `token` is a new one, for a database without any.
+/// Locks the WAL directory and makes it the database's, whose own lock is held. `found` says where its WALs were.
+/// `token` is a new token, for a database without one.
 pub(crate) fn claim(
     fs: &dyn FileSystem,
     path: &Path,
@@ -477,7 +478,7 @@ pub(crate) fn claim(
     token: String,
     found: &Found,
 ) -> Result<Box<dyn FileLock>> {
-    // Before the lock, too, which would leave a file in a directory of somebody else.
+    // Checked before the lock as well: locking would leave a file in a directory that belongs to somebody else.
     check(fs, path, wal_dir)?;
     check_unclaimed(fs, path, wal_dir)?;
     let lock = lock(fs, wal_dir)?;
@@ -487,7 +488,7 @@ pub(crate) fn claim(
     Ok(lock)
 }
 
-/// Writes whose the WAL directory is, which is locked.
+/// Writes which database the WAL directory belongs to; it is locked.
 pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: String, found: &Found) -> Result<()> {
     for dir in [path, wal_dir] {
         let _ = fs.remove(&dir.join(format!("{WAL_OWNER}.dbtmp"))); // what a crash left
@@ -500,8 +501,9 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
         Some(own) => own.token.clone(),
     };
     let (database, wals) = (absolute(path), absolute(wal_dir));
-    // First here: a WAL directory with a token that no database has would be nobody's. It names the directory last: one
-    // that is named and has nothing is taken for one whose device is gone.
+    // The token goes into the database's file first: a WAL directory with a token that no database has would belong to
+    // nobody. The directory's name is added last: a directory that is named and has no file is treated as one whose
+    // device is gone.
     if own.is_none() {
         Note::new(token.clone(), PathBuf::new()).write(fs, path)?;
     }
@@ -520,27 +522,27 @@ pub(crate) fn mark(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, token: Stri
     Ok(())
 }
 
-/// An opening for writing begins, or a repair: what one before was about to give up and could not write at last is
-/// given up, or is not.
+/// Called when an opening for writing or a repair begins. An earlier opening may have been interrupted while it gave up
+/// WALs: this decides whether they are given up.
 pub(crate) fn settle(fs: &dyn FileSystem, path: &Path) -> Result<()> {
     Note::settle(fs, path)
 }
 
-/// What a note says of a database with its WALs in `wal_dir`: where they are, and nothing if that is at home.
+/// The directory that the note of a database with its WALs in `wal_dir` names; empty if that is its own directory.
 pub(crate) fn other_of(path: &Path, wal_dir: &Path) -> PathBuf {
     if path == wal_dir { PathBuf::new() } else { absolute(wal_dir) }
 }
 
-/// Commands are run from anywhere.
+/// Absolute, since commands run in any directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Refuses WALs that nobody has claimed where a database is to be restored and there is none.
+/// Refuses unclaimed WALs in a place without a database where one is to be restored.
 pub(crate) fn check_before_restore(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     check_unclaimed(fs, path, wal_dir)?;
     let is_there = fs.exists(&path.join(filename::CURRENT)).unwrap_or(true);
-    // A restore that was cut short left its claim.
+    // An interrupted restore left its claim.
     if is_there || Note::read(fs, wal_dir)?.is_some() || !holds_wals(fs, wal_dir)? {
         return Ok(());
     }
@@ -573,15 +575,15 @@ pub(crate) fn is_inside(fs: &dyn FileSystem, path: &Path, dir: &Path) -> bool {
     })
 }
 
-/// Refuses a WAL directory that nobody names but the files of the database in `path`, which anybody may have written:
-/// unless it lies in that directory, or says itself that it belongs to the database there.
+/// Refuses a WAL directory that only the files of the database in `path` name, since anybody may have written them. It
+/// is accepted if it lies in the database's directory, or says itself that it belongs to this database.
 pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     if is_inside(fs, path, wal_dir) {
         return Ok(());
     }
     let own = Note::read(fs, path).ok().flatten();
     let theirs = Note::read(fs, wal_dir).ok().flatten();
-    // The token alone may have been read there and copied here.
+    // The token alone proves nothing: it may have been read there and copied here.
     let agree = |own: &Note, theirs: &Note| {
         own.token == theirs.token && fs.same_file(&theirs.other, path).unwrap_or(theirs.other == path)
     };
@@ -597,7 +599,7 @@ pub(crate) fn refuse_unasked(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -
 }
 
 impl DbInner {
-    /// The database is closed, and its last write is in the WALs: notes that none of them is needed, if it is so.
+    /// The database is closed, and its last write is in the WALs: if none of them is needed, notes that.
     pub(crate) fn note_closed(&self) {
         let is_flushed = {
             let state = self.state.lock();
@@ -630,20 +632,21 @@ impl Db {
         Ok(dir)
     }
 
-    /// For programs that open databases of others with the options that are stored there: refuses a directory (a
-    /// `wal_dir`, or a `db_log_dir`) that the OPTIONS file of the database in `path` names, if following it would lead
-    /// to files of somebody else. It must lie in `path`, without a link on the way, or have a file `WAL_OWNER` that
-    /// names this database. The second is so wherever Rockmill made the WALs and the database was not moved since.
+    /// For programs that open other people's databases with the options stored there: refuses a directory (a `wal_dir`,
+    /// or a `db_log_dir`) that the OPTIONS file of the database in `path` names, if following it would lead to files of
+    /// somebody else. It must lie in `path`, without a link on the way, or have a file `WAL_OWNER` that names this
+    /// database. There is such a file if Rockmill made the WALs and the database was not moved since.
     ///
-    /// Opening does not ask this: what is in the options that it is given is the caller's word.
+    /// An open does not check this: it takes the options that it is given as the caller's decision.
     pub fn check_stored_path(options: &Options, path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<()> {
         refuse_unasked(&*options.db.fs, path.as_ref(), dir.as_ref())
     }
 }
 
-/// Where the WALs of the database in `path` are, by what its own files say: the newest OPTIONS file, or where that is
-/// missing or unreadable the file `WAL_OWNER`. `None` if that is its own directory, or nothing says it. RocksDB before
-/// 6.23 wrote the own directory's path into OPTIONS: where that is not there, the database was moved or copied.
+/// Where the WALs of the database in `path` are according to its own files: the newest OPTIONS file or, if that is
+/// missing or unreadable, the file `WAL_OWNER`. `None` if it is the database's own directory, or no file says it.
+/// RocksDB before 6.23 wrote the path of the database's own directory into OPTIONS: if that path does not exist, the
+/// database was moved or copied.
 pub(crate) fn stored_wal_dir(fs: &dyn FileSystem, path: &Path) -> Option<PathBuf> {
     let by_options = || -> Option<(PathBuf, bool)> {
         let (_, file) = latest_options_file(fs, path).ok()??;

@@ -64,19 +64,20 @@ setters! {
     set_iterate_prefix(prefix: impl Into<Vec<u8>>) prefix = Some(prefix.into());
     /// Bytes that iterators read ahead; 0 (the default) grows with sequential use.
     set_readahead_size(bytes: usize) readahead;
-    /// Iterators that go forward through much data past the page cache (`use_direct_reads`) read the next bytes,
-    /// through io_uring, while they go through those before; off by default. A seek reads the blocks that it needs from
-    /// several sorted runs at once, which past the page cache it does without this option, too. Where there is no
-    /// io_uring it changes nothing.
+    /// Iterators that go forward through much data without the page cache (`use_direct_reads`) read the next bytes
+    /// through io_uring while they go through the previous ones; off by default. A seek reads the blocks that it needs
+    /// from several sorted runs at once; without the page cache it does so even if this option is off. Without io_uring
+    /// the option changes nothing.
     set_async_io(async_io: bool) async_io;
     /// Answers from memtables and the block cache only; `Incomplete` where a file would be read.
     set_cache_only(cache_only: bool) cache_only;
-    /// With a prefix extractor: iterators give all keys in order, as they do without one. Off (the default), a seek may
-    /// pass over tables whose filter lacks the prefix of its target, and then the iterator ends with that prefix.
+    /// With a prefix extractor: iterators give all keys in order, as they do without one. When it is off (the default),
+    /// a seek may skip tables whose filter does not have the prefix of its target, and then the iterator ends with that
+    /// prefix.
     set_total_order_seek(total_order: bool) total_order_seek;
     /// With a prefix extractor: iterators end where the prefix of the seek's target ends, wherever the bounds are. A
-    /// seek to the first key counts as one to the lower bound and a seek to the last key as one to the upper bound,
-    /// though that is exclusive; without the bound, the prefix of the key found counts. A target without a prefix sets
+    /// seek to the first key counts as a seek to the lower bound, and a seek to the last key as one to the upper bound,
+    /// although that is exclusive; without a bound, the prefix of the key found counts. A target without a prefix sets
     /// no end.
     set_prefix_same_as_start(same: bool) prefix_same_as_start;
     /// With a prefix extractor: iterators give all keys in order, and filters are used only where the upper bound shows
@@ -139,7 +140,7 @@ impl LookupKey {
 pub(crate) struct LookupPosition {
     /// Its level.
     level: usize,
-    /// Its sorted run, of those of the level that have files, newest first.
+    /// Its sorted run among those of the level that have files, newest first.
     run: usize,
     /// Its number in the run, or in L0.
     file: usize,
@@ -151,7 +152,7 @@ impl DbInner {
         self.get_at(cf, key, options, options.snapshot.as_deref())
     }
 
-    /// The same as `snapshot` sees it, whatever the options have.
+    /// The same as `snapshot` sees it, whatever snapshot the options have.
     fn get_at(
         &self,
         cf: &CfData,
@@ -166,14 +167,13 @@ impl DbInner {
         }
     }
 
-    /// True when somebody wants to know what reads do.
+    /// True if statistics or a performance context count what reads do.
     #[inline]
     fn counts_reads(&self) -> bool {
         self.opts.statistics.is_some() || perf::counting()
     }
 
-    /// A lookup, alone or one of several. Without `COUNTED` nobody keeps count of it, and it costs nothing that nobody
-    /// does.
+    /// A lookup, alone or one of several. With `COUNTED` false, the statistics code is compiled out.
     #[inline]
     fn get_one<const COUNTED: bool>(
         &self,
@@ -230,7 +230,7 @@ impl DbInner {
         self.conclude(cf, key, ctx)
     }
 
-    /// Asks the memtables. True when that was enough.
+    /// Asks the memtables; true if they have the answer.
     #[inline]
     pub(crate) fn get_from_memory<const COUNTED: bool>(
         &self,
@@ -261,8 +261,8 @@ impl DbInner {
         }
     }
 
-    /// Gives the ticker of the level that the search ended in; `None` when it waits for a block, and goes on from
-    /// `place` when it is called again.
+    /// Returns the ticker of the level in which the search ended; `None` if the lookup waits for a block, and then
+    /// continues from `place` when it is called again.
     pub(crate) fn get_from_tables(
         &self,
         cf: &CfData,
@@ -294,7 +294,7 @@ impl DbInner {
         let below = version.levels.iter().enumerate().skip(from.level.max(1));
         for (level, tables) in below.filter(|(_, tables)| !tables.is_empty()) {
             for (run, files) in tables.runs().enumerate() {
-                // Versions of one key may stand in neighbouring files that share it as a boundary.
+                // Versions of one key may be in neighbouring files that share it as a boundary.
                 let mut i = match (level, run).cmp(&(from.level, from.run)) {
                     std::cmp::Ordering::Less => continue,
                     std::cmp::Ordering::Equal => from.file,

@@ -1,5 +1,5 @@
-//! Iterators over user keys: from the internal entries of every run, newest visible version of each key, without what
-//! is deleted.
+//! Iterators over user keys. They read the internal entries of every run, and return the newest visible version of each
+//! key that is not deleted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub enum IteratorMode<'a> {
 
 /// An iterator that is moved by hand (`rocksdb::DBRawIterator`). It sees the database as it was when it was made.
 ///
-/// When it is not valid, `status` says whether the end was reached or an error met.
+/// When it is not valid, `status` says whether it reached the end or met an error.
 pub struct DbRawIterator<'a> {
     iter: Box<dyn InternalIterator>,
     view: RangeView,
@@ -62,7 +62,7 @@ pub struct DbRawIterator<'a> {
     prefix: Option<Box<PrefixScan>>,
     direction: Direction,
     valid: bool,
-    /// The current entry is in `saved_key` and `saved_value`, else `iter` stands on it.
+    /// The current entry is in `saved_key` and `saved_value`; otherwise `iter` is on it.
     saved: bool,
     /// Forward: the key whose older versions are being stepped over. With `saved`, the current key.
     saved_key: Vec<u8>,
@@ -163,7 +163,7 @@ fn bounds(options: &ReadOptions, cmp: &InternalKeyComparator) -> Bounds {
     (lower, upper, None)
 }
 
-/// The first key, in bytewise order, behind every key with this prefix; `None` when there is none.
+/// The first key, in bytewise order, after every key with this prefix; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut end = prefix[..=last].to_vec();
@@ -319,7 +319,7 @@ impl DbRawIterator<'_> {
             return;
         }
         if self.direction == Direction::Reverse {
-            // `iter` is before all entries of the current key: go to the first entry behind them.
+            // `iter` is before all entries of the current key: go to the first entry after them.
             self.direction = Direction::Forward;
             let key = std::mem::take(&mut self.saved_key);
             self.seek_internal(&key, 0);
@@ -354,13 +354,13 @@ impl DbRawIterator<'_> {
         }
     }
 
-    /// A seek begins. Gives what [`Self::sought`] takes.
+    /// Called when a seek begins; the result is for [`Self::sought`].
     #[inline]
     fn begin_seek(&self) -> (Started, Timer) {
         (self.counts.statistics().start_now(), perf::time(PerfMetric::SeekInternalSeekTime))
     }
 
-    /// A seek is done.
+    /// Called when a seek is done.
     #[inline]
     fn sought(&mut self, (began, timer): (Started, Timer)) {
         drop(timer);
@@ -418,7 +418,8 @@ impl DbRawIterator<'_> {
         false
     }
 
-    /// Puts `iter` on the first entry of `user_key` with a sequence number of at most `seq`, or behind.
+    /// Puts `iter` on the first entry of `user_key` with a sequence number of at most `seq` or, if there is none, on
+    /// the next entry after it.
     fn seek_internal(&mut self, user_key: &[u8], seq: SequenceNumber) {
         self.target.clear();
         let t = if seq == 0 { ValueType::Deletion } else { VALUE_TYPE_FOR_SEEK };
@@ -522,8 +523,9 @@ impl DbRawIterator<'_> {
         }
     }
 
-    /// Seeks over entries go forward, or a table whose keys are out of order would be gone round for ever: to a later
-    /// key than the last of them, or from a key's newest visible version to behind its oldest (`past`).
+    /// Checks that seeks which skip entries go forward; otherwise a table whose keys are out of order would make the
+    /// iterator loop for ever. A seek must go to a later key than the last one did, or from a key's newest visible
+    /// version to after its oldest (`past`).
     #[cold]
     fn check_forward(&self, last: &mut Option<(Vec<u8>, bool)>, key: &[u8], past: bool) -> Result<()> {
         if let Some((last_key, last_past)) = last
@@ -575,7 +577,7 @@ impl DbRawIterator<'_> {
             }
             self.iter.next();
         }
-        // Behind an error there may be the base.
+        // The base may be after the entry that could not be read.
         if !has_base && self.iter.status().is_err() {
             return;
         }
@@ -799,9 +801,9 @@ impl Db {
         self.prefix_iterator_cf(self.inner.catalog.default_cf(), prefix)
     }
 
-    /// Iterates from `prefix` over the keys of a column family that have the same prefix as it by the column family's
-    /// prefix extractor. Without an extractor, with a `prefix` that has none by it, and in other orders than the
-    /// bytewise one: over the keys that begin with `prefix`.
+    /// Iterates, from `prefix` on, over the keys of a column family that have the same prefix according to its prefix
+    /// extractor. If there is no extractor, if it gives `prefix` no prefix, or if the order is not bytewise: over the
+    /// keys that begin with `prefix`.
     pub fn prefix_iterator_cf(&self, cf: &impl AsColumnFamilyRef, prefix: impl AsRef<[u8]>) -> DbIterator<'_> {
         let (prefix, data) = (prefix.as_ref(), &cf.as_cf().data);
         let mut options = ReadOptions::default();

@@ -1,5 +1,5 @@
-//! What an iterator counts of itself. Tickers are added up here and given to the statistics when the iterator goes, as
-//! RocksDB does: a step then touches no shared memory.
+//! What an iterator counts. As in RocksDB, tickers are added up here and go to the statistics when the iterator is
+//! dropped, so that a step touches no shared memory.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) struct IteratorCounts {
     bytes: u64,
     skipped: u64,
     reseeks: u64,
-    /// Passed over since the last call was counted: older versions and tombstones, of them tombstones, entries newer
-    /// than what the iterator sees, operands merged.
+    /// Since the last call was counted: older versions and tombstones skipped, tombstones among them, entries skipped
+    /// that are newer than what the iterator sees, operands merged.
     pub passed: u64,
     pub passed_deletes: u64,
     pub passed_recent: u64,
@@ -50,7 +50,7 @@ impl IteratorCounts {
         self.reseeks += 1;
     }
 
-    /// True when somebody wants to know what the iterator does.
+    /// True if statistics or a performance context count what the iterator does.
     #[inline]
     pub fn wanted(&self) -> bool {
         self.statistics.is_some() || perf::counting()

@@ -1,7 +1,7 @@
-//! Many lookups at once: a lookup that needs a block from a file gives way, and the blocks that several need are read
-//! together, many in flight (RocksDB's `MultiGet`, with its batched reads).
+//! Many lookups at once: a lookup that needs a block from a file is suspended, and the blocks of all suspended lookups
+//! are read together, many in flight (RocksDB's `MultiGet`, with its batched reads).
 //!
-//! 1. The keys are looked up in order. A lookup that the memtables and the block cache can answer is done; another one
+//! 1. The keys are looked up in order. A lookup that the memtables and the block cache can answer is done. Any other
 //!    stops where it needs a block, and keeps its version, its findings and its place.
 //! 2. When enough of them wait, or no key is left, their blocks go to the thread's ring as one plan: each block once,
 //!    neighbours joined, in the order of the files.
@@ -10,7 +10,7 @@
 //! 4. Values that are in logs (index tables) are left until their lookup has ended, and then read in the same way.
 //! 5. A block that the cache does not keep is held for the lookups that follow, so that a call reads it once.
 //!
-//! Where there is no ring, where only one lookup waits, and where a read failed, lookups read for themselves.
+//! If there is no ring, if only one lookup waits, or if a read has failed, lookups read their blocks themselves.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
 use crate::table::HeldBlocks;
 
-/// Lookups that wait at a time: more bring a device nothing, and each has its key and findings in memory.
+/// The most lookups that wait at a time: more would not help a device, and each keeps its key and findings in memory.
 const WAITING_MAX: usize = 128;
 /// Reads in flight.
 const READS_IN_FLIGHT: usize = 64;
@@ -45,13 +45,13 @@ struct Lookup<'k> {
     place: LookupPosition,
 }
 
-/// Bytes between two values in a log that are read with them.
+/// If at most this many bytes are between two values in a log, they are read together.
 const GAP_MAX: u64 = 4 << 10;
 
-/// So many bytes of values that are in logs are read before more lookups begin.
+/// When this many bytes of values in logs are wanted, they are read before more lookups begin.
 const LATE_BYTES_MAX: usize = 4 << 20;
 
-/// A lookup that has ended, but for values that are in logs.
+/// A lookup that has ended except for reading values that are in logs.
 struct Late<'k> {
     index: usize,
     cf: &'k CfData,
@@ -69,7 +69,7 @@ struct Many<'k, 'o> {
     late: Vec<Late<'k>>,
     /// What they want.
     late_bytes: usize,
-    /// To be used by the next lookup.
+    /// Reused by the next lookup.
     spare: Option<Box<Waiting<'k>>>,
     /// What its lookups have read; `None` where there is only one.
     held: Option<&'k HeldBlocks>,
@@ -169,12 +169,13 @@ impl<'k> Many<'k, '_> {
         self.values[index] = value.map(|v| v.map(PinnedValue::into_vec));
     }
 
-    /// Reads the values that lookups which have ended lack.
+    /// Reads the values that ended lookups still need from logs.
     fn read_late(&mut self) {
         let late = std::mem::take(&mut self.late);
         self.late_bytes = 0;
         let values: usize = late.iter().flat_map(|l| &l.ctx.late).map(Vec::len).sum();
-        // A single one is read by itself; so are all where the reads fail, and say what is wrong.
+        // A single value is read by itself. If reading together fails, each is read by itself and reports what is
+        // wrong.
         let read = self.io.as_ref().filter(|_| values > 1).and_then(|io| self.read_values(io, &late));
         let mut asked = 0;
         for Late { index, cf, mut ctx } in late {
@@ -204,7 +205,7 @@ impl<'k> Many<'k, '_> {
         Some(read)
     }
 
-    /// Sees to all lookups that wait.
+    /// Continues all lookups that wait.
     fn settle(&mut self) {
         while !self.waiting.is_empty() {
             let mut lookups = std::mem::take(&mut self.waiting);
@@ -214,7 +215,7 @@ impl<'k> Many<'k, '_> {
                 if let Some(waiting) = &mut lookup.ctx.waiting
                     && (!all_there || waiting.arrived.is_none())
                 {
-                    // It reads for itself from here on, and says what is wrong if something is.
+                    // From here on it reads for itself, and reports an error if there is one.
                     waiting.wanted = None;
                     waiting.alone = true;
                 }
@@ -223,7 +224,7 @@ impl<'k> Many<'k, '_> {
         }
     }
 
-    /// Reads the blocks that `lookups` wait for. False when they are not there.
+    /// Reads the blocks that `lookups` wait for; false if they could not be read.
     fn read(&self, io: &BatchIo, lookups: &mut [Lookup<'_>]) -> bool {
         let waiting = lookups.iter_mut().filter_map(|l| l.ctx.waiting.as_deref_mut());
         let (waiting, wanted): (Vec<_>, Vec<_>) =
@@ -245,18 +246,18 @@ impl<'k> Many<'k, '_> {
     }
 }
 
-/// What was read for several who asked.
+/// What was read for several requests.
 struct Together {
     pieces: Pieces,
-    /// The piece of each who asked.
+    /// The piece of each request.
     piece_of: Vec<usize>,
     /// Bytes that were read.
     bytes: u64,
 }
 
 impl Together {
-    /// Reads all of `wanted`, together what has at most `gap_max` bytes in between. Neighbours that want the same share
-    /// a piece: keys in order are often in one block.
+    /// Reads all of `wanted`; ranges with at most `gap_max` bytes in between are read together. Neighbours that want
+    /// the same range share a piece: consecutive keys are often in one block.
     fn read(io: &BatchIo, wanted: impl IntoIterator<Item = WantedBlock>, gap_max: u64) -> io::Result<Self> {
         let mut pieces = Pieces::default();
         let mut files: Vec<(*const (), u32)> = Vec::new();
@@ -284,7 +285,7 @@ impl Together {
         Ok(Self { pieces, piece_of, bytes })
     }
 
-    /// What the one who asked as this number was given.
+    /// What was read for the request with this number.
     fn of(&self, asked: usize) -> &[u8] {
         self.pieces.piece(self.piece_of[asked])
     }

@@ -1,7 +1,8 @@
-//! What an iterator knows of the prefix that it was sought in.
+//! What an iterator knows about the prefix of its last seek.
 //!
-//! Filters may leave runs out of a seek (`iter/prefix_seek.rs`). Then, and with `prefix_same_as_start`, the iterator
-//! ends where the prefix of the seek's target ends: it never gives keys between which others are missing.
+//! Filters may exclude runs from a seek (`iter/prefix_seek.rs`). In that case, and with `prefix_same_as_start`, the
+//! iterator ends where the prefix of the seek's target ends, so that it never returns keys with others missing in
+//! between.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::iter::prefix_seek::PrefixSeek;
 pub(crate) struct PrefixScan {
     seek: Arc<PrefixSeek>,
     same_as_start: bool,
-    /// Of the last seek's target; with `same_as_start`, after a seek to the first or last key, of the bound there, or
-    /// without one of the key found.
+    /// The prefix of the last seek's target. With `same_as_start`, after a seek to the first or last key: the prefix of
+    /// the bound at that end or, without a bound, of the key found.
     prefix: Vec<u8>,
     has_prefix: bool,
     /// The prefix of the key found counts: the seek had neither a target nor a bound.
@@ -24,7 +25,7 @@ pub(crate) struct PrefixScan {
 }
 
 impl PrefixScan {
-    /// `None` where the options want keys in their total order and nothing else. `upper` is exclusive.
+    /// `None` if the options want all keys in order and nothing else. `upper` is exclusive.
     pub fn new(
         extractor: Option<&SliceTransform>,
         options: &ReadOptions,
@@ -53,7 +54,7 @@ impl PrefixScan {
         &self.seek
     }
 
-    /// Before the runs are moved to `target`; `ask` says whether they may ask their filters.
+    /// Called before the runs are moved to `target`; `ask` says whether they may ask their filters.
     pub fn begin(&mut self, target: &[u8], ask: bool) {
         let prefix = self.seek.extractor().prefix(target);
         (self.has_prefix, self.by_found) = (prefix.is_some(), false);
@@ -63,8 +64,9 @@ impl PrefixScan {
         self.seek.begin(ask);
     }
 
-    /// Before a seek to `key` moves the runs to `target`: the key, or the lower bound where that is behind it. With
-    /// `same_as_start` the key's prefix counts, as in RocksDB, and nothing is found if the bound has another one.
+    /// Called before a seek to `key` moves the runs to `target`, which is the key, or the lower bound if that is
+    /// larger. With `same_as_start` the key's prefix counts, as in RocksDB, and nothing is found if the bound has
+    /// another one.
     pub fn begin_from(&mut self, key: &[u8], target: &[u8]) {
         if !self.same_as_start {
             return self.begin(target, true);
@@ -74,8 +76,8 @@ impl PrefixScan {
         self.begin(key, ask);
     }
 
-    /// Before the runs are moved to the first entry at or after the lower bound, if there is one. What is wanted is all
-    /// up to the upper bound: filters may be asked only if that is all of one prefix.
+    /// Called before the runs are moved to the first entry at or after the lower bound, if there is one. All keys up to
+    /// the upper bound are wanted, so filters may be asked only if all of these have one prefix.
     pub fn begin_first(&mut self, lower: Option<&[u8]>) {
         match lower {
             Some(lower) => {
@@ -86,8 +88,8 @@ impl PrefixScan {
         }
     }
 
-    /// Before the runs are moved to the last entry before the upper bound, if there is one. With `same_as_start` it is
-    /// then the bound's prefix that counts, as in RocksDB, though no key is the bound.
+    /// Called before the runs are moved to the last entry before the upper bound, if there is one. With `same_as_start`
+    /// the bound's prefix counts then, as in RocksDB, although the bound is exclusive.
     pub fn begin_last(&mut self, upper: Option<&[u8]>) {
         match upper {
             Some(upper) if self.same_as_start => self.begin(upper, false),
@@ -95,20 +97,21 @@ impl PrefixScan {
         }
     }
 
-    /// Before the runs are moved to where no key says the prefix.
+    /// Called before the runs are moved to a place that no key determines.
     fn begin_anywhere(&mut self) {
         (self.has_prefix, self.by_found) = (false, true);
         self.limited = false;
         self.seek.begin(false);
     }
 
-    /// After the runs were moved, before entries are looked at.
+    /// Called after the runs were moved, before entries are looked at.
     pub fn moved(&mut self) {
         let limits = self.seek.end();
         self.limited = limits || (self.same_as_start && self.has_prefix);
     }
 
-    /// After a seek that no key or bound could give a prefix: the one of the key found counts from now on.
+    /// Called after a seek without a key or bound to take a prefix from: from now on the prefix of the key found
+    /// counts.
     pub fn found(&mut self, key: &[u8]) {
         if self.same_as_start
             && self.by_found

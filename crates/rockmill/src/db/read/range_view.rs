@@ -1,10 +1,10 @@
 //! Range tombstones as an iterator over a column family sees them.
 //!
 //! For each source of tombstones (memtables, L0 files, deeper levels) the view keeps the stretch of keys around the
-//! current one and the tombstones that hold there. While no source has any, a key costs one or two comparisons: the
-//! *quiet* stretch, the intersection of all stretches. Tables are opened only when a key comes into their range, which
-//! the point iterators do anyway. Asking only inside a table's range also clips its tombstones to that range, as
-//! RocksDB's truncated iterators do.
+//! current one and the tombstones that apply there. The intersection of all stretches is called *quiet* if no source
+//! has a tombstone in it; in a quiet stretch, a key costs one or two comparisons. Tables are opened only when a key
+//! comes into their range; the point iterators do that anyway. Asking only inside a table's range also clips its
+//! tombstones to that range, as RocksDB's truncated iterators do.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct RangeView {
     seq: SequenceNumber,
     tables: Arc<dyn TableSource>,
     version: Arc<Version>,
-    /// Tombstones of memtables: they hold everywhere.
+    /// Tombstones of memtables, which apply everywhere.
     memory: Vec<Arc<FragmentedRangeTombstones>>,
     /// Keys around the current one where no table has tombstones: from (inclusive; `None` unbounded) to (exclusive).
     quiet: Option<Stretch>,
@@ -61,7 +61,7 @@ impl RangeView {
         Ok(self.active.iter().any(|t| t.max_covering(user_key, self.seq, &self.cmp) > seq))
     }
 
-    /// Finds the tombstones that may hold at `user_key`, and the quiet stretch when there are none.
+    /// Finds the tombstones that may apply at `user_key`, and the quiet stretch if there are none.
     fn locate(&mut self, user_key: &[u8]) -> Result<()> {
         self.active.clear();
         let cmp = &self.cmp;
@@ -83,7 +83,7 @@ impl RangeView {
             if let Some(before) = i.checked_sub(1).and_then(|i| files.get(i)) {
                 narrow_from_past(cmp, before, user_key, &mut narrow_from);
             }
-            // Neighbours that share a boundary user key both hold at it.
+            // Two neighbouring files that share a boundary user key both apply at that key.
             for f in &files[i..] {
                 if cmp.compare_user(user_key, f.smallest_user_key()).is_lt() {
                     narrow_to(f.smallest_user_key());
@@ -103,7 +103,7 @@ impl RangeView {
     }
 }
 
-/// True when `user_key` is behind the whole file. A file whose largest key is a range tombstone's end does not reach
+/// True if `user_key` is after the whole file. A file whose largest key is a range tombstone's end does not include
 /// that key itself.
 fn is_past(cmp: &InternalKeyComparator, user_key: &[u8], f: &FileMeta) -> bool {
     let ord = cmp.compare_user(f.largest_user_key(), user_key);
@@ -115,8 +115,8 @@ fn is_exclusive(f: &FileMeta) -> bool {
     tag == key::pack_tag(MAX_SEQUENCE, ValueType::RangeDeletion)
 }
 
-/// The stretch behind a file begins just after its largest key; `user_key` itself is the nearest key that is known to
-/// be behind it when that key is not excluded.
+/// The stretch after a file begins just after its largest key. If the file includes that key, `user_key` is the nearest
+/// key that is known to be after it.
 fn narrow_from_past(cmp: &InternalKeyComparator, f: &FileMeta, user_key: &[u8], narrow: &mut impl FnMut(&[u8])) {
     if is_exclusive(f) && cmp.compare_user(f.largest_user_key(), user_key).is_le() {
         narrow(f.largest_user_key());

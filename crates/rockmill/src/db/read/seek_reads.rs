@@ -13,8 +13,8 @@ use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
 
 impl DbInner {
-    /// For an iterator over `tables`; `None` where its seeks read one block after another: what the page cache has is
-    /// read as fast that way, unless a user knows better, and what is read ahead is no block.
+    /// For an iterator over `tables`; `None` if its seeks read one block after another. With the page cache that is as
+    /// fast, unless the user asks for `async_io`; and with `readahead`, reads are not of single blocks.
     pub(crate) fn seek_reads(&self, tables: &Arc<CfTables>, options: &ReadOptions) -> Option<SeekReads> {
         let table = options.table();
         let wanted = (self.opts.use_direct_reads || table.async_io) && table.readahead == 0 && !table.cache_only;
@@ -39,7 +39,8 @@ impl BlockReader for CfTables {
         let timer = perf::time(PerfMetric::BlockReadTime);
         let users_began = db.pacing.read_protection().read_begins();
         let mut all = Vec::with_capacity(wanted.len());
-        // Those behind one that fails, and that one, are read again by who needs them, who says what is wrong.
+        // A block that fails, and those after it, are read again by the runs that need them, which then report the
+        // error.
         let options = StreamOptions { depth: wanted.len(), memory_bytes: LOOKUP_MEMORY, throttle: None };
         if let Ok(mut stream) = io.read(plan, options) {
             while let Ok(Some(window)) = stream.next(run) {

@@ -14,9 +14,9 @@ use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 #[derive(Debug)]
 pub(crate) struct SnapshotList {
     live: Mutex<BTreeMap<SequenceNumber, (usize, u64)>>,
-    /// Held by whoever needs that no snapshot is taken.
+    /// Held while no snapshot may be taken.
     gate: RwLock<()>,
-    /// When the oldest snapshot passes this sequence number, tables at the bottom are due
+    /// When the oldest snapshot passes this sequence number, tables of the deepest level are due
     /// ([`Aging::threshold`](crate::compaction::strategy::aging::Aging::threshold)).
     threshold: AtomicU64,
 }
@@ -39,12 +39,12 @@ impl SnapshotList {
         seq
     }
 
-    /// Lets those who want a snapshot wait as long as the result lives.
+    /// Blocks calls that take a snapshot as long as the result lives.
     pub fn close(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
     }
 
-    /// Tables at the bottom are due when the oldest snapshot passes this.
+    /// Tables of the deepest level are due when the oldest snapshot passes this.
     pub fn set_threshold(&self, threshold: SequenceNumber) {
         self.threshold.store(threshold, Ordering::Release);
     }
@@ -80,7 +80,7 @@ impl SnapshotList {
 }
 
 /// A consistent view of the database at one moment (`rocksdb::Snapshot`). Reads through it see nothing newer;
-/// compactions keep what it sees. Released when it was dropped and so was every [`ReadOptions`] that was given it.
+/// compactions keep what it sees. It is released when it and every [`ReadOptions`] that holds it are dropped.
 pub struct Snapshot<'a> {
     pub(crate) db: &'a DbInner,
     pub(crate) held: Arc<HeldSnapshot>,
@@ -99,8 +99,8 @@ impl std::fmt::Debug for Snapshot<'_> {
     }
 }
 
-/// What [`Snapshot`] and [`ReadOptions`] share: the number is held back from compactions as long as one of them lives,
-/// so that no read can use a number that was released.
+/// Shared by [`Snapshot`] and [`ReadOptions`]: compactions keep what the number sees as long as one of them lives, so
+/// that no read can use a released number.
 pub(crate) struct HeldSnapshot {
     /// Options outlive databases and must not keep them open.
     db: Weak<DbInner>,
@@ -122,7 +122,7 @@ impl std::fmt::Debug for HeldSnapshot {
     }
 }
 
-/// One call's own: its end starts nothing.
+/// A snapshot for a single call. Unlike a user's snapshot, its release starts no compaction.
 pub(crate) struct Moment<'a> {
     snapshots: &'a SnapshotList,
     pub seq: SequenceNumber,
@@ -141,8 +141,8 @@ impl DbInner {
         Moment { snapshots, seq: snapshots.acquire(|| self.last_sequence(), self.now_seconds()) }
     }
 
-    /// The newest sequence number that a read sees. To be asked after the version was taken: a number from before could
-    /// be older than what a compaction kept.
+    /// The newest sequence number that a read sees. Call it after taking the version: an earlier number could be older
+    /// than what a compaction kept.
     #[inline]
     pub(crate) fn read_sequence(&self, snapshot: Option<&HeldSnapshot>) -> Result<SequenceNumber> {
         match snapshot {
@@ -162,7 +162,8 @@ impl DbInner {
         ))
     }
 
-    /// After a snapshot went: has tables at the bottom rewritten that kept something for snapshots like it.
+    /// Called after a snapshot was released: has tables of the deepest level rewritten that kept data for such
+    /// snapshots.
     fn recheck_bottom_level(&self) {
         let snapshots = &self.readers.snapshots;
         let oldest = snapshots.oldest().unwrap_or_else(|| self.last_sequence());
@@ -189,10 +190,10 @@ impl Db {
 }
 
 impl ReadOptions {
-    /// Reads the database as `snapshot` sees it. The options hold it: reads with them, or with clones of them, see the
-    /// same after `snapshot` was dropped, and compactions keep what it sees as long as one of them lives.
+    /// Reads the database as `snapshot` sees it. The options keep it alive: reads with them or their clones see the
+    /// same after `snapshot` is dropped, and compactions keep what it sees as long as one of them lives.
     ///
-    /// A read of another database, or of a later opening of the same one, is `InvalidArgument`.
+    /// Using these options with another database, or with a later opening of the same one, is `InvalidArgument`.
     pub fn set_snapshot(&mut self, snapshot: &Snapshot<'_>) {
         self.snapshot = Some(Arc::clone(&snapshot.held));
     }

@@ -25,8 +25,8 @@ use crate::version::{self, FileMeta, TableDirs, TableFile, TableNumbers, TableSo
 /// Descriptors that `max_open_files` leaves for WALs, MANIFEST and the like (as in RocksDB).
 const RESERVED_FILES: usize = 10;
 
-/// Tables that are opened at most to weigh the tombstones of a tree before its first compaction: with `max_open_files`
-/// (as in RocksDB), and without a limit, where RocksDB opens all of them when it opens the database.
+/// The most tables that are opened to weigh the tombstones of a tree before its first compaction: with `max_open_files`
+/// (as in RocksDB), and without a limit (where RocksDB opens all tables when it opens the database).
 const WEIGHED_MAX_OF_LIMITED: usize = 20;
 const WEIGHED_MAX: usize = 1000;
 
@@ -45,7 +45,7 @@ pub(crate) struct TableCache {
     pieces: Mutex<OpenPieces>,
 }
 
-/// Open tables, oldest first, and their files; one that several tables have counts for each of them.
+/// Open tables, oldest first, and how many files each has; a file that several tables share counts for each of them.
 #[derive(Debug, Default)]
 struct OpenTables {
     tables: VecDeque<(Weak<FileMeta>, usize)>,
@@ -61,8 +61,8 @@ impl OpenTables {
         Self { max, ..Self::default() }
     }
 
-    /// Lists open tables, and closes some where more files are open than may be: of those that were not used since
-    /// they were last looked at, the oldest. One table may be open in any case.
+    /// Lists open tables, and closes some if too many files are open: the oldest of those that were not used since they
+    /// were last looked at. One table may be open in any case.
     fn note<'a>(&mut self, opened: impl IntoIterator<Item = &'a Arc<FileMeta>>) {
         let Some(max) = self.max else { return };
         opened.into_iter().for_each(|file| self.push(Arc::downgrade(file), files_of(&file.entry)));
@@ -77,7 +77,7 @@ impl OpenTables {
                 chances -= 1;
                 self.push(oldest, files);
             } else {
-                // Readers that hold the table go on with it; the file closes when the last of them is done.
+                // Readers that hold the table keep using it; the file closes when the last of them is done.
                 file.table.store(None);
             }
         }
@@ -94,7 +94,7 @@ impl OpenTables {
         Some((table, files))
     }
 
-    /// Forgets tables that are gone, and those that another call closed.
+    /// Forgets tables that are gone or that another call has closed.
     fn clean(&mut self) {
         let is_open = |file: &Weak<FileMeta>| file.upgrade().is_some_and(|f| f.table.load().is_some());
         self.tables.retain(|(file, _)| is_open(file));
@@ -111,11 +111,11 @@ fn files_of(entry: &FileEntry) -> usize {
 #[derive(Debug, Default)]
 struct OpenPieces {
     open: HashMap<u64, Weak<Table>>,
-    /// Listed pieces at which the dead ones are removed.
+    /// When this many pieces are listed, the unused ones are removed.
     clean_at: usize,
 }
 
-/// Pieces that are listed before anything is removed.
+/// With fewer listed pieces than this, none is removed.
 const LISTED_PIECES_MIN: usize = 64;
 
 impl OpenPieces {
@@ -123,7 +123,7 @@ impl OpenPieces {
         self.open.get(&number)?.upgrade()
     }
 
-    /// The one that serves as a piece.
+    /// The open table with this number, if it serves as a piece.
     fn piece(&self, number: u64) -> Option<Arc<Table>> {
         self.get(number).filter(|table| table.serves_as_piece())
     }
@@ -133,7 +133,7 @@ impl OpenPieces {
         self.get(number)?.cache_id()
     }
 
-    /// Lists a piece that was opened, unless it is open already: the one that all share from now on.
+    /// Lists a piece that was opened, unless it is open already. Returns the one that all share from now on.
     fn share(&mut self, number: u64, opened: &Arc<Table>) -> Arc<Table> {
         if let Some(shared) = self.piece(number) {
             return shared;
@@ -149,7 +149,7 @@ impl OpenPieces {
 }
 
 impl TableCache {
-    /// No table is open. What is read of them is told to `read_protection`.
+    /// No table is open yet. Reads of tables are reported to `read_protection`.
     pub fn new(
         options: &DbOptions,
         default_cache: Option<Arc<BlockCache>>,
@@ -167,11 +167,11 @@ impl TableCache {
         }
     }
 
-    /// The open piece with this number, which all tables share that have it; `open` opens it if nobody has it open. No
-    /// lock is held meanwhile: of several that open it at once, the first to be done gives it to all.
+    /// The open piece with this number, which all tables that have it share; `open` opens it if it is not open. No lock
+    /// is held meanwhile: if several threads open it at once, all of them get the one that is done first.
     ///
-    /// A block-based table that is open as such keeps its index in memory, and is opened again: `open` is given the
-    /// number under which the cache has its blocks.
+    /// A file that is open as a block-based table of its own keeps its index in memory, and is opened again as a piece:
+    /// `open` gets the number under which the cache has its blocks.
     pub fn piece(&self, number: u64, open: impl FnOnce(Option<u64>) -> Result<Arc<Table>>) -> Result<Arc<Table>> {
         let listed = self.pieces.lock().get(number);
         let cache_id = match listed {
@@ -208,15 +208,15 @@ pub(crate) struct TableSettings {
     cmp: InternalKeyComparator,
     cache: Option<Arc<BlockCache>>,
     prefix_extractor: Option<SliceTransform>,
-    /// `None` where there is no merge operator: any table will do.
+    /// `None` if there is no merge operator: any table is accepted.
     operator: Option<ExpectedOperator>,
     auto_readahead: AutoReadahead,
     caching: MetaCaching,
-    /// TPH tables are written, of which tables of any kind may become pieces.
+    /// TPH tables are written; tables of any kind may become pieces of them.
     tph: bool,
-    /// What finds the entries of TPH tables counts in the block cache.
+    /// The memory for finding the entries of TPH tables counts in the block cache.
     charged: bool,
-    /// What tells the tables of L0, where it matters and is not known.
+    /// Used to find out whether a table is in L0, if that matters and is not known.
     level0: Option<Arc<SuperVersion>>,
 }
 
@@ -292,12 +292,13 @@ impl TableCache {
 
     fn open_table(&self, file: &FileMeta, settings: &TableSettings) -> Result<Arc<Table>> {
         let own = file.own_file();
-        // The file may be open as a piece of another table. What the cache has of that serves here, too.
+        // The file may be open as a piece of another table; its blocks in the cache are used here as well.
         let new_id = |c: &BlockCache| self.pieces.lock().cache_id(file.number()).unwrap_or_else(|| c.new_id());
         let cache_id = settings.cache.as_ref().map(|c| match file.cache_id.get() {
             Some(id) => *id,
             None => {
-                // Not within the cell, where others who open it would wait for the lock with it.
+                // Not inside the cell's initialization: other threads that open the table would wait for this lock,
+                // too.
                 let id = new_id(c);
                 *file.cache_id.get_or_init(|| id)
             }
@@ -366,12 +367,12 @@ impl TableCache {
         Ok(table)
     }
 
-    /// Counts a file's table among those that are open, and closes others where that is too many.
+    /// Counts a file's table as open, and closes others if too many are open.
     pub fn note_open(&self, file: &Arc<FileMeta>) {
         self.open.lock().note([file]);
     }
 
-    /// True when so many files more may be open and none has to be closed for them.
+    /// True if this many more files may be opened without closing any.
     fn may_open_more(&self, files: usize) -> bool {
         let mut open = self.open.lock();
         let Some(max) = open.max else { return true };
@@ -381,8 +382,8 @@ impl TableCache {
         open.files + files <= max
     }
 
-    /// `max_open_files` has changed, and these are the tables that there are: notes those that are open, and closes
-    /// what is too much.
+    /// Called when `max_open_files` has changed, with all tables: lists those that are open, and closes some if there
+    /// are too many.
     pub fn set_max_open_files<'a>(&self, max: i32, tables: impl Iterator<Item = &'a Arc<FileMeta>>) {
         let mut open = self.open.lock();
         *open = OpenTables::bounded(max);
@@ -391,9 +392,8 @@ impl TableCache {
 }
 
 impl DbInner {
-    /// Opens the tables of a database that is open for reading alone, all of them unless `max_open_files` has a limit:
-    /// a writer, of which nothing is known here, may delete them at any moment. Damaged ones are for those who read
-    /// them.
+    /// Opens the tables of a database that is open for reading only, all of them unless `max_open_files` has a limit: a
+    /// writer in another process may delete them at any moment. Damaged tables are left for their readers to report.
     pub fn open_tables_to_read(&self) -> Result<()> {
         if self.live().max_open_files >= 0 {
             return Ok(());
@@ -404,7 +404,7 @@ impl DbInner {
         for (cf, file) in files {
             match self.readers.tables.table(cf, file) {
                 Err(e) if e.is_missing_file() => return Err(e),
-                // Without handles for all of them, the rest is opened when it is read.
+                // If there are not enough file handles for all of them, the rest is opened when it is read.
                 Err(e) if e.kind() == ErrorKind::IOError => return Ok(()),
                 _ => {}
             }
@@ -413,8 +413,8 @@ impl DbInner {
     }
 
     /// Opens tables that were there when the database was opened, from L0 down, and weighs their tombstones (RocksDB's
-    /// `UpdateAccumulatedStats`). Others are weighed when they are read. What is wrong with a table is for those who
-    /// read it.
+    /// `UpdateAccumulatedStats`). Others are weighed when they are read. Errors are left for the readers of a table to
+    /// report.
     pub fn weigh_tombstones(&self, cf: &CfData, version: &Version) {
         let most = if self.live().max_open_files >= 0 { WEIGHED_MAX_OF_LIMITED } else { WEIGHED_MAX };
         for file in version.files().filter(|f| f.numbers.get().is_none()).take(most) {
@@ -427,7 +427,7 @@ impl DbInner {
     }
 
     /// Opens the tables that a job wrote for a level before they are live, so that no read has to (RocksDB's
-    /// `LoadTableHandlers`); but no others are closed for them. What is wrong with one is for those who read it.
+    /// `LoadTableHandlers`); but no others are closed for them. Errors are left for the readers of a table to report.
     pub fn open_new_tables(&self, cf: &CfData, level: usize, files: &[FileEntry]) {
         let tables = &self.readers.tables;
         let _ = guarded("opening new tables", || {
@@ -495,7 +495,7 @@ mod tests {
             let table = opened();
             assert!(!Arc::ptr_eq(&table, &piece) && table.cache_id() == piece.cache_id(), "tph: {tph}");
             assert_eq!(opened().cache_id(), piece.cache_id());
-            // As long as somebody has it open.
+            // As long as it is open somewhere.
             let id = piece.cache_id();
             drop((table, piece));
             assert_ne!(opened().cache_id(), id);
@@ -526,7 +526,7 @@ mod tests {
         assert!(Arc::ptr_eq(&other.unwrap(), quicker.as_ref().unwrap()));
         assert!(!Arc::ptr_eq(&piece, quicker.as_ref().unwrap()));
 
-        // Nobody has it any more: it is opened again. What is dead does not pile up.
+        // It is no longer in use, so it is opened again. Unused entries do not pile up.
         drop(piece);
         let piece = cache.piece(7, open).unwrap();
         assert_eq!(listed(), 2);

@@ -33,8 +33,8 @@ pub struct SizeApproximationOptions {
     pub include_memtables: bool,
     /// Data in tables. On by default.
     pub include_files: bool,
-    /// Tables that only reach into the range count half, without a look at their indexes, while they are together
-    /// below this part of those that lie in it; 0 or less always looks. -1 by default.
+    /// Tables that lie only partly in the range count half, without reading their indexes, as long as together they are
+    /// less than this fraction of the tables that lie wholly in it. 0 or less always reads the indexes. -1 by default.
     pub files_size_error_margin: f64,
 }
 
@@ -53,7 +53,7 @@ setters! {
 }
 
 impl Db {
-    /// About how many bytes of tables each key range takes, compression included. A range whose end is not behind its
+    /// About how many bytes of tables each key range takes, compression included. A range whose end is not after its
     /// start takes none.
     pub fn get_approximate_sizes(&self, ranges: &[Range<'_>]) -> Vec<u64> {
         self.get_approximate_sizes_cf(self.inner.catalog.default_cf(), ranges)
@@ -123,8 +123,8 @@ impl DbInner {
     /// Bytes of tables between two internal keys (RocksDB's `VersionSet::ApproximateSize`).
     fn size_in_files(&self, cf: &CfData, version: &Version, start: &[u8], end: &[u8], margin: f64) -> u64 {
         let cmp = &cf.cmp;
-        // Tables that lie wholly in the range count in full. Those that may only reach into it: the first of a level,
-        // and the last where that is another one.
+        // Tables that lie wholly in the range count in full. Only the first and the last table of a level may lie
+        // partly in it.
         let (mut full, mut first, mut last) = (0u64, Vec::new(), Vec::new());
         for SortedRun { level, files, .. } in version.sorted_runs() {
             if level == 0 {
@@ -181,8 +181,8 @@ impl DbInner {
     }
 }
 
-/// Bytes of the tables that hold the newest data of their keys, from the last level up: a table counts that overlaps
-/// none counted before (RocksDB's estimate).
+/// Bytes of the tables that hold the live data, estimated as in RocksDB: from the last level up, a table counts if it
+/// overlaps none that was counted before.
 pub(crate) fn estimate_live_data_size(version: &Version) -> u64 {
     let cmp = &version.cmp;
     let mut counted: Vec<&Arc<FileMeta>> = Vec::new();

@@ -1,8 +1,8 @@
 //! What the database tells of its work: lines of the info log, calls of listeners, tickers of jobs.
 //!
-//! A listener may use the database, so it is called where no lock is held. What happens under a lock is kept in
-//! [`DeferredEvents`] and told by the next who holds none: the write leader when it has given up leadership, a
-//! background thread between jobs, the timer thread at the latest.
+//! A listener may use the database, so it is called when no lock is held. Events that happen under a lock are kept in
+//! [`DeferredEvents`] and reported by the next thread that holds none: the write leader after giving up leadership, a
+//! background thread between jobs, or at the latest the timer thread.
 
 use rockmill_format::edit::FileEntry;
 use rockmill_format::properties::TableProperties;
@@ -110,7 +110,7 @@ impl DbInner {
         }
     }
 
-    /// A flush that began failed, of itself or with the others that it was to be installed with.
+    /// A flush that began has failed, by itself or together with others that it was to be installed with.
     pub(crate) fn flush_failed(&self, cf: &CfData, job: u64, e: &Error) {
         if !matches!(e.kind(), ErrorKind::ShutdownInProgress | ErrorKind::ColumnFamilyDropped) {
             count(&self.stats.flushes_failed, 1);
@@ -118,8 +118,8 @@ impl DbInner {
         log_error!(self.log, "[{}] [JOB {job}] Flush error: {e}", cf.name);
     }
 
-    /// Counts a flush that is done. What waits for a flush may ask for the counters as soon as it is woken, so this
-    /// comes before its table is installed.
+    /// Counts a flush that is done. A caller that waits for the flush may read the counters as soon as it is woken, so
+    /// this comes before the table is installed.
     pub(crate) fn count_flush(&self, stats: &JobStats, table: Option<&TableProperties>) {
         count(&self.stats.flushes, 1);
         count(&self.stats.flush_bytes, stats.output_bytes);
@@ -250,7 +250,7 @@ impl DbInner {
         }
     }
 
-    /// A compaction ended. `dropped`: not by a fault of its own, but as another one failed. No lock may be held.
+    /// A compaction ended. `dropped`: because another one failed. No lock may be held.
     pub(crate) fn compaction_ended(
         &self,
         cf: &CfData,
@@ -455,8 +455,7 @@ impl DbInner {
         }
     }
 
-    /// The tree or the memtables changed: tells of it when writers are treated otherwise than before. Under the
-    /// state's lock.
+    /// The tree or the memtables changed: reports it if writers are now treated differently. Under the state's lock.
     pub(crate) fn note_stall(&self, state: &State, cur: WriteStallCondition, cause: Option<(u32, StallReason)>) {
         let prev = std::mem::replace(&mut *self.reporting.stall_condition.lock(), cur);
         if prev == cur {

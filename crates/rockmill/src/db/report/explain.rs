@@ -20,11 +20,11 @@ use crate::options::{CfOptions, CompactOptions};
 pub struct CompactionExplanation {
     /// The jobs of its first step, by key. Those of later steps depend on what these write.
     pub jobs: Vec<ExplainedJob>,
-    /// The steps behind the first that find something, as the tree is now.
+    /// The later steps that find something, as the tree is now.
     pub later: Vec<LaterStep>,
-    /// Entries in memtables: they would be flushed into L0 first, and are in no job here.
+    /// Entries in memtables. They would be flushed into L0 first, and are not part of any job here.
     pub unflushed_entries: u64,
-    /// Running compactions hold tables that the next job of the first step needs: it would wait for them.
+    /// Running compactions hold tables that the next job of the first step needs, so it would wait for them.
     pub waits: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct CompactionExplanation {
 pub struct ExplainedJob {
     /// What was picked.
     pub compaction: Compaction,
-    /// What would be done; `None` when the tables just move to another level, or are deleted.
+    /// What would be done; `None` if the tables are only moved to another level, or deleted.
     pub work: Option<ExplainedWork>,
 }
 
@@ -53,9 +53,9 @@ pub struct ExplainedWork {
 /// A step of the walk down the tree that is not planned yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterStep {
-    /// From.
+    /// The level that it reads from.
     pub level: usize,
-    /// To; the same level where it is rewritten.
+    /// The level that it writes to; the same level if that is rewritten.
     pub output_level: usize,
     /// Tables of the range that are in the level now; more come from above.
     pub files: usize,
@@ -68,7 +68,7 @@ pub struct LaterStep {
 /// their indexes.
 ///
 /// # Errors
-/// The end before the start; a table that cannot be opened.
+/// If the end is before the start, or if a table cannot be opened.
 pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
     db: &Db,
     cf: &impl AsColumnFamilyRef,
@@ -134,7 +134,7 @@ pub fn explain_compact_range_cf_opt<S: AsRef<[u8]>, E: AsRef<[u8]>>(
     Ok(out)
 }
 
-/// The jobs of a step, as far as no running one is in the way; true if one is.
+/// The jobs of a step, up to one that a running job blocks; true if there is such a one.
 fn pick_step(
     c: &CfState,
     options: &CfOptions,
@@ -182,7 +182,7 @@ mod tests {
         db
     }
 
-    /// The plan is what the job then does, and nothing is read for it.
+    /// The job then does what the plan says, and making the plan reads nothing.
     #[test]
     fn a_plan_is_what_is_done_and_costs_no_io() {
         let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));

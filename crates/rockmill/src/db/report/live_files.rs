@@ -1,4 +1,4 @@
-//! The tables of the tree, for users: live files, levels, column families, and numbers gathered over tables.
+//! The tables of the tree, for users: live files, levels, column families, and totals over tables.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, TableNumbers, Version};
 
-/// Tables that are opened at most for an estimate (RocksDB's number).
+/// The most tables that are opened for an estimate (RocksDB's number).
 const OPENED_FOR_ESTIMATE_MAX: usize = 20;
 
 /// A table file in use (`rocksdb::LiveFile`).
@@ -23,13 +23,13 @@ pub struct LiveFile {
     pub column_family_name: String,
     /// The directory that it is in.
     pub directory: PathBuf,
-    /// File name, behind a slash.
+    /// File name, with a leading slash.
     pub name: String,
     /// File number.
     pub number: u64,
     /// Size of the file in bytes.
     pub size: usize,
-    /// Further files that the table consists of, and what it refers to of each; other tables may have them, too.
+    /// Further files that the table consists of, and the part of each that it refers to; other tables may share them.
     pub pieces: Vec<TablePiece>,
     /// Level.
     pub level: i32,
@@ -49,7 +49,7 @@ pub struct LiveFile {
     pub being_compacted: bool,
     /// The sorted run above the level's base run that it belongs to; larger ones are newer. 0: the base run, or L0.
     pub extra_run: u64,
-    /// Seconds since 1970 when it was written; `None` where the MANIFEST does not say.
+    /// When it was written, in seconds since 1970; `None` if the MANIFEST does not say.
     pub creation_time: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ pub struct LiveFile {
 pub struct LevelMetaData {
     /// Its number.
     pub level: i32,
-    /// Bytes of its tables; of files that a table shares with others, those that it refers to.
+    /// Bytes of its tables; of a file that tables share, the bytes that each of them refers to.
     pub size: u64,
     /// Its tables: those of L0 newest first, others by key.
     pub files: Vec<LiveFile>,
@@ -75,7 +75,7 @@ pub struct ColumnFamilyMetaData {
     pub name: String,
     /// How many tables it has.
     pub file_count: usize,
-    /// Its levels; empty ones are there too.
+    /// Its levels, including empty ones.
     pub levels: Vec<LevelMetaData>,
 }
 
@@ -102,7 +102,7 @@ impl Db {
         self.get_column_family_metadata_cf(self.inner.catalog.default_cf())
     }
 
-    /// The tables of a column family. A table that cannot be opened is shown without entries. There is nothing where
+    /// The tables of a column family. A table that cannot be opened is shown without entries. The result is empty if
     /// the handle is of another database.
     pub fn get_column_family_metadata_cf(&self, cf: &impl AsColumnFamilyRef) -> ColumnFamilyMetaData {
         let cf = &cf.as_cf().data;
@@ -157,8 +157,8 @@ impl DbInner {
         }
     }
 
-    /// Numbers of the tables, as far as they are known or a few more can be made known: for estimates. How many tables
-    /// there are is in `version`.
+    /// Numbers of the tables for estimates: those that are known, and those of a few more tables that are opened for
+    /// it. `version` has the count of all tables.
     pub(crate) fn sampled_numbers(&self, cf: &CfData, version: &Version) -> Vec<TableNumbers> {
         let mut opened = 0;
         let mut known = |f: &Arc<FileMeta>| {
@@ -173,7 +173,7 @@ impl DbInner {
     /// RocksDB's text of table properties, added up over some tables.
     pub(crate) fn aggregated_properties(&self, cf: &CfData, files: &[&Arc<FileMeta>]) -> Result<String> {
         let mut sum = TableProperties::default();
-        // What a file says may be anything.
+        // The numbers in a file may be anything.
         let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
         for f in files {
             let table = self.readers.tables().table(cf, f)?;

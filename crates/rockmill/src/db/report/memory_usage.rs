@@ -10,7 +10,7 @@ use crate::table::Cache;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUsageStats {
-    /// All memtables, those that are flushed and still read included, and what is kept for memtables to come.
+    /// All memtables, including flushed ones that are still read, and memory kept for future memtables.
     pub mem_table_total: u64,
     /// Memtables that are not flushed.
     pub mem_table_unflushed: u64,
@@ -26,11 +26,11 @@ pub struct MemoryUsageStats {
 pub struct MemoryParts {
     /// Memtables that are not flushed, of all column families: their arenas' blocks.
     pub memtables: u64,
-    /// The part of `memtables` that no entry has yet: ends of the blocks that are being filled, one for each core.
+    /// The part of `memtables` that no entry uses yet: the ends of the blocks that are being filled, one for each core.
     pub memtables_unfilled: u64,
     /// Flushed memtables that readers still hold.
     pub flushed_memtables: u64,
-    /// Kept for memtables to come.
+    /// Kept for future memtables.
     pub kept_for_memtables: u64,
     /// Index, filters and the like of open tables, outside the cache.
     pub table_readers: u64,
@@ -38,7 +38,7 @@ pub struct MemoryParts {
     pub block_cache: u64,
     /// Set up for reads and writes in flight of jobs, of flushes and of batches of lookups.
     pub io: u64,
-    /// What merge programs in the kernel work on, of the whole process.
+    /// Memory that merge programs in the kernel work on, of the whole process.
     pub kernel: u64,
 }
 
@@ -57,7 +57,7 @@ impl MemoryParts {
         ]
     }
 
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.named().iter().map(|(_, bytes)| bytes).sum()
     }
@@ -100,7 +100,7 @@ impl DbInner {
     }
 }
 
-/// Adds up the memory of `dbs` and of `caches`, each cache counted once. Where no caches are given, those of the
+/// Adds up the memory of `dbs` and of `caches`, counting each cache once. If no caches are given, those of the
 /// databases' column families are counted.
 pub fn get_memory_usage_stats(dbs: Option<&[&Db]>, caches: Option<&[&Cache]>) -> Result<MemoryUsageStats> {
     let mut stats = MemoryUsageStats::default();

@@ -1,4 +1,4 @@
-//! What an open database counts, as metrics: for Prometheus, and for whoever watches it from another process.
+//! What an open database counts, as metrics: for Prometheus, and for other processes that watch the database.
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::pacing::write_control::StallReason;
 use crate::properties as names;
 use crate::statistics::{Histogram, Ticker};
 
-/// Bytes of a status file at most: a larger one is something else.
+/// The most bytes of a status file; a larger file is something else.
 const STATUS_MAX: u64 = 64 << 20;
 
 /// Numbers of the whole database.
@@ -58,11 +58,11 @@ const OF_FAMILY: &[(&str, &str)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only rises, from the opening of the database on.
+    /// A counter: only rises, starting when the database is opened.
     Counter,
-    /// Rises and falls.
+    /// A gauge: rises and falls.
     Gauge,
-    /// How often values were how large.
+    /// A histogram: how many values were of which size.
     Histogram,
 }
 
@@ -83,7 +83,7 @@ pub enum MetricValue {
     },
 }
 
-/// A value and what tells it from others of the same metric.
+/// A value, and the labels that distinguish it from others of the same metric.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct MetricSample {
@@ -118,7 +118,7 @@ impl Metric {
     }
 
     fn add(&mut self, labels: &[(&'static str, &str)], value: MetricValue) {
-        // Names are others': a terminal must not act upon them, and a line must stay one.
+        // Names come from others: a terminal must not act on them, and a line must stay one line.
         let labels = labels.iter().map(|&(name, value)| (name, printable::line(value).into_owned())).collect();
         self.samples.push(MetricSample { labels, value });
     }
@@ -159,7 +159,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// The value of a label as the format has it.
+/// The value of a label in the format's notation.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -170,7 +170,7 @@ fn plain(name: &str) -> String {
 }
 
 impl Db {
-    /// What the database counts and measures now. Tickers and histograms are there where statistics are enabled
+    /// What the database counts and measures now. Tickers and histograms are included if statistics are enabled
     /// ([`Options::enable_statistics`](crate::Options::enable_statistics)), and have RocksDB's names.
     pub fn metrics(&self) -> Vec<Metric> {
         self.inner.metrics()
@@ -315,13 +315,13 @@ impl DbInner {
         })
     }
 
-    /// What the status file holds: the metrics, and as comments the jobs that run. Prometheus reads it, too.
+    /// The text of the status file: the metrics and, as comments, the running jobs. Prometheus can read it, too.
     fn status_text(&self) -> String {
         let mut all = text(&self.metrics());
         for job in self.reporting.running.now() {
             let _ = writeln!(all, "# job {}", job_text(&job, &*self.opts.clock));
         }
-        // Whoever reads the file sees from it that all is there.
+        // It shows readers of the file that the text is complete.
         all.push_str("# EOF\n");
         all
     }
@@ -347,7 +347,7 @@ fn job_text(j: &RunningJob, clock: &dyn rockmill_io::Clock) -> String {
 }
 
 impl DbInner {
-    /// Writes the status file anew where there is to be one.
+    /// Rewrites the status file, if there is to be one.
     pub(crate) fn update_status_file(&self, file: &mut StatusFile) {
         let wanted = self.live().status_file.clone();
         let wanted = if wanted.as_os_str().is_empty() { wanted } else { self.path.join(wanted) };
@@ -370,7 +370,7 @@ impl DbInner {
         file.failed = done.is_err();
     }
 
-    /// Refuses a file that is no status file: it is somebody else's, or one of the database's own.
+    /// Refuses a file that is not a status file: it belongs to somebody else, or is one of the database's own files.
     fn may_replace(&self, path: &Path) -> Result<()> {
         let fs = &*self.opts.fs;
         if !fs.exists(path).map_err(|e| Error::io(path.display(), &e))? {
@@ -389,7 +389,7 @@ impl DbInner {
         Err(Error::invalid_argument(format!("{shown} is there and no status file: name another file, or remove it")))
     }
 
-    /// Under another name first: whoever reads it finds the whole text, of now or of before.
+    /// Written under another name first, so that a reader finds a whole text, either the new or the old one.
     fn write_status_file(&self, path: &Path) -> Result<()> {
         let mut temp = path.to_owned().into_os_string();
         temp.push(".dbtmp");
@@ -403,7 +403,7 @@ impl DbInner {
         write().map_err(|e| Error::io(path.display(), &e))
     }
 
-    /// Removes the status file: what it says would no longer hold.
+    /// Removes the status file, because its contents would no longer be true.
     pub(crate) fn remove_status_file(&self, file: &mut StatusFile) {
         if file.ours {
             let _ = self.opts.fs.remove(&file.path);

@@ -44,18 +44,18 @@ struct Reported {
     counters: DbCounters,
 }
 
-/// The status file that is there now.
+/// The present status file.
 #[derive(Debug, Default)]
 pub(crate) struct StatusFile {
     /// Empty without one.
     path: PathBuf,
     /// It could not be written the last time.
     failed: bool,
-    /// It was written, so that what is there is this database's.
+    /// It was written, so the existing file belongs to this database.
     ours: bool,
 }
 
-/// What was told of an open database, and what is still to be told.
+/// What was reported about an open database, and what is still to be reported.
 pub(crate) struct Reporting {
     opened_micros: u64,
     /// What the last text of counters said. A leaf lock.

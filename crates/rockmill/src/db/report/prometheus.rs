@@ -81,7 +81,7 @@ fn value(encoder: &mut MetricEncoder<'_>, kind: MetricKind, sample: &MetricSampl
         (MetricValue::Integer(n), _) => encoder.encode_gauge(n),
         (MetricValue::Number(n), _) => encoder.encode_gauge(n),
         (MetricValue::Histogram { buckets, sum }, _) => {
-            // Ours are up to a limit, theirs between two, and the last of theirs is everything beyond.
+            // Our counts are up to a limit, theirs are between two limits, and their last one is everything beyond.
             let mut before = 0;
             let mut theirs: Vec<(f64, u64)> = Vec::with_capacity(buckets.len() + 1);
             for &(limit, up_to) in buckets {

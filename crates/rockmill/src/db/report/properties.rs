@@ -1,4 +1,4 @@
-//! What users can ask about the store: `rocksdb.*` properties and levels. The texts of several lines are in
+//! What users can query about the store: `rocksdb.*` properties and levels. The texts of several lines are in
 //! `stats_text.rs`, tables in `live_files.rs`.
 
 use std::fmt::Write;
@@ -189,7 +189,7 @@ impl DbInner {
             names::OLDEST_SNAPSHOT_TIME => self.readers.snapshots().oldest_time(),
             names::OLDEST_SNAPSHOT_SEQUENCE => self.readers.snapshots().oldest().unwrap_or(0),
             names::MIN_LOG_NUMBER_TO_KEEP => state.logs().oldest(),
-            // Tables that jobs write are known to nobody else: no number is held back.
+            // Only the jobs know the tables that they write, so no file number is held back.
             names::MIN_OBSOLETE_SST_NUMBER_TO_KEEP => u64::MAX,
             // RocksDB's -1, as an unsigned number, where L0 is compacted into no one level.
             names::BASE_LEVEL => match c.options().compaction_style {
@@ -223,8 +223,8 @@ impl DbInner {
         })
     }
 
-    /// About how many live keys the tables have: each tombstone hides an entry. From the tables whose numbers are
-    /// known, scaled to all of them, as RocksDB does.
+    /// About how many live keys the tables have: each tombstone hides an entry. Computed from the tables whose numbers
+    /// are known and scaled to all tables, as RocksDB does.
     fn keys_in_tables(&self, cf: &CfData, version: &Version) -> u64 {
         let known = self.sampled_numbers(cf, version);
         let entries: u64 = known.iter().map(|n| n.entries).sum();
@@ -246,7 +246,7 @@ impl DbInner {
     }
 }
 
-/// A number of the schedule of index tables, and of what waits.
+/// A number of the schedule of index tables, or of those that wait.
 fn of_schedule((schedule, queues): (IndexSchedule, IndexQueues), name: &str) -> u64 {
     match name {
         names::INDEX_MERGE_TRIGGER => schedule.now().merge as u64,

@@ -25,9 +25,9 @@ pub struct RunningJob {
     pub start_level: Option<usize>,
     /// The level that it writes to.
     pub output_level: usize,
-    /// Bytes that it has to read: of tables as they are stored, of memtables keys and values.
+    /// Bytes that it has to read: stored bytes of tables, or bytes of keys and values of memtables.
     pub bytes_total: u64,
-    /// How many of them are done. Bytes of a flush count when it has them in its table.
+    /// How many of them are done. For a flush, bytes count once they are in its table.
     pub bytes_done: u64,
     /// Parts that it was split into so far; 0 until it begins to read.
     pub parts: u64,
@@ -48,7 +48,7 @@ pub(crate) struct RunningJobs {
     jobs: Mutex<BTreeMap<u64, Entry>>,
 }
 
-/// A job in the list, as long as this lives.
+/// Keeps a job in the list as long as it lives.
 pub(crate) struct Running<'a> {
     all: &'a RunningJobs,
     job: u64,

@@ -1,5 +1,5 @@
-//! Counters of the work of a database since it was opened. They are always on: a write or a job touches few of them,
-//! once (RocksDB's `InternalStats`). What costs more to count is in `statistics`.
+//! Counters of the work of a database since it was opened. They are always on: a write or a job changes only a few of
+//! them, once each (RocksDB's `InternalStats`). Counters that cost more are in `statistics`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ macro_rules! counters {
                 vec![$((stringify!($name), concat!($($doc),*), self.$name),)*]
             }
 
-            /// What was counted since they were `o`.
+            /// The difference to the earlier counters `o`.
             pub(crate) fn since(&self, o: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(o.$name),)* }
             }
@@ -31,7 +31,7 @@ macro_rules! counters {
         }
 
         impl InternalStats {
-            /// What they are now.
+            /// Their present values.
             pub fn read(&self) -> DbCounters {
                 DbCounters { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
@@ -46,7 +46,7 @@ counters! {
     bytes_written,
     /// Writes whose own thread led the group.
     writes_by_self,
-    /// Writes that another thread did for theirs.
+    /// Writes that another thread did as the leader of their group.
     writes_by_other,
     /// Writes that went to the WAL.
     writes_with_wal,
@@ -70,19 +70,19 @@ counters! {
     flush_micros,
     /// CPU time of flushes, in microseconds.
     flush_cpu_micros,
-    /// Index tables that became one with others before they were flushed.
+    /// Index tables that were merged with others before they were flushed.
     index_tables_merged,
-    /// Entries of them, before.
+    /// Entries of index tables before their merges.
     index_entries_merged,
-    /// Entries that nobody saw any more, and that were left out.
+    /// Entries that index merges left out, because no reader could see them any more.
     index_entries_left_out,
-    /// Bytes of their values in logs.
+    /// Bytes, in logs, of the values that index merges left out.
     index_bytes_left_out,
     /// Wall time of index merges, in microseconds.
     index_merge_micros,
     /// Index merges that a flush made useless.
     index_merges_stopped,
-    /// How often it changed when index tables are merged and flushed.
+    /// How often the schedule changed by which index tables are merged and flushed.
     index_schedule_changes,
     /// Compactions, without those that only moved tables.
     compactions,
@@ -90,17 +90,17 @@ counters! {
     trivial_moves,
     /// Compactions that failed. Those that ended early as the database was closed are not among them.
     compactions_failed,
-    /// Compactions whose output was removed, or that were stopped, as another one failed that had to commit before.
+    /// Compactions whose output was removed, or that were stopped, because another one failed that had to commit first.
     compactions_dropped,
     /// Compactions that another machine did.
     compactions_elsewhere,
     /// Bytes of tables that they read.
     elsewhere_read_bytes,
-    /// CPU time of other machines in them, in microseconds, as those say.
+    /// CPU time that other machines spent on them, in microseconds, as those machines report it.
     elsewhere_cpu_micros,
-    /// Times that another machine waited for an answer to its reads and writes in them, as it says.
+    /// How often another machine waited for an answer to its reads and writes for them, as it reports.
     elsewhere_round_trips,
-    /// Bytes that went over the network for their reads and writes, as the other machines say.
+    /// Bytes sent over the network for their reads and writes, as the other machines report them.
     elsewhere_wire_bytes,
     /// Compactions that one machine failed to do, and that were offered to another one.
     compactions_offered_again,
@@ -116,9 +116,9 @@ counters! {
     compact_micros,
     /// CPU time of compactions, in microseconds.
     compact_cpu_micros,
-    /// Tables that compactions dropped unread, as range tombstones delete all that is in them.
+    /// Tables that compactions dropped without reading them, because range tombstones delete everything in them.
     files_covered,
-    /// Data blocks that compactions wrote as they stood in their inputs.
+    /// Data blocks that compactions copied from their inputs unchanged.
     blocks_passed,
     /// Tables ingested.
     ingested_files,

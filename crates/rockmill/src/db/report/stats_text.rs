@@ -1,4 +1,4 @@
-//! `rocksdb.stats` and its parts, in the form of RocksDB's texts, which people and their scripts read.
+//! `rocksdb.stats` and its parts, in the form of RocksDB's texts, because people and scripts read them.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl DbInner {
         self.opts.clock.now_micros().saturating_sub(self.reporting.opened_micros)
     }
 
-    /// `rocksdb.dbstats`. The interval is the time since it was asked for last.
+    /// `rocksdb.dbstats`. The interval is the time since the last query.
     pub(crate) fn db_stats_text(&self) -> String {
         let (now, c) = (self.micros_up(), self.stats.read());
         let last = std::mem::replace(&mut *self.reporting.reported.lock(), Reported { micros: now, counters: c });
@@ -90,8 +90,8 @@ impl DbInner {
         s
     }
 
-    /// `rocksdb.cfstats` of a column family. The interval is the time since the last text with `begin_interval`, which
-    /// the info log's are.
+    /// `rocksdb.cfstats` of a column family. The interval is the time since the last text with `begin_interval`, as
+    /// used for the info log.
     pub(crate) fn cf_stats_text(&self, id: u32, begin_interval: bool) -> Option<String> {
         let now = self.micros_up();
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! What the MANIFEST of a database that is not open says of its column families.
+//! What the MANIFEST of a database that is not open says about its column families.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct DbSummary {
     pub id: u32,
     /// Name of its comparator.
     pub comparator: String,
-    /// Levels that hold tables: the deepest one's number plus one.
+    /// How many levels are in use: the number of the deepest level with tables, plus one.
     pub levels: u32,
     /// Tables of each level, and the bytes of their own files.
     pub level_files: Vec<(u64, u64)>,
@@ -60,7 +60,7 @@ impl Db {
         let mut names = HashSet::from([DEFAULT_COLUMN_FAMILY_NAME.to_owned()]);
         for_each_edit(&*options.db.fs, &manifest, &mut |edit| {
             if let Some(name) = &edit.column_family_add {
-                // The default one may be created a second time: it is always there.
+                // The default column family may be created a second time, since it always exists.
                 let again = found.get(&0).filter(|cf| edit.column_family == 0 && cf.name == *name).is_some();
                 if !names.insert(name.clone()) && !again {
                     let path = manifest.display();

@@ -13,8 +13,8 @@ use crate::front::entry_of;
 use crate::options::WriteOptions;
 use crate::range_del::refuse_hashed_range;
 
-/// Key and value together are no longer than this: an entry stands in one block, which is addressed with 32 bits, and
-/// gets a few bytes more on its way there (the internal key's, a time to live).
+/// The most bytes of key and value together: an entry is in one block, which is addressed with 32 bits, and gets a few
+/// more bytes on its way there (those of the internal key, a time to live).
 const LENGTH_MAX: usize = ENTRY_LEN_MAX - 64;
 
 crate::sync::thread_local! {
@@ -51,7 +51,7 @@ impl Db {
         let (_, _, key, value) = entry_of(&record).ok_or_else(|| Error::invalid_argument("an empty record"))?;
         check_length(key, value)?;
         SCRATCH.with(|scratch| {
-            // A comparator or clock of the user's that writes to a database would find the scratch in use.
+            // A user's comparator or clock that writes to a database would find the scratch batch in use.
             let Ok(mut rep) = scratch.try_borrow_mut() else {
                 let mut rep = BatchRep::default();
                 rep.push(record);
@@ -71,7 +71,7 @@ impl Db {
         let cf = cf.as_cf();
         self.inner.check_family(&cf.data)?;
         if cf.data.is_dropped() {
-            // RocksDB's kind for a write to what is not there.
+            // RocksDB's error kind for a write to a column family that does not exist.
             let what = format!("column family {:?} was dropped", cf.data.name);
             return Err(Error::invalid_argument(what));
         }
@@ -142,8 +142,8 @@ impl Db {
         self.write_one(BatchRecord::SingleDelete { cf, key: key.as_ref() }, &WriteOptions::default())
     }
 
-    /// Adds a merge operand: what it does to the value is the column family's merge operator's business, when the key
-    /// is read. Without an operator a read of the key fails until it is overwritten or deleted.
+    /// Adds a merge operand; the column family's merge operator applies it to the value when the key is read. Without
+    /// an operator, reading the key fails until it is overwritten or deleted.
     pub fn merge(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let record = BatchRecord::Merge { cf: 0, key: key.as_ref(), value: value.as_ref() };
         self.write_one(record, &WriteOptions::default())

@@ -7,15 +7,17 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Updates that are applied together or not at all (`rocksdb::WriteBatch`).
 ///
-/// A batch that was given handles of column families is for the database that these are of, as it is open now; a write
-/// to another refuses it. A batch without handles, or one made of another's [`Self::data`], goes to any.
+/// A batch that was given handles of column families can be written only to the database, in its present opening, that
+/// the handles are of; any other refuses it. A batch without handles, or one made from [`Self::data`] of another, can
+/// be written to any database.
 #[derive(Debug, Clone, Default)]
 pub struct WriteBatch {
     pub(crate) rep: BatchRep,
-    /// Why the batch cannot be written: an update was longer than the format's length fields can say, or one too many
-    /// for its count. The update calls return nothing, as `rocksdb`'s do, so the write tells.
+    /// Why the batch cannot be written: an update was longer than the format's length fields allow, or there was one
+    /// update too many for the count. The update calls return nothing, as in the `rocksdb` crate, so the write reports
+    /// this.
     pub(crate) refused: Option<Error>,
-    /// The opening that the handles of column families are of which the batch was given, and the first one's id.
+    /// The opening of the database whose column family handles the batch was given, and the id of the first one.
     pub(crate) family: Option<(u64, u32)>,
     /// Length in bytes and count at each save point, whether the batch was refused then, and its `family`.
     save_points: Vec<SavePoint>,
@@ -174,7 +176,7 @@ impl WriteBatch {
         }
     }
 
-    /// The id of a column family, of which note is taken whose it is.
+    /// The id of a column family; also notes which database it belongs to.
     #[inline]
     fn of(&mut self, cf: &impl AsColumnFamilyRef) -> u32 {
         let (opening, id) = (cf.as_cf().data.opening, cf.as_cf().id());
@@ -244,7 +246,7 @@ impl WriteBatch {
         self.push(BatchRecord::DeleteRange { cf, begin: from.as_ref(), end: to.as_ref() });
     }
 
-    /// Adds bytes that stand in the WAL and change nothing.
+    /// Adds bytes that go into the WAL and change nothing.
     pub fn put_log_data(&mut self, data: impl AsRef<[u8]>) {
         self.push(BatchRecord::LogData(data.as_ref()));
     }

@@ -39,7 +39,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// Of a database that is opened, whose newest sequence number this is.
+    /// For a database that is being opened; its newest sequence number is `last_sequence`.
     pub fn new(last_sequence: SequenceNumber, options: &DbOptions) -> Self {
         Self {
             queue: WriteQueue::new(options.max_write_batch_group_size_bytes),
@@ -54,7 +54,7 @@ impl Writers {
         &self.in_flight
     }
 
-    /// The next leader looks around (`switch.rs`) before it begins with its group.
+    /// Makes the next leader check for work (`switch.rs`) before it begins with its group.
     pub fn leave_leader_work(&self) {
         self.leader_has_work.store(true, Ordering::Release);
     }

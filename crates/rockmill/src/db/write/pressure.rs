@@ -1,4 +1,5 @@
-//! What slows writers and what background work gets of the device: observed, decided in `pacing/decide.rs`, obeyed.
+//! What slows writers, and what share of the device background work gets: this file observes the store,
+//! `pacing/decide.rs` decides, and this file applies the decision.
 
 use std::sync::Arc;
 
@@ -14,23 +15,23 @@ use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
 
 impl DbInner {
-    /// Decides again how writers are slowed, and what jobs and reads get of the device. Called after every change of
-    /// the tree and its scores, of the memtables and what is asked of their flush, or of an option that counts.
+    /// Decides again how writers are slowed, and what share of the device jobs and reads get. Called after every change
+    /// of the tree or its scores, of the memtables or their flush requests, and of an option that matters here.
     pub fn update_pressure(&self, state: &State) {
         self.front.set_log_room(self.log_room(state));
         let store = self.store_now(state);
         self.obey(state, &decide(self.families_now(state, store.logs), store));
     }
 
-    /// Where index tables rest, time alone changes when they are merged and flushed.
+    /// Without writes, it is only the passing of time that changes when index tables are merged and flushed.
     pub fn look_at_schedule(&self) {
         if self.front.memory().index().is_some() {
             self.update_pressure(&self.state.lock());
         }
     }
 
-    /// What logs hold that is in no table. Others that are there are about to be deleted, or wait for somebody who has
-    /// forbidden it: no flush would let them go.
+    /// The logs with data that is in no table. Other logs are about to be deleted, or their deletion is disabled: no
+    /// flush would free them.
     pub fn logs_now(&self, state: &State) -> LogsNow {
         let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
         let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
@@ -98,7 +99,7 @@ impl DbInner {
         }
     }
 
-    /// After a change threads look for work, and compaction threads take the room that levels have now
+    /// After a change threads look for work, and compaction threads use the room that levels have now
     /// (`db/jobs/threads.rs`).
     fn obey_schedule(&self, state: &State, one: &OneSchedule) {
         let Some(c) = state.family(one.id) else { return };
@@ -117,7 +118,7 @@ impl DbInner {
         self.work_available.notify_all();
     }
 
-    /// What writers may write at a moment, after users wrote `written` in all.
+    /// How much writers may write at the time `now`, after users wrote `written` bytes in all.
     pub fn allowance(&self, now: Seconds, written: u64) -> Allowance {
         let (without_merging, state) = (self.flushes_without_merging(), self.state.lock());
         let logs = self.logs_now(&state);

@@ -1,5 +1,5 @@
-//! Making room: full memtables become immutable, WALs begin, writers wait or are slowed. Only the write leader is
-//! here, so nobody writes meanwhile.
+//! Making room: full memtables become immutable, new WALs begin, writers wait or are slowed. Only the write leader runs
+//! this code, so nobody writes meanwhile.
 
 use std::cell::Cell;
 
@@ -16,8 +16,8 @@ use crate::statistics::{Histogram, Ticker};
 use crate::sync::atomic::Ordering;
 
 impl DbInner {
-    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps off delay. True
-    /// where others are to wait for longer: a write in a call of a listener is not stopped.
+    /// Reports a background error, switches full memtables, waits while writers are stopped, sleeps while they are
+    /// delayed. True if other writers must wait longer: a write from within a listener's call is not stopped.
     pub fn make_room(&self, options: &WriteOptions, bytes: u64) -> Result<bool> {
         let _timer = perf::time(PerfMetric::WriteDelayTime);
         let mut stopped = 0;
@@ -61,7 +61,8 @@ impl DbInner {
                     self.front.memory().wait(LOOK_AGAIN, || self.writers.has_from_listener());
                 } else {
                     let mut state = self.state.lock();
-                    // Looked at again under the lock that the wait gives back: who changes one of them tells after.
+                    // Checked again under the lock that the wait releases: whoever changes one of these conditions
+                    // notifies afterwards.
                     let closing = self.shutdown.load(Ordering::Acquire);
                     let waits = state.errors().of_writes().is_none() && !closing && !self.writers.has_from_listener();
                     if waits && self.stop_reason(&state).is_some() {
@@ -98,7 +99,7 @@ impl DbInner {
                 self.count_stall(slept);
             }
         }
-        // Who must not be slowed goes on until memory is full.
+        // Writers that must not be slowed continue until memory is full.
         if !options.no_slowdown && self.pacing.writers().is_pacing(written) {
             self.wait_for_flush(written, lend);
         }
@@ -109,7 +110,7 @@ impl DbInner {
         }
     }
 
-    /// Lets the flush in flight come nearer to its end.
+    /// Waits until the flush in flight has progressed enough.
     fn wait_for_flush(&self, written: u64, lend: impl Fn()) {
         let allowance = |now| {
             lend();
@@ -138,8 +139,8 @@ impl DbInner {
         }
     }
 
-    /// Column families whose memtable is full, or holds back WALs that have grown too large together; and which of the
-    /// two it is. Immutable memtables that hold them back are due from here on.
+    /// Column families whose memtable is full, or keeps old WALs alive when all WALs together are too large; and which
+    /// of the two it is. Immutable memtables that keep such WALs alive become due for a flush.
     fn full_memtables(&self, state: &mut State) -> (Vec<u32>, FlushReason) {
         let mut reason = FlushReason::WriteBufferFull;
         let mut full: Vec<u32> = state.families().filter(|c| c.front().is_full()).map(|c| c.cf().id).collect();
@@ -157,7 +158,7 @@ impl DbInner {
                 self.work_available.notify_all();
             }
         }
-        // With nothing to switch, flushes that run or wait make room: the end of one sets this again.
+        // Nothing to switch: running or queued flushes free WAL space and reset this limit when they finish.
         let waits = full.is_empty() && release.is_some();
         self.front.set_log_room(if waits { self.logs_now(state).newest_to_stop().saturating_sub(1) } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
@@ -166,7 +167,7 @@ impl DbInner {
         (full, reason)
     }
 
-    /// Length of the present WAL from which on all together are too large.
+    /// The length of the present WAL at which all WALs together become too large.
     pub fn log_room(&self, state: &State) -> u64 {
         match self.front.memory().index() {
             Some(_) => self.logs_now(state).newest_to_flush(),
@@ -177,7 +178,7 @@ impl DbInner {
     }
 
     /// Makes these column families' memtables immutable and begins new ones, and a new WAL if the present one is not
-    /// empty. All of them at once: nothing can be flushed that has only some.
+    /// empty. All are switched at once, so that no flush can have only some of them.
     pub fn switch_memtables(&self, ids: &[u32], reason: FlushReason) -> Result<()> {
         let log = self.begin_wal()?;
         let mut state = self.state.lock();
@@ -191,8 +192,8 @@ impl DbInner {
     /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `log` and later.
     pub fn seal_memtables(&self, state: &mut State, ids: &[u32], log: u64, reason: FlushReason) {
         // Memtables without data follow the new WAL: they hold back no older one. The column family's log number does
-        // not: a MANIFEST that said so while an older WAL is not durable would put its tables ahead of that WAL, and
-        // recovery would refuse what is behind a power cut.
+        // not: if a MANIFEST said so while an older WAL is not durable, its tables would be ahead of that WAL, and
+        // after a power cut recovery would refuse the database.
         state.families_mut().for_each(|c| c.front_mut().log_begins(log));
         let writers = WritersNow {
             written: self.stats.bytes_written.load(Ordering::Relaxed),
@@ -210,7 +211,7 @@ impl DbInner {
         }
     }
 
-    /// Begins a new WAL unless the present one is empty; gives the number of the one in use afterwards.
+    /// Begins a new WAL unless the present one is empty; returns the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
         // The present one may end in a record that does not count; a recovery leaves it.
         self.check_takes_writes()?;

@@ -18,8 +18,8 @@ use crate::version::LogSource;
 /// Batches in the order in which they were written, each with the sequence number of its first update
 /// (`rocksdb::DBWALIterator`).
 ///
-/// It ends where the database was when the iterator was made; a new one from the last sequence number seen goes on.
-/// After an error it ends.
+/// It ends where the database was when the iterator was made; to continue, make a new one from the last sequence number
+/// seen. It also ends after an error.
 pub struct DBWALIterator {
     fs: Arc<dyn FileSystem>,
     /// Still to be read, oldest first, each with the sequence number from which on its updates do not count.
@@ -29,7 +29,7 @@ pub struct DBWALIterator {
     current: Option<(WalFile, SequenceNumber)>,
     /// The WAL of the last batch that counted.
     last_wal: u64,
-    /// What the WAL at hand says that it follows.
+    /// The WAL that the present one says it follows.
     follows: Option<Follows>,
     since: SequenceNumber,
     /// Newest sequence number of the database when the iterator was made.
@@ -51,7 +51,7 @@ impl DBWALIterator {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Opens the next file, or passes over it; false if there is none.
+    /// Opens the next file, or skips it; false if there is none.
     fn open_next(&mut self) -> Result<bool> {
         let Some((mut file, limit)) = self.files.pop_front() else { return Ok(false) };
         let opened = self.fs.open_sequential(&file.path).or_else(|e| {
@@ -160,21 +160,22 @@ impl Iterator for DBWALIterator {
 }
 
 impl Db {
-    /// The WAL files that there are: archived ones, then live ones, each by number (RocksDB's `GetSortedWalFiles`).
-    /// Files without an update are left out.
+    /// All WAL files: archived ones, then live ones, each by number (RocksDB's `GetSortedWalFiles`). Files without an
+    /// update are left out.
     pub fn get_sorted_wal_files(&self) -> Result<Vec<WalFile>> {
         self.inner.front.sorted_wal_files()
     }
 
     /// The batches written after sequence number `seq`, from the WALs; a batch that begins at or before it is left out.
-    /// It begins with the first that is still there: compare its sequence number with `seq + 1`. WALs are there until
+    /// It begins with the first batch that still exists: compare its sequence number with `seq + 1`. WALs exist until
     /// their data is in tables, and longer with `set_wal_ttl_seconds` or `set_wal_size_limit_mb`.
     ///
-    /// A `seq` beyond the newest is `NotFound`. Where updates are missing in between (they were written with
-    /// `disable_wal`, or are of ingested tables), the iterator ends with `Corruption`, and where they are missing at
-    /// the end, with `TryAgain`. A WAL that is deleted between two updates ends it with an `IOError`, and one that is
-    /// used again meanwhile (`recycle_log_file_num`) with `Corruption`. Records that `manual_wal_flush` keeps in memory
-    /// are not there yet. Updates that a recovery has left out, since something before them was lost, are none.
+    /// A `seq` beyond the newest is `NotFound`. If updates are missing in between (they were written with
+    /// `disable_wal`, or belong to ingested tables), the iterator ends with `Corruption`; if they are missing at the
+    /// end, it ends with `TryAgain`. A WAL that is deleted between two updates ends it with an `IOError`, and one that
+    /// is used again meanwhile (`recycle_log_file_num`) with `Corruption`. Records that `manual_wal_flush` keeps in
+    /// memory are not included yet. Updates that a recovery left out, because something before them was lost, are not
+    /// included either.
     pub fn get_updates_since(&self, seq: u64) -> Result<DBWALIterator> {
         let db = &self.inner;
         db.opts.statistics.add(Ticker::GetUpdatesSinceCalls, 1);
@@ -186,8 +187,8 @@ impl Db {
             ));
         }
         let mut files = VecDeque::new();
-        // Where a later WAL begins, those before it end. What an earlier one has from there on, a recovery left out: it
-        // was behind a hole, and its numbers were used again.
+        // An earlier WAL ends where a later one begins. Any records that it has from there on were left out by a
+        // recovery: they were after a hole, and their sequence numbers were used again.
         let mut limit = SequenceNumber::MAX;
         for file in db.front.sorted_wal_files()?.into_iter().rev() {
             if file.start_sequence < limit {
@@ -195,7 +196,7 @@ impl Db {
                 files.push_front((file, std::mem::replace(&mut limit, start)));
             }
         }
-        // All before the last one that begins at or before what is wanted.
+        // Skips the files before the last one that begins at or before the first wanted number.
         while files.get(1).is_some_and(|(f, _)| f.start_sequence <= seq.saturating_add(1)) {
             files.pop_front();
         }

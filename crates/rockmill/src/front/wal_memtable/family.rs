@@ -1,5 +1,5 @@
-//! What a column family has that is in no table: the memtable that writers fill, full ones that wait for their flush,
-//! and what is asked of that flush.
+//! A column family's data that is in no table: the memtable that writers fill, full ones that wait for their flush, and
+//! requests for that flush.
 //!
 //! All of it is guarded by the database's lock (`state`), and no method does I/O. Readers and writers use a
 //! [`FrontView`], which they find without the lock.
@@ -8,7 +8,7 @@
 //! 2. A flush [takes](FamilyFront::take_sealed) everything that is sealed. Only one of a column family runs at a time,
 //!    so what it took is still the oldest when it [commits](FamilyFront::flushed).
 //! 3. Index tables that wait may become one meanwhile (`index_merge.rs`): neighbours of which a flush has taken none.
-//! 4. After the commit the log number is that of the log in which what is left began.
+//! 4. After the commit the log number is that of the log in which the remaining data began.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -30,10 +30,10 @@ use crate::pacing::decide::{FlushQueue, FullMemtables, LogsNow, MemtablesNow, is
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
 use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
 
-/// Bytes of a table for each byte of the index tables that it is made of, where nothing is known and values are
-/// compressed. Flushes that find too little space raise it (see [`FamilyFront::space_for_flush`]): two at most.
+/// Bytes of a table for each byte of the index tables that it is made from, if nothing is known and values are
+/// compressed. Flushes that find too little space raise it (see [`FamilyFront::space_for_flush`]), to at most two.
 const TABLE_SHARE: f64 = 0.25;
-/// Other values may be compressed less well than those of the last flush, of which little may have been left, too.
+/// Other values may compress less well than those of the last flush, and few of that flush's values may have been left.
 const TABLE_MARGIN: f64 = 1.25;
 const TABLE_SHARE_MIN: f64 = 1.0 / 64.0;
 
@@ -52,7 +52,7 @@ pub(crate) struct FamilyFront {
     active_log: u64,
     /// Oldest first.
     sealed: VecDeque<Sealed>,
-    /// Of memtables that are flushed, or whose entries a merged one has, and that readers may still hold.
+    /// Memory of memtables that are flushed, or whose entries a merged one has, and that readers may still hold.
     flushed: Vec<HeldMemory>,
     /// Logs below this hold nothing for the column family; in the MANIFEST.
     log_number: u64,
@@ -61,9 +61,9 @@ pub(crate) struct FamilyFront {
     /// Why the next flush happens.
     flush_reason: FlushReason,
     flushing: bool,
-    /// So many of the oldest sealed ones are what the flush took.
+    /// How many of the oldest sealed ones the flush took.
     taken: usize,
-    /// An index merge runs, or has failed: then there is none any more.
+    /// An index merge runs, or has failed, in which case no more are done.
     merging: bool,
     /// The newest memtable of whose flush listeners have been told.
     flush_reported_up_to: u64,
@@ -89,7 +89,7 @@ impl Sealed {
     }
 }
 
-/// How far writers have come when a memtable is sealed.
+/// How far writers have got when a memtable is sealed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritersNow {
     /// Bytes that users have written, to any column family.
@@ -105,7 +105,7 @@ fn filled(mem: &MemTable, size: usize) -> Filled {
 }
 
 impl FamilyFront {
-    /// An empty one, of a column family for which logs below `log_number` hold nothing.
+    /// An empty one, for a column family for which logs below `log_number` hold nothing.
     pub fn new(cmp: &InternalKeyComparator, options: &CfOptions, memory: &FrontMemory, log_number: u64) -> Self {
         Self {
             cmp: cmp.clone(),
@@ -129,13 +129,13 @@ impl FamilyFront {
         }
     }
 
-    /// What readers and writers are to see from now on.
+    /// The view for readers and writers from now on.
     pub fn view(&self) -> FrontView {
         let sealed = self.sealed.iter().rev().map(|s| s.table.clone()).collect();
         FrontView::new(Arc::clone(&self.active), sealed, self.limit)
     }
 
-    /// Takes changed options: views from now on go by them.
+    /// Takes changed options, which later views use.
     pub fn take_options(&mut self, options: &CfOptions) {
         self.limit = BufferLimit::of(self.index.as_ref(), options);
     }
@@ -163,8 +163,8 @@ impl FamilyFront {
         self.active.first_sequence()
     }
 
-    /// The number of the newest memtable that has anything: later ones have larger ones. Never an empty one's: what is
-    /// written to it later is no concern of those who wait for what is there now.
+    /// The number of the newest memtable with data; later memtables have larger numbers. It is never that of an empty
+    /// memtable: callers that wait for the present data must not wait for what is written to it later.
     pub fn newest_id(&self) -> u64 {
         self.active.id().saturating_sub(u64::from(self.active.is_empty()))
     }
@@ -202,12 +202,12 @@ impl FamilyFront {
         self.sealed.push_back(Sealed::new(full, self.active_log));
         self.active_log = log;
         self.flush_reason = reason;
-        // Also where several memtables are to be merged: the log is to go, or the memory is needed, now.
+        // Even if several memtables are to be merged: the log must be freed, or the memory is needed, now.
         self.flush_requested |= matches!(reason, FlushReason::WalFull | FlushReason::WriteBufferManager);
         Some(info)
     }
 
-    /// Nothing of it will be flushed: whoever still reads it, nobody is to wait for its memory.
+    /// Nothing of it will be flushed: even if it is still read, nobody should wait for its memory.
     pub fn leave(&self) {
         self.active.mark_flushed();
         self.sealed.iter().for_each(|s| s.table.mark_flushed());
@@ -215,12 +215,12 @@ impl FamilyFront {
 
     // Logs.
 
-    /// Logs below this hold nothing for the column family; as in the MANIFEST. Without data it stays where it is.
+    /// Logs below this hold nothing for the column family; as in the MANIFEST. Without data it does not change.
     pub fn log_number(&self) -> u64 {
         self.log_number
     }
 
-    /// The oldest log that holds data which is in no table.
+    /// The oldest log that holds data that is in no table.
     pub fn oldest_log(&self) -> Option<u64> {
         match self.sealed.front() {
             Some(s) => Some(s.log),
@@ -234,7 +234,7 @@ impl FamilyFront {
         self.active_log
     }
 
-    /// True when the active memtable holds back log `log`.
+    /// True if the active memtable keeps log `log` from being deleted.
     pub fn active_holds(&self, log: u64) -> bool {
         !self.active.is_empty() && self.active_log <= log
     }
@@ -251,8 +251,8 @@ impl FamilyFront {
         self.active_log = log;
     }
 
-    /// Recovery is done, and `log` is the first log of this opening: the log number is that of what came back, if
-    /// anything did.
+    /// Recovery is done, and `log` is the first log of this opening: the log number is that of the recovered data, if
+    /// there is any.
     pub fn recovered(&mut self, log: u64) {
         if self.active.is_empty() {
             // Everything recovered is in tables: older logs hold nothing.
@@ -266,8 +266,8 @@ impl FamilyFront {
         self.log_number = self.log_number.max(log);
     }
 
-    /// Inserts an entry of log `log` again, whose value is there at `at` if it can stay there; passed over if tables
-    /// have that log's data.
+    /// Inserts an entry of log `log` again; its value is there at `at` if it can stay there. The entry is skipped if
+    /// tables have that log's data.
     pub fn replay(
         &mut self,
         log: u64,
@@ -301,7 +301,7 @@ impl FamilyFront {
         self.index.is_none() && self.is_full()
     }
 
-    /// Takes what was recovered, to be written as a table before the database is open; `None` without any.
+    /// Takes the recovered data, to be written as a table before the database is open; `None` without any.
     pub fn take_recovered(&mut self, options: &CfOptions, memory: &FrontMemory) -> Option<SealedRuns> {
         let mut all: Vec<_> = self.sealed.drain(..).map(|s| s.table).collect();
         if !self.active.is_empty() {
@@ -340,7 +340,8 @@ impl FamilyFront {
         self.flush_reason = reason;
     }
 
-    /// What is sealed and holds back log `log` is due: others to be merged with need never come. True if it was not.
+    /// Makes sealed memtables that keep log `log` from being deleted due, since there may never be others to merge
+    /// with. True if they were not due before.
     pub fn request_flush_of_log(&mut self, log: u64) -> bool {
         let holds = self.sealed.front().is_some_and(|s| s.log <= log);
         let asked = holds && !self.flushing && !self.flush_requested;
@@ -355,16 +356,16 @@ impl FamilyFront {
         self.flush_reason = reason;
     }
 
-    /// A flush begins: gives everything that is sealed, and why. No flush may run.
+    /// A flush begins: returns everything that is sealed, and the reason. No flush may run.
     pub fn take_sealed(&mut self) -> (SealedRuns, FlushReason) {
         (self.flushing, self.taken) = (true, self.sealed.len());
-        // What is sealed from now on is no part of what was asked for: it waits until it is due itself.
+        // Memtables sealed from now on are not part of what was asked for: they wait until they are due themselves.
         self.flush_requested = false;
         let runs = SealedRuns::of(self.sealed.iter().map(|s| s.table.clone()).collect());
         (runs, std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull))
     }
 
-    /// A flush that was taken begins to write, of so many bytes together with other column families.
+    /// A flush that was taken begins to write this many bytes, together with other column families.
     pub fn flush_begins(&mut self, now: Seconds, bytes: f64) {
         self.flush_pace.begin(now, bytes);
     }
@@ -374,7 +375,8 @@ impl FamilyFront {
         self.sealed.get(runs.tables().len()).map_or(self.active_log, |s| s.log)
     }
 
-    /// These runs are in tables: they go as soon as no reader has them, and logs below `log_number` are not needed.
+    /// These runs are in tables: they are freed as soon as no reader has them, and logs below `log_number` are not
+    /// needed.
     pub fn flushed(&mut self, runs: &SealedRuns, log_number: u64) {
         self.flushed.retain(|held| held.bytes().is_some());
         for table in runs.tables() {
@@ -392,18 +394,18 @@ impl FamilyFront {
         self.raise_log_number(log_number);
     }
 
-    /// The table of these runs has so many bytes.
+    /// The table of these runs has this many bytes.
     pub fn table_has(&mut self, runs: &SealedRuns, bytes: u64) {
         if runs.data_size() > 0 {
             self.table_share = Some(bytes as f64 / runs.data_size() as f64);
         }
     }
 
-    /// The flush of these runs ended, with a commit or not, after so much CPU time.
+    /// The flush of these runs ended, with a commit or not, after this much CPU time.
     pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
         (self.flushing, self.taken) = (false, 0);
         let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
-        // After a failure all of it is due again, whoever asked for what.
+        // After a failure all of it is due again, whatever was asked for.
         self.flush_requested |= !done;
         self.flush_pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);
@@ -423,8 +425,8 @@ impl FamilyFront {
     ///   oldest, and the older neighbour of *all* of a tier in a row is of a higher one. So those of a tier are all in
     ///   a row, and when nothing is left to merge there are fewer than `k` of each: `(k - 1) * (log_k n + 1)` at most.
     ///
-    /// After a flush that failed, what it had taken may be of lower tiers than what was merged behind it: then there
-    /// may be more of them, until the next flush takes all.
+    /// After a failed flush, the tables that it had taken may be of lower tiers than later ones that were merged: then
+    /// there may be more of them, until the next flush takes all.
     ///
     /// [`Triggers::merge`]: crate::pacing::index_tables::Triggers::merge
     pub fn take_merge(&mut self) -> Option<IndexMerge> {
@@ -432,7 +434,7 @@ impl FamilyFront {
         if self.index.is_none() || self.merging || least == 0 {
             return None;
         }
-        // The newest first: they are the smallest, and what is merged next to them is soonest done.
+        // The newest first: they are the smallest, so merging them takes the least time.
         let run = self.tiers().rev().find(|run| run.len() >= least.max(2))?;
         self.merging = true;
         Some(IndexMerge::of(self.sealed.range(run).rev().map(|s| s.table.clone()).collect()))
@@ -455,7 +457,7 @@ impl FamilyFront {
         self.place_of(merge).is_some()
     }
 
-    /// Where the inputs are: all of them, in a row, and no flush has one.
+    /// Where the inputs are, if all of them are there in a row and no flush has one.
     fn place_of(&self, merge: &IndexMerge) -> Option<std::ops::Range<usize>> {
         let oldest = merge.tables().last()?;
         let from = self.sealed.iter().position(|s| s.table.is(oldest)).filter(|from| *from >= self.taken)?;
@@ -465,7 +467,7 @@ impl FamilyFront {
         same.then_some(place)
     }
 
-    /// Puts what several became in their place; false where a flush has taken them. The caller publishes a view.
+    /// Replaces several tables by the merged one; false if a flush has taken them. The caller publishes a view.
     pub fn merged(&mut self, merge: &IndexMerge, merged: MergedIndex) -> bool {
         let Some(place) = self.place_of(merge) else { return false };
         let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
@@ -487,24 +489,24 @@ impl FamilyFront {
         self.schedule.set(schedule);
     }
 
-    /// When index tables are merged and flushed, before anything waits; `None` of memtables with values.
+    /// When index tables are merged and flushed, before anything waits; `None` for memtables with values.
     pub fn schedule_at_open(&self) -> Option<IndexSchedule> {
         self.index.as_ref().map(|_| self.schedule.get())
     }
 
-    /// When index tables are merged and flushed, and what waits; `None` of memtables with values. `logs`: what all
+    /// When index tables are merged and flushed, and what waits; `None` for memtables with values. `logs`: what all
     /// logs hold.
     pub fn schedule(&self, logs: LogsNow) -> Option<(IndexSchedule, IndexQueues)> {
         let index = self.index.as_ref()?;
         let merge = self.tiers().map(|run| run.len()).max().unwrap_or(0);
-        // Logs that others fill are nothing that this family's flushes are behind with.
+        // Logs that other column families fill do not mean that this family's flushes are behind.
         let logs = if self.sealed.is_empty() { LogsNow::UNBOUNDED } else { logs };
         let queues =
             IndexQueues { merge, flush_bytes: self.filled_memory(), room: self.room(index, logs), behind: false };
         Some((self.schedule.get(), queues))
     }
 
-    /// The part that is left of what bounds the memory of full index tables, or of the logs.
+    /// The part that is left of the bound on the memory of full index tables, or on the logs.
     fn room(&self, index: &IndexTables, logs: LogsNow) -> f64 {
         let full = self.sealed.iter().map(|s| s.table.memory_usage()).sum::<usize>() + self.active.memory_usage();
         logs.room_part(full as f64, index.memory_max())
@@ -575,7 +577,7 @@ impl FamilyFront {
         self.sealed.iter().map(|s| stats_of_sealed(&s.table)).sum()
     }
 
-    /// Bytes of sealed ones, without what merges add: flushes are to be no smaller for them.
+    /// Bytes of sealed ones, without what merges add, so that flushes do not become smaller because of merges.
     fn filled_memory(&self) -> u64 {
         self.sealed.iter().map(|s| s.table.filled_memory() as u64).sum()
     }
@@ -590,10 +592,11 @@ impl FamilyFront {
         (self.active.unfilled() + self.sealed.iter().map(|s| s.table.unfilled()).sum::<usize>()) as u64
     }
 
-    /// Bytes that tables of all of it need, about: those of memtables, or of the values in logs that index tables stand
-    /// for. These may be many times the memory, and become small tables where they are compressed. So of index tables
-    /// that share counts which the last flush found, or [`TABLE_SHARE`] before the first, and twice as much after each
-    /// of `tries` flushes that found too little space. It is never more than the values have.
+    /// About how many bytes tables with all of it need: those of memtables, or those of the values in logs to which
+    /// index tables refer. These values may be many times the memory, and become small tables if they are compressed.
+    /// So for index tables the share that the last flush found counts, or [`TABLE_SHARE`] before the first flush, and
+    /// twice as much after each of `tries` flushes that found too little space. It is never more than the bytes of the
+    /// values.
     pub fn space_for_flush(&self, options: &CfOptions, tries: u32) -> u64 {
         let all: u64 =
             [self.active_stats(), self.sealed_stats()].iter().map(|stats| stats.memory.max(stats.data_size)).sum();
@@ -654,7 +657,7 @@ mod tests {
         assert_eq!(front.flushed_memory(), 0);
     }
 
-    /// Values are compressed, and nothing says how well: what is asked for may be too little, but only so often.
+    /// Values are compressed, and it is unknown how well: the space asked for may be too little, but only a few times.
     #[test]
     fn a_flush_needs_what_the_last_one_needed_and_more_where_that_was_too_little() {
         let (options, memory, mut front) = index_tables();
@@ -673,7 +676,7 @@ mod tests {
         assert!(first > all / 2 && first < all * 7 / 10 && second == all, "{first}, then {second} of {all}");
         front.table_has(&runs, runs.data_size() * 2);
         assert_eq!(asked(&front), [all; 5], "never more than the values have");
-        // Next to nothing was left of the last ones.
+        // Almost nothing was left of the last ones.
         front.table_has(&runs, 0);
         assert!(asked(&front)[0] > 0 && (0..9).any(|tries| front.space_for_flush(&compressed, tries) == all));
         let first_level = CfOptions { compression_per_level: vec![CompressionType::None], ..compressed.clone() };
@@ -777,8 +780,8 @@ mod tests {
         assert_eq!(front.flushed_memory(), 0);
     }
 
-    /// A flush by hand that finds an empty memtable does not wait for what is written to it next: it asked for no flush
-    /// of that, and index tables are not flushed by themselves until there are enough.
+    /// A manual flush that finds an empty memtable does not wait for what is written to it next: it did not ask for a
+    /// flush of that, and index tables are not flushed automatically until there are enough.
     #[test]
     fn nobody_waits_for_what_is_written_after_the_request() {
         let (options, memory, mut front) = index_tables();
@@ -795,7 +798,8 @@ mod tests {
         assert!(!front.is_unflushed(first, false));
     }
 
-    /// Nor does what is sealed while a flush runs that was asked for: else a small run would follow it, and another.
+    /// Nor is a memtable flushed that is sealed while a requested flush runs: otherwise a small run would follow it,
+    /// and then another.
     #[test]
     fn a_request_is_for_what_is_sealed() {
         let (options, memory, mut front) = index_tables();
@@ -869,7 +873,7 @@ mod tests {
         assert_eq!(ids(&front), [[3]]);
     }
 
-    /// A flush that failed leaves what it took, which is merged again.
+    /// A failed flush leaves the tables that it took, and they are merged again.
     #[test]
     fn a_failed_merge_is_the_last_and_a_failed_flush_is_not() {
         let (options, memory, mut front) = index_tables();

@@ -1,4 +1,4 @@
-//! Memtables of those who read logs and write none: an instance that follows another process's database, and repair.
+//! Memtables for code that reads logs and writes none: an instance that follows another process's database, and repair.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::memtable::{MemTable, SealedTable};
 use crate::options::CfOptions;
 use crate::version::LogSource;
 
-/// What was read of the logs of a database that is followed, and is in none of its tables.
+/// Data that was read from the logs of a followed database and is in none of its tables.
 #[derive(Default)]
 pub(crate) struct Followed {
     families: BTreeMap<u32, FollowedFamily>,
@@ -40,13 +40,13 @@ struct ReadLog {
     last_sequence: SequenceNumber,
 }
 
-/// Where reading a log has come to.
+/// Where reading a log stopped.
 enum Progress {
-    /// There is none any more.
+    /// The log no longer exists.
     Gone,
     /// Where the primary is writing, or an earlier log's records begin.
     End,
-    /// Damage behind the record that ends here, and more of the log behind it.
+    /// There is damage after the record that ends here, and more of the log after that.
     Damaged(u64, Error),
 }
 
@@ -59,7 +59,7 @@ struct FollowedFamily {
     options: Arc<CfOptions>,
     /// Logs below this hold nothing for the column family.
     log_number: u64,
-    /// With the log whose entries each holds, oldest first.
+    /// Oldest first, each with the log whose entries it holds.
     memtables: Vec<(u64, Arc<MemTable>)>,
     /// The tables are not those that readers have.
     tables_changed: bool,
@@ -114,7 +114,7 @@ impl Followed {
     /// Forgets what is in tables.
     pub fn forget_flushed(&mut self) {
         for family in self.families.values_mut() {
-            // The log number of a column family without data stays behind.
+            // The log number of a column family without data is not advanced.
             let needed = family.log_number.max(self.bound);
             family.memtables.retain(|(log, _)| *log >= needed);
         }
@@ -152,14 +152,14 @@ impl Followed {
         self.read.values().map(|log| log.last_sequence).max().unwrap_or(0)
     }
 
-    /// Reads what is new. False when a log has gone since its name was read.
+    /// Reads what is new. False if a log was deleted after its name was read.
     pub fn read(&mut self, front: &WalMemtable) -> Result<bool> {
         let list = || {
             let names = front.fs.list_dir(&front.dir);
             names.map_err(|e| Error::io(format_args!("cannot list {}", front.dir.display()), &e))
         };
-        // A list of many names is not of one moment: it may have the newest log and lack the one before it, made while
-        // it was read. Whatever is older than the newest of the first list was there when the second began.
+        // Listing a directory is not atomic: the list may have the newest log and lack the one before it if both were
+        // made meanwhile. Logs older than the newest one of the first list existed when the second listing began.
         let newest = wal_numbers(&list()?).last().copied().unwrap_or(0);
         let oldest = self.oldest_log();
         for number in wal_numbers(&list()?).into_iter().filter(|&n| n >= oldest && n <= newest) {
@@ -170,8 +170,9 @@ impl Followed {
         Ok(true)
     }
 
-    /// A log that is longer than its contents shows a record while it is being written, in part: damage with nothing
-    /// behind it. What was read a moment later is behind it, too, so before damage is believed it is read twice.
+    /// In a log that is longer than its contents, a record that is being written is visible in part: it looks like
+    /// damage with nothing after it. Data read a moment later may follow it. So the log is read twice before damage is
+    /// believed.
     fn read_log(&mut self, front: &WalMemtable, number: u64) -> Result<bool> {
         let mut damaged_at = None;
         loop {
@@ -213,7 +214,7 @@ impl Followed {
                     log = ReadLog { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
                     self.read.insert(number, log);
                 }
-                // The primary is writing here, or the rest is an earlier log's: what comes next is read next time.
+                // The primary is writing here, or the rest is from an earlier log: new records are read next time.
                 LogEvent::End { .. }
                 | LogEvent::Damage {
                     kind:
@@ -254,8 +255,8 @@ impl Followed {
         Ok((batch.into_bytes(), seq.saturating_sub(1)))
     }
 
-    /// What readers of a column family are to see with its present tables, and the log number that goes with it; `None`
-    /// for one that there is not.
+    /// What readers of a column family should see with its present tables, and the log number that goes with it; `None`
+    /// if there is no such column family.
     pub fn publish(&mut self, id: u32) -> Option<(FrontView, u64)> {
         let family = self.families.get_mut(&id)?;
         (family.tables_changed, family.unpublished) = (false, false);
@@ -280,7 +281,7 @@ impl FollowedFamily {
 
     fn fresh(&mut self) -> Arc<MemTable> {
         self.newest_id += 1;
-        // Charged nowhere: nothing here could flush what a write buffer manager counts.
+        // Not charged: nothing here could flush memory that a write buffer manager counts.
         FrontMemory::default().memtable(self.newest_id, &self.cmp, &self.options)
     }
 

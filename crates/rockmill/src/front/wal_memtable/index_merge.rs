@@ -1,8 +1,8 @@
-//! An index merge: several full index tables of a column family become one, while everybody reads on in them.
+//! An index merge: several full index tables of a column family are merged into one, while readers keep using them.
 //!
 //! [`FamilyFront::take_merge`] says which, [`IndexMerge::build`] makes the new one without any lock, and
-//! [`FamilyFront::merged`] puts it in their place. What is left out there is what nobody sees: the text of
-//! `memtable/merged.rs` says what `visible` and the snapshots must be for that.
+//! [`FamilyFront::merged`] replaces them with it. Entries that no reader can see are left out; `memtable/merged.rs`
+//! says what `visible` and the snapshots must be for that.
 //!
 //! [`FamilyFront::take_merge`]: super::family::FamilyFront::take_merge
 //! [`FamilyFront::merged`]: super::family::FamilyFront::merged
@@ -85,7 +85,7 @@ impl MergedIndex {
         SealedTable::Merged(self.table)
     }
 
-    /// How many entries nobody sees any more.
+    /// How many entries no reader can see any more.
     pub fn left_out(&self) -> u64 {
         self.left_out.entries
     }

@@ -1,21 +1,21 @@
 //! Logs that stay in use after a recovery are durable before anything builds on them.
 //!
-//! What recovery read came from the page cache, and the process that wrote it may have died before a sync. If nothing
-//! is done, the next synced write returns with less than all of its predecessors on the disk. `fdatasync` alone is not
-//! enough. Where a write-back failed before, the kernel keeps the pages, takes them for written, and reports the
+//! Recovery read the logs from the page cache, and the process that wrote them may have died before a sync. Without
+//! further measures, the next synced write would return although not all earlier writes are on the disk. `fdatasync`
+//! alone is not enough. After a failed write-back, the kernel keeps the pages, considers them written, and reports the
 //! failure once: to the process that died, to a sync of ours, or to nobody. A later sync succeeds and does nothing.
 //!
-//! So each log is synced, and then the device is asked: direct reads of all of it, several large ones in flight and of
-//! several logs, are compared with what was replayed. If they agree, the log is durable and stays as it is. If not, or
-//! where direct reads may be served from the page cache ([`RandomAccessFile::reads_device`]), the log is written anew
-//! in place, with the same bytes, and synced: pages that were written to are dirty again. One that has a second name is
-//! not written to: then what logs hold is written as tables.
+//! So each log is synced, and then the device is asked: the whole log is read directly, with several large reads of
+//! several logs in flight, and compared with what was replayed. If they agree, the log is durable and stays as it is.
+//! If not, or if direct reads may be served from the page cache ([`RandomAccessFile::reads_device`]), the log is
+//! rewritten in place with the same bytes, and synced: writing makes the pages dirty again. A log that has a second
+//! name is not rewritten; in that case the data of all logs is written as tables.
 //!
-//! What was replayed, not what is cached now, is what the device must have: a page that was taken for written may have
-//! left the cache since, and would then read as on the device. Recovery therefore keeps a hash of each block it read.
+//! The device must have what was replayed, not what is cached now: a page that was considered written may have left the
+//! cache since, and would then be read from the device. Recovery therefore keeps a hash of each block that it read.
 //!
 //! A log that was replayed does not change until recovery is over. So a thread compares it while later ones are
-//! replayed ([`ReplayedLogs`]), and an opening takes as long as the longer of the two instead of their sum.
+//! replayed ([`ReplayedLogs`]), and an opening takes as long as the longer of the two, not their sum.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ const LOGS_AT_ONCE: usize = 4;
 const READS_IN_FLIGHT: usize = 12;
 /// Memory of these, and of one more of each log that is being compared.
 const READ_MEMORY: usize = (READS_IN_FLIGHT + LOGS_AT_ONCE + 1) << 20;
-/// Up to here, of all logs together, setting up a ring takes longer than plain calls do, and a thread saves nothing.
+/// If all logs together have at most this many bytes, setting up a ring takes longer than plain calls, and a thread
+/// saves nothing.
 const PLAIN_BYTES_MAX: u64 = 4 << 20;
 
 /// A log as it was replayed.
@@ -48,7 +49,7 @@ const PLAIN_BYTES_MAX: u64 = 4 << 20;
 pub(super) struct Replayed {
     pub number: u64,
     pub path: PathBuf,
-    /// Of all that was read of it.
+    /// Hashes of everything that was read of it.
     pub hashes: BlockHashes,
 }
 
@@ -77,8 +78,8 @@ impl ReplayedLogs {
         self.later.push(log);
     }
 
-    /// Gives all that no thread has taken yet to a new one, if the last one has ended and they are long enough. They
-    /// must not change from here on: not be cut, nor written to.
+    /// Gives all logs that no thread has taken yet to a new thread, if the last one has ended and they are long enough.
+    /// From here on they must not be cut or written to.
     pub fn ask(&mut self, fs: &Arc<dyn FileSystem>) {
         let busy = self.asking.as_ref().is_some_and(|asking| !has_ended(&asking.thread));
         if busy || self.later.iter().map(|log| log.hashes.bytes()).sum::<u64>() <= PLAIN_BYTES_MAX {
@@ -99,7 +100,7 @@ impl ReplayedLogs {
     /// Waits for the thread, if there is one, and notes what it found.
     fn take_answer(&mut self) {
         let Some(Asking { logs, thread, .. }) = self.asking.take() else { return };
-        // If it panicked, nothing is known: its logs are written anew.
+        // If it panicked, nothing is known: its logs are rewritten.
         let known = thread.join().unwrap_or_default().into_iter().chain(std::iter::repeat(false));
         self.asked.extend(Arc::unwrap_or_clone(logs).into_iter().zip(known.map(Some)));
     }
@@ -125,8 +126,8 @@ impl Drop for ReplayedLogs {
     }
 }
 
-/// Cuts a log off at `end`, behind its last whole record: what a power cut left of the next one goes, for the next
-/// recovery would take it for the end of all that is known. False where the log is not the database's alone.
+/// Cuts a log off at `end`, after its last whole record: a partial record that a power cut left must be removed,
+/// because the next recovery would take it for the end of all data. False if the file also has other names.
 ///
 /// The caller has found nothing in later logs, so what a recovery finds is the same before the cut and after it,
 /// whichever of both a crash leaves.
@@ -155,19 +156,19 @@ fn differs() -> io::Error {
     io::Error::other("it reads differently the second time; nothing was changed")
 }
 
-/// What became of logs that are kept.
+/// The result for logs that are kept.
 pub(super) struct Durable {
     /// Number and length of each.
     pub logs: Vec<(u64, u64)>,
-    /// The numbers of those that were written anew.
+    /// The numbers of those that were rewritten.
     pub anew: Vec<u64>,
 }
 
-/// Makes logs durable with the contents that were replayed; those that the device is known to have already are. `None`
-/// where one that would have to be written anew is not the database's alone.
+/// Makes logs durable with the contents that were replayed; nothing is done for those that the device is known to have.
+/// `None` if one that would have to be rewritten also has other names.
 ///
 /// # Errors
-/// A log that cannot be written anew, or that reads differently than when it was replayed.
+/// A log that cannot be rewritten, or that reads differently than when it was replayed.
 pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[AskedLog]) -> Result<Option<Durable>> {
     let mut durable = Durable { logs: Vec::with_capacity(logs.len()), anew: Vec::new() };
     let unknown: Vec<&Replayed> = logs.iter().filter(|(_, known)| known.is_none()).map(|(log, _)| log).collect();
@@ -187,8 +188,8 @@ pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[AskedLog]) -> Result<Opt
     Ok(Some(durable))
 }
 
-/// Of each log: whether the device is known to have what was replayed, and all of it. Ends early once `stop` is set;
-/// the rest is then not known.
+/// For each log: whether the device is known to have all of what was replayed. Ends early once `stop` is set; the rest
+/// is then not known.
 fn on_device(fs: &dyn FileSystem, logs: &[&Replayed], stop: &AtomicBool) -> Vec<bool> {
     let bytes = logs.iter().map(|log| log.hashes.bytes()).sum::<u64>();
     let kind = if bytes <= PLAIN_BYTES_MAX { BatchKind::Pread } else { BatchKind::Auto };
@@ -209,21 +210,23 @@ fn on_device(fs: &dyn FileSystem, logs: &[&Replayed], stop: &AtomicBool) -> Vec<
         let asked: Vec<_> = logs.iter().zip(&files).filter_map(|(log, file)| Some((*log, file.as_ref()?))).collect();
         let Ok(mut same) = compare(&io, &asked, stop).map(Vec::into_iter) else { continue };
         for (known, file) in known.iter_mut().zip(&files) {
-            // That reads cannot be direct may have been found out only now.
+            // It may have turned out only now that reads cannot be direct.
             *known = file.as_ref().is_some_and(|file| same.next().unwrap_or(false) && file.reads_device());
         }
     }
     known
 }
 
-/// Syncs a log and opens it for direct reads; `None` where that says nothing about the device.
+/// Syncs a log and opens it for direct reads; `None` if that proves nothing about the device.
 ///
-/// The sync comes first: a direct read has dirty pages written, but nobody would ask the device to keep them.
+/// The sync comes first: a direct read makes the kernel write dirty pages, but does not make the device keep them
+/// durably.
 fn open_synced(fs: &dyn FileSystem, log: &Replayed) -> Option<Arc<dyn RandomAccessFile>> {
-    // A sync that fails may be told of an old failure, or of a new one. Either way the log is written anew.
+    // A failed sync may report an old failure or a new one. Either way the log is rewritten.
     fs.sync_file(&log.path).ok()?;
     let file = fs.open_random(&log.path, true).ok()?;
-    // A longer one has bytes that recovery had no use for. Nobody compares them, so nobody knows them.
+    // A longer log has bytes that recovery did not use. They are not compared, so it is not known whether the device
+    // has them.
     (file.reads_device() && file.size() == log.hashes.bytes()).then_some(file)
 }
 
@@ -247,7 +250,7 @@ fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)], stop:
             let window = match stream.next(run) {
                 Ok(Some(window)) => window,
                 Ok(None) => return false,
-                // Written anew, the place may be readable again.
+                // After it is rewritten, the place may be readable again.
                 Err(_) => {
                     same[run] = false;
                     return false;
@@ -264,9 +267,9 @@ fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)], stop:
     Ok(same)
 }
 
-/// Overwrites a log with what it holds and syncs it; gives its length. Whatever of that a crash keeps, the bytes are
-/// the same. They must be those that were replayed, and what was not replayed is read twice: a bit that flipped on the
-/// way would stay.
+/// Overwrites a log with its own contents and syncs it; returns its length. Whatever part of that survives a crash, the
+/// bytes are the same. They must be those that were replayed, and bytes that were not replayed are read twice, because
+/// a bit that flipped on the way would stay.
 fn write_anew(fs: &dyn FileSystem, path: &Path, replayed: &BlockHashes) -> io::Result<u64> {
     let mut first = LogSource::new(fs.open_sequential(path)?);
     let mut second = None;

@@ -1,12 +1,12 @@
-//! Which logs there are, which may go, and what has to be flushed before they can.
+//! Which logs exist, which may be deleted, and what has to be flushed before that.
 //!
-//! A log goes when every column family's data in it is in tables that the MANIFEST names, and the MANIFEST says so
-//! (`min_log_number_to_keep`): the log number of a column family without data stays behind, and recovery must neither
-//! miss a log that is gone nor believe one that came back.
+//! A log is deleted when every column family's data in it is in tables that the MANIFEST names, and the MANIFEST says
+//! so (`min_log_number_to_keep`). Log numbers are not enough, because that of a column family without data is not
+//! advanced, and recovery must neither miss a deleted log nor believe one that came back.
 //!
-//! Where all logs together are too large (`max_total_wal_size`), what holds back the oldest one is flushed. That is
-//! decided here and not in `pacing/`: it slows nobody and depends on no time, and a front without logs has no such
-//! rule.
+//! If all logs together are too large (`max_total_wal_size`), the memtables that keep the oldest one are flushed. That
+//! is decided here and not in `pacing/`, because it slows nobody and does not depend on time, and a front without logs
+//! has no such rule.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -34,9 +34,9 @@ struct LiveLog {
 /// The log in use, after the write leader has asked for an empty one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LogTurn {
-    /// It was empty, and stays in use.
+    /// The present log was empty, and stays in use.
     Stays(u64),
-    /// It is new. The one before was left with so many bytes, if there was one.
+    /// A new log. The previous one was left with this many bytes, if there was one.
     Begins { number: u64, left_bytes: Option<u64> },
 }
 
@@ -75,7 +75,7 @@ impl Logs {
         number
     }
 
-    /// The newest log has so many bytes, and gets no more.
+    /// The newest log has this many bytes, and gets no more.
     pub fn cut_newest(&mut self, bytes: u64) {
         if let Some(newest) = self.live.back_mut() {
             newest.left_bytes = bytes;
@@ -102,9 +102,9 @@ impl Logs {
         self.live.iter().filter(|log| log.number >= oldest).map(|log| log.left_bytes).sum()
     }
 
-    /// Length of the log in use from which on all together are too large. `limit`: what they may have; 0 for four times
-    /// what the memtables of all column families may have, as in RocksDB. A single column family has no such length:
-    /// its logs go with its memtables.
+    /// The length of the log in use at which all logs together become too large. `limit`: the bytes that they may have;
+    /// 0 means four times what the memtables of all column families may have, as in RocksDB. With a single column
+    /// family there is no such length, because logs are deleted with its memtables.
     pub fn room<O: Deref<Target = CfOptions>>(&self, limit: u64, families: impl ExactSizeIterator<Item = O>) -> u64 {
         if families.len() <= 1 {
             return u64::MAX;
@@ -125,8 +125,8 @@ impl Logs {
         })
     }
 
-    /// Takes out those that are not needed: no column family has data in them, the oldest such log being `oldest`, and
-    /// the MANIFEST says so.
+    /// Removes and returns those that are not needed: `oldest` is the oldest log in which a column family has data, and
+    /// the MANIFEST must say so as well.
     pub fn take_obsolete(&mut self, oldest: Option<u64>) -> Vec<u64> {
         let mut gone = Vec::new();
         while self.live.len() > 1 {
@@ -141,18 +141,17 @@ impl Logs {
     }
 }
 
-/// What has to be flushed so that the oldest log can go.
+/// What has to be flushed so that the oldest log can be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogRelease {
-    /// Column families whose active memtable holds it back, and has to be sealed.
+    /// Column families whose active memtable keeps it, and has to be sealed.
     pub seal: Vec<u32>,
     /// A flush of what is sealed became due.
     pub flush_due: bool,
 }
 
 impl LogRelease {
-    /// Of the oldest log that any of these column families needs. Sealed memtables that hold it back are due from here
-    /// on.
+    /// For the oldest log that any of these column families needs. Sealed memtables that keep it become due.
     pub fn of_oldest<'a>(families: impl Iterator<Item = (u32, &'a mut FamilyFront)>) -> Self {
         let mut families: Vec<_> = families.collect();
         let mut release = Self::default();

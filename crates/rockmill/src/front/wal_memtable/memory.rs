@@ -16,7 +16,7 @@ use crate::options::{CfOptions, DbOptions};
 use crate::pacing::decide::LogsNow;
 use crate::pacing::index_tables::Triggers;
 
-/// Bytes of a memtable's filter at most, whatever two options make of each other: ten bits for each of 13 million keys.
+/// The most bytes of a memtable's filter, whatever the two options result in: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
 
 /// Memtables that keep where values are in the log, instead of the values: index tables (DecouKV, section 3.3).
@@ -24,12 +24,12 @@ const FILTER_MAX: usize = 16 << 20;
 pub(crate) struct IndexTables {
     /// Bytes of memory at which one is full (the paper's `max_index_size`).
     pub size: usize,
-    /// Values of up to so many bytes are in the table itself.
+    /// Values of up to this many bytes are in the table itself.
     pub inline_max: usize,
-    /// How many of them are merged, and at which memory of full ones they are flushed, where nothing speaks for more
-    /// or less.
+    /// How many of them are merged, and at which memory of full ones they are flushed, unless the schedule has changed
+    /// that.
     pub given: Triggers,
-    /// Bytes of logs at most.
+    /// The most bytes of logs.
     pub capacity: u64,
 }
 
@@ -61,9 +61,9 @@ impl IndexTables {
 /// charged nowhere.
 #[derive(Default)]
 pub(crate) struct FrontMemory {
-    /// Bounds memtables, where something does: the options' or, for `db_write_buffer_size`, the database's own.
+    /// Bounds memtables, if set: the options' manager or, for `db_write_buffer_size`, the database's own.
     manager: Option<WriteBufferManager>,
-    /// Memory of memtables that are gone, for the next.
+    /// Memory of dropped memtables, for the next ones.
     pool: Option<Arc<MemoryPool>>,
     /// How values that stay in the log are indexed, if they do.
     index: Option<IndexTables>,
@@ -86,14 +86,14 @@ impl FrontMemory {
         self.index.as_ref()
     }
 
-    /// True when something must be sealed and flushed, since all memtables together hold too much.
+    /// True if something must be sealed and flushed because all memtables together hold too much.
     #[inline]
     pub fn should_flush(&self) -> bool {
         self.manager.as_ref().is_some_and(WriteBufferManager::should_flush)
     }
 
-    /// Where that is so: the column family whose active memtable is to be sealed, the one with the oldest data of those
-    /// that wait for no flush already.
+    /// If that is so: the column family whose active memtable should be sealed, which is the one with the oldest data
+    /// among those that do not wait for a flush already.
     pub fn family_to_seal<'a, O: Deref<Target = CfOptions>>(
         &self,
         families: impl Iterator<Item = (u32, &'a FamilyFront, O)>,
@@ -113,7 +113,7 @@ impl FrontMemory {
         self.manager.as_ref().is_some_and(WriteBufferManager::should_stall)
     }
 
-    /// True when the memory of all memtables asks for a flush, or for writers to wait.
+    /// True if the memory of all memtables requires a flush, or that writers wait.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.manager.as_ref().is_some_and(|m| m.should_flush() || m.should_stall())
@@ -131,14 +131,14 @@ impl FrontMemory {
         }
     }
 
-    /// Lets those who wait look again.
+    /// Makes waiting writers check again.
     pub fn wake(&self) {
         if let Some(manager) = &self.manager {
             manager.wake();
         }
     }
 
-    /// Bytes kept for memtables to come.
+    /// Bytes kept for future memtables.
     pub fn kept_bytes(&self) -> u64 {
         self.pool.as_ref().map_or(0, |pool| pool.bytes() as u64)
     }
@@ -162,7 +162,7 @@ impl FrontMemory {
         }
     }
 
-    /// The filter of so many memtables that become one.
+    /// The filter of this many memtables that become one.
     pub(super) fn filter_of(&self, memtables: usize, options: &CfOptions) -> MemTableFilter {
         filter(memtable_size(self.index(), options).saturating_mul(memtables), options)
     }
@@ -172,8 +172,8 @@ impl FrontMemory {
         self.manager.as_ref()
     }
 
-    /// An empty memtable. Its arena grows as [`arena_step`] says, and in smaller steps where a small limit bounds all
-    /// memtables together: a fresh memtable must not come near it.
+    /// An empty memtable. Its arena grows as [`arena_step`] says, and in smaller steps if a small limit bounds all
+    /// memtables together, so that a fresh memtable does not come near it.
     pub(super) fn memtable(&self, id: u64, cmp: &InternalKeyComparator, options: &CfOptions) -> Arc<MemTable> {
         let manager = self.manager.as_ref();
         let limit = manager.map_or(0, WriteBufferManager::get_buffer_size);

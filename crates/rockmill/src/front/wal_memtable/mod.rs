@@ -1,4 +1,4 @@
-//! The front that there is: a write-ahead log makes writes durable, memtables make them findable.
+//! The only implementation of a front: a write-ahead log makes writes durable, memtables make them findable.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -63,11 +63,11 @@ pub(crate) struct WalMemtable {
     retention: Retention,
     wal: Wal,
     memory: FrontMemory,
-    /// Something was written without the log since the last flush of everything.
+    /// There were writes without the log since the last flush of everything.
     unlogged: AtomicBool,
 }
 
-/// True for the modes in which a log may end in part of a record, whatever stands behind that.
+/// True for the modes in which a log may end in a partial record, whatever follows that.
 fn takes_torn_ends(mode: RecoveryMode) -> bool {
     matches!(mode, RecoveryMode::PointInTime | RecoveryMode::SkipAnyCorruptedRecords)
 }
@@ -83,7 +83,7 @@ impl LogLead<'_> {
         self.current.as_mut().ok_or_else(Error::closing)
     }
 
-    /// Appends a batch, and unless records gather hands it to the kernel. Gives the bytes that it took.
+    /// Appends a batch and, unless records gather in memory, writes it to the kernel. Returns the bytes that it took.
     pub fn append(&mut self, batch: &BatchRep) -> Result<u64> {
         let writer = self.writer()?;
         let bytes = writer.add_batch(batch)?;
@@ -112,7 +112,7 @@ impl LogLead<'_> {
         self.current.as_ref().and_then(WalWriter::values_of_last)
     }
 
-    /// Says that everything appended so far counts: its writers are told so.
+    /// Notes that everything appended so far counts, because its writers are told that they succeeded.
     pub fn acknowledge(&mut self) {
         self.current.iter_mut().for_each(WalWriter::acknowledge);
     }
@@ -152,14 +152,14 @@ impl WalMemtable {
         self.wal.size()
     }
 
-    /// What has to be flushed so that logs can go, where all together are too large: the one in use is longer than
+    /// What has to be flushed so that logs can be deleted, if all together are too large: the one in use is longer than
     /// [`Logs::room`](logs::Logs::room).
     pub fn release_logs<'a>(
         &self,
         room: u64,
         families: impl Iterator<Item = (u32, &'a mut FamilyFront)>,
     ) -> Option<LogRelease> {
-        // Where logs stop writers, those before it may have taken all the room: then nothing is written to this one.
+        // If logs stop writers, the earlier ones may have taken all the room: then nothing is written to this one.
         let size = self.log_size();
         let large = size > room || size == room && self.memory.index().is_some();
         large.then(|| LogRelease::of_oldest(families))
@@ -176,7 +176,7 @@ impl WalMemtable {
         self.wal.is_large()
     }
 
-    /// Something is written without the log.
+    /// Notes that something is written without the log.
     pub fn note_unlogged(&self) {
         self.unlogged.store(true, Ordering::Release);
     }
@@ -186,7 +186,7 @@ impl WalMemtable {
         self.unlogged.load(Ordering::Acquire)
     }
 
-    /// The same for whoever begins to flush everything, and calls [`Self::note_unlogged`] if that fails.
+    /// The same for a caller that begins to flush everything, and calls [`Self::note_unlogged`] if that fails.
     pub fn take_unlogged(&self) -> bool {
         self.unlogged.swap(false, Ordering::AcqRel)
     }
@@ -201,12 +201,12 @@ impl WalMemtable {
     /// of synced writes, but no write and no flush of the device: each append makes the file longer, and that is
     /// journaled.
     ///
-    /// Not so where the next opening, maybe RocksDB's, takes anything but a whole record at a log's end for damage: a
-    /// record that a power cut tore is followed by zeros then. And not where values stay in the log, whose length is
-    /// counted against the fast device's capacity.
+    /// This is not done if the next opening, maybe RocksDB's, treats anything except a whole record at a log's end as
+    /// damage: after a power cut, a torn record would be followed by zeros. Nor is it done if values stay in the log,
+    /// whose length counts against the fast device's capacity.
     ///
-    /// A failure leaves nothing: neither the new file, which no record names, nor the one that was to be used again,
-    /// which nobody would take for a log to come any more.
+    /// A failure leaves no file: neither the new one, which no record names, nor the one that was to be reused, which
+    /// would not be used for a later log any more.
     fn create_log(&self, live: &DbOptions, number: u64, recycle: Option<u64>) -> Result<WalWriter> {
         let options = WriteOptions {
             bytes_per_sync: live.wal_bytes_per_sync,
@@ -226,11 +226,12 @@ impl WalMemtable {
             }
             Ok(log)
         });
-        // Not what has the new one's name, if the creation failed: it may be a device, which is somebody else's.
+        // If the creation failed, whatever has the new file's name is not removed: it may be a device, which belongs to
+        // somebody else.
         made.inspect_err(|_| _ = recycle.map(|old| self.fs.remove(&self.log_path(old))))
     }
 
-    /// The first log of an opening. It goes on where recovered ones end, if some are kept.
+    /// The first log of an opening. It continues where recovered ones end, if some are kept.
     pub fn open_log(&self, live: &DbOptions, number: u64, follows: Option<Follows>) -> Result<()> {
         let mut wal = self.create_log(live, number, None)?;
         if let Some(follows) = follows {
@@ -250,12 +251,12 @@ impl WalMemtable {
     ) -> std::result::Result<LogTurn, LogFailure> {
         let mut current = self.wal.lead();
         if let Some(w) = current.as_mut() {
-            // Tables come of the switch, and may have numbers that no log has.
+            // The switch leads to tables, which may have sequence numbers that no log has.
             let marked = w.mark_end(next);
             if marked.is_ok() && w.is_unused() {
                 return Ok(LogTurn::Stays(w.number));
             }
-            // What gathered in it must not be behind what the next one holds.
+            // Records gathered in memory must reach the file before the next log has any.
             let written = marked.and_then(|()| w.flush());
             written.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
         }
@@ -267,7 +268,7 @@ impl WalMemtable {
                 && let Err(error) = before.precede(number)
             {
                 // The record may still be in the file, and the next opening looks for the log that it names. So that
-                // one stays, but empty: its close cuts what a file that is used again holds.
+                // log stays, but empty: closing it cuts off old contents of a reused file.
                 let _ = fresh.close();
                 return Err(LogFailure { what: "a write to the WAL", error });
             }
@@ -281,14 +282,14 @@ impl WalMemtable {
         Ok(LogTurn::Begins { number, left_bytes })
     }
 
-    /// Leaves a log whose end is unknown and begins another. The old one stays, without what no writer was told is
-    /// written, until everything is in tables. A failure leaves all as it was, for the next try.
+    /// Leaves a log whose end is unknown and begins another. The old one, without records that were not acknowledged,
+    /// stays until everything is in tables. A failure changes nothing, so that it can be tried again.
     pub fn abandon_log(&self, live: &DbOptions, number: impl FnOnce() -> u64) -> Result<LogTurn> {
         let mut current = self.wal.lead();
         if let Some(w) = &*current
             && w.is_unused()
         {
-            // That of an earlier try, or of a switch just before a log that was left could not be synced.
+            // It is from an earlier try, or from a switch just before a left log could not be synced.
             self.wal.abandon_left();
             return Ok(LogTurn::Stays(w.number));
         }
@@ -321,9 +322,9 @@ impl WalMemtable {
         Ok(())
     }
 
-    /// What stands behind the first `size` bytes of the log does not count after all: it leaves the log, to which
-    /// nothing more is written. Gives the length that counts, and whether the file was cut; `None` where the log was
-    /// taken away already.
+    /// The log after its first `size` bytes does not count after all: that part is cut off, and nothing more is written
+    /// to the log. Returns the length that counts, and whether the file was cut; `None` if the log was taken away
+    /// already.
     pub fn take_back(&self, size: u64) -> Option<(u64, Result<()>)> {
         let mut current = self.wal.lead();
         let mut old = current.take()?;
@@ -335,13 +336,13 @@ impl WalMemtable {
         Some((size, cut))
     }
 
-    /// Nothing may be written behind what may stand in the log now.
+    /// Nothing may be written after what the log may contain now.
     pub fn fail_log(&self) {
         self.wal.lead().iter_mut().for_each(WalWriter::set_failed);
     }
 
-    /// Hands what gathered to the kernel, so that it survives the process; with `sync` makes everything so far durable.
-    /// With `begin`, a log without records says first what it follows on.
+    /// Writes gathered records to the kernel, so that they survive the process; with `sync`, makes everything so far
+    /// durable. With `begin`, a log without records first gets the record that says which log it follows.
     pub fn flush_log(&self, sync: bool, begin: bool) -> Result<()> {
         let Some(mut log) = self.lead() else { return Err(Error::closing()) };
         let writer = log.writer()?;
@@ -358,8 +359,8 @@ impl WalMemtable {
         Ok(())
     }
 
-    /// Hands what gathered to the kernel. Gives number of the log in use, and its length without what does not count;
-    /// `None` without a log.
+    /// Writes gathered records to the kernel. Returns the number of the log in use and its length without records that
+    /// do not count; `None` without a log.
     pub fn flush_in_use(&self) -> Result<Option<(u64, u64)>> {
         match self.wal.lead().as_mut() {
             Some(w) => w.flush().map(|()| Some((w.number, w.good()))),
@@ -372,7 +373,7 @@ impl WalMemtable {
         self.wal.sync_left()
     }
 
-    /// Closes the log in use and those left, and hands over what gathered. Not durable without a sync before.
+    /// Closes the log in use and those left, and writes gathered records. Not durable without a sync before.
     pub fn close(&self) -> Result<()> {
         let closed = self.wal.lead().take().map_or(Ok(()), |mut wal| wal.close());
         self.wal.close_left().and(closed)

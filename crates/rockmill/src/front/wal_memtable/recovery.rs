@@ -1,4 +1,4 @@
-//! WAL recovery: what was acknowledged and is in no table comes back into memtables.
+//! WAL recovery: acknowledged data that is in no table is put back into memtables.
 
 use std::sync::Arc;
 
@@ -20,12 +20,13 @@ pub(crate) trait RecoveryHost {
     fn pass_number(&self, number: u64);
 
     /// Gives each entry of a batch of log `log`, all of whose records are sound, to its column family's
-    /// [`replay`](super::family::FamilyFront::replay). A column family that was dropped passes it over. `at`: where the
-    /// batch is, if its values can stay there. Gives the sequence number after the batch.
+    /// [`replay`](super::family::FamilyFront::replay). Entries of dropped column families are skipped. `at`: where the
+    /// batch is, if its values can stay there. Returns the sequence number after the batch.
     fn replay(&self, log: u64, batch: &BatchRep, at: Option<&LoggedBatch>) -> rockmill_format::Result<SequenceNumber>;
 
-    /// Seals index tables that are full. All that follows is in log `log` and later ones, which hold nothing of what is
-    /// sealed: a table whose log went on would be flushed, and its end replayed again.
+    /// Seals full index tables. All later entries are in log `log` and later ones, which hold nothing of what is
+    /// sealed: otherwise a table would be flushed while its log continues, and the end of that log would be replayed
+    /// again.
     fn seal_full(&self, log: u64);
 
     /// Writes what is full as tables; true if anything was.
@@ -52,21 +53,21 @@ pub(crate) struct RecoveryPlan {
     pub next: SequenceNumber,
     /// What is full is written as tables. Not so where the database is only read.
     pub flush_full: bool,
-    /// Data is to stay in memory, and its logs with it, where that can be.
+    /// Data should stay in memory, and its logs be kept with it, if possible.
     pub keep_logs: bool,
-    /// Logs that must be there, and with them all that logs name. `None` where that is not known: what is missing may
-    /// never have been there.
+    /// Logs that must exist, and with them all logs that logs name. `None` if that is not known: then a missing log may
+    /// never have existed.
     pub expected: Option<Vec<u64>>,
 }
 
 impl RecoveryPlan {
-    /// Logs are kept if nothing that is found in them speaks against it.
+    /// Logs are kept unless something found in them prevents it.
     fn may_keep(&self) -> bool {
         self.flush_full && self.keep_logs
     }
 }
 
-/// What recovery came to.
+/// The result of recovery.
 pub(crate) struct Recovered {
     /// The newest sequence number that was replayed, if one was.
     pub last_sequence: Option<SequenceNumber>,
@@ -74,16 +75,16 @@ pub(crate) struct Recovered {
     pub kept: Option<KeptLogs>,
 }
 
-/// What replaying the WALs has come to.
+/// The state of replaying the WALs.
 struct Replay {
     /// Sequence number after the last record replayed; before there is one, after the last that the MANIFEST counted.
     next: SequenceNumber,
-    /// A WAL ended in a hole (point-in-time recovery): later ones count only if they go on exactly there.
+    /// A WAL ended in a hole (point-in-time recovery): later ones count only if they continue exactly there.
     hole: Option<u64>,
-    /// The hole may be none: behind the end of a whole recycled WAL stand bytes of its earlier use, which look like an
-    /// old record, or like damage where the end fell inside one.
+    /// There may be no hole: after the end of a whole recycled WAL come bytes of its earlier use, which look like an
+    /// old record, or like damage if the end is inside one.
     hole_is_doubtful: bool,
-    /// A recycled WAL ended where it may have been damaged; for modes that count on it that nothing is missing.
+    /// A recycled WAL ended at a place that may be damaged; for modes that rely on nothing being missing.
     doubtful_end: Option<u64>,
     /// Something was replayed.
     any: bool,
@@ -91,12 +92,12 @@ struct Replay {
     last_wal: u64,
     /// WALs below this hold nothing that is not in tables, and may be gone.
     oldest: u64,
-    /// Something was damaged or missing, or a memtable was written as a table: what the WALs hold and what the
-    /// memtables hold is not the same.
+    /// Something was damaged or missing, or a memtable was written as a table: so the WALs and the memtables do not
+    /// hold the same.
     irregular: bool,
-    /// What a power cut tore, if nothing else is irregular: it can be cut off.
+    /// A record that a power cut tore, if nothing else is irregular: it can be cut off.
     torn: Option<TornEnd>,
-    /// Bytes of records since memtables were last looked at for whether they are full.
+    /// Bytes of records since it was last checked whether memtables are full.
     unchecked: usize,
     /// What was read, of logs that may be kept.
     logs: ReplayedLogs,
@@ -104,7 +105,7 @@ struct Replay {
     named: Vec<u64>,
 }
 
-/// The end of a log is a part of a record, and no later log has a record.
+/// A log ends with a partial record, and no later log has a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TornEnd {
     /// The log's number.
@@ -113,15 +114,16 @@ pub(crate) struct TornEnd {
     pub end: u64,
 }
 
-/// Memtables are looked at for whether they are full after so many bytes of records, not after each, and smaller ones
-/// are not: a table then has as much, whatever the options say. RocksDB's least `write_buffer_size`.
+/// Whether memtables are full is checked after this many bytes of records, not after each record, and smaller ones are
+/// not checked, so that a table has at least this much, whatever the options say. This is RocksDB's minimum for
+/// `write_buffer_size`.
 pub(crate) const CHECK_EVERY: usize = 64 << 10;
 
 /// Logs that stay in use after a recovery.
 pub(crate) struct KeptLogs {
     /// Number and length, oldest first.
     pub logs: Vec<(u64, u64)>,
-    /// The numbers of those that had to be written anew to be durable.
+    /// The numbers of those that had to be rewritten to be durable.
     pub anew: Vec<u64>,
     /// What was cut off.
     pub torn: Option<TornEnd>,
@@ -130,13 +132,13 @@ pub(crate) struct KeptLogs {
 }
 
 impl WalMemtable {
-    /// Replays every log of `logs` (ascending) that may hold data which is in no table.
+    /// Replays every log of `logs` (ascending) that may hold data that is in no table.
     ///
-    /// With `keep_logs`, gives those whose data is to stay in memtables, where that can be: no memtable was full, no
-    /// log was damaged but at the end of all records, and none that has to be cut or written anew has a second name.
+    /// With `keep_logs`, returns those whose data is to stay in memtables, if that is possible: no memtable was full,
+    /// no log was damaged except at the end of all records, and no log that has to be cut or rewritten has a second
+    /// name.
     pub fn recover(&self, host: &impl RecoveryHost, logs: &[u64], plan: &RecoveryPlan) -> Result<Recovered> {
-        // A WAL below `oldest` that the directory still has may have lost its unsynced end: it says nothing about
-        // others.
+        // A WAL below `oldest` that still exists may have lost its unsynced end: it says nothing about others.
         let oldest = plan.oldest;
         let expected = plan.expected.iter().flatten().map(|&n| (n, "the MANIFEST or WAL_OWNER"));
         let lacks_expected = self.lacks_a_log(logs, plan, expected)?;
@@ -169,12 +171,11 @@ impl WalMemtable {
                 }
             }
         }
-        // A hole is no reason to go on where the file itself is gone.
-        // Recovery may go on without it. Then everything is written as tables and the logs go, also those that name
-        // it: the next opening assumes that each log which is named was there.
+        // A hole does not explain a missing file. Recovery may go on without it. Then everything is written as tables
+        // and the logs go, also those that name it: the next opening assumes that each log which is named was there.
         replay.irregular |= self.lacks_a_log(logs, plan, replay.named.iter().map(|&n| (n, "another WAL")))?;
         if let Some(at) = replay.hole {
-            // Where it is doubtful that there is a hole, tables must show it: by an update that is after the point in
+            // If it is doubtful whether there is a hole, tables must prove it, by an update that is after the point in
             // time. (Updates that were never in a WAL are behind a later one that says where this one ends.) RocksDB
             // would refuse a database that lost nothing.
             host.check_tables_not_ahead(at, if replay.hole_is_doubtful { replay.next } else { 0 })?;
@@ -184,9 +185,9 @@ impl WalMemtable {
         let (last_sequence, oldest) = (replay.any.then(|| replay.next - 1), host.oldest_log());
         let mut kept = None;
         if keep {
-            // What is written and synced from now on must be preceded by what they hold.
+            // Their data must be durable before anything that is written and synced from now on.
             let mut read = replay.logs.finish(oldest.unwrap_or(u64::MAX));
-            // Whether the power goes before or after this, the next recovery finds the same records.
+            // Whether the power fails before or after this, the next recovery finds the same records.
             let torn = replay.torn.and_then(|torn| {
                 let mut logs = read.iter_mut().map(|(log, _)| log);
                 Some((torn, logs.find(|log| log.number == torn.log)?))
@@ -201,8 +202,8 @@ impl WalMemtable {
         Ok(Recovered { last_sequence, kept })
     }
 
-    /// Looks for a log that is named and missing. `named` has the number and who names it. Fails if that log is known
-    /// to have been there; otherwise returns whether one is missing.
+    /// Looks for a log that is named and missing. `named` has the number and what names it. Fails if that log is known
+    /// to have existed; otherwise returns whether one is missing.
     ///
     /// A log's name is durable before anything names it, and a log is deleted only when the MANIFEST says that it is
     /// not needed, which is below `oldest`. Only a copy may lack a log that was never lost: copies have no empty logs.
@@ -214,7 +215,7 @@ impl WalMemtable {
     ) -> Result<bool> {
         let mut named = named.filter(|(n, _)| *n >= plan.oldest && logs.binary_search(n).is_err());
         let Some((number, by)) = named.next() else { return Ok(false) };
-        // That mode takes what there is.
+        // That mode accepts whatever exists.
         if plan.expected.is_none() || plan.mode == RecoveryMode::SkipAnyCorruptedRecords {
             return Ok(true);
         }
@@ -237,7 +238,7 @@ impl WalMemtable {
         loop {
             match reader.next_record(&mut record).map_err(failed)? {
                 LogEvent::Record { .. } => {}
-                // RocksDB passes over zeros. Behind other damage there is nothing that it would find, either.
+                // RocksDB skips zeros. After other damage, RocksDB would find nothing either.
                 LogEvent::Damage { kind: DamageKind::BrokenRecord, .. } => continue,
                 LogEvent::Damage { .. } | LogEvent::End { .. } => break,
             }
@@ -252,7 +253,7 @@ impl WalMemtable {
         Ok(())
     }
 
-    /// Replays a log. Gives the hashes of what was read of it, if it may be kept.
+    /// Replays a log. Returns the hashes of what was read of it, if it may be kept.
     fn replay_wal(
         &self,
         host: &impl RecoveryHost,
@@ -288,12 +289,13 @@ impl WalMemtable {
                     replay.torn = Some(TornEnd { log: number, end });
                 }
                 LogEvent::Damage { .. } => replay.irregular = true,
-                // The torn record was before this one, which may not be behind a cut.
+                // The torn record was before this one, so the log must not be cut there.
                 LogEvent::Record { .. } => replay.irregular |= replay.torn.is_some(),
                 LogEvent::End { .. } => {}
             }
             if failure.is_some() && plan.flush_full {
-                // What is lost here is gone: the WAL goes with it. (A reader beside a writer may see it change.)
+                // Data lost here is gone for good, because the WAL will be deleted. (A reader next to a writer may see
+                // it change.)
                 reader.source_mut().check_again(&*self.fs, &path)?;
             }
             if let LogEvent::Damage { kind, error, .. } = &event
@@ -301,7 +303,7 @@ impl WalMemtable {
                     || (*kind == DamageKind::CutTail && reader.is_recycled()))
                 && matches!(mode, RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::AbsoluteConsistency)
             {
-                // Written under another mode, or by RocksDB: what looks damaged is most often the end.
+                // It was written under another mode, or by RocksDB: what looks damaged is most often the end.
                 let torn = reader.damage_is_ours();
                 let goes_on = reader.goes_on_after_damage();
                 if goes_on.map_err(|e| Error::io(format_args!("cannot read WAL {}", path.display()), &e))? {
@@ -316,7 +318,7 @@ impl WalMemtable {
                 }
             }
             if action == RecoveryAction::Replay {
-                // Those of a reader are another process's, which may write other logs over them.
+                // For a reader, the files belong to another process, which may overwrite them with other logs.
                 if self.memory.index().is_some() && plan.flush_full && values.is_none() {
                     values = Some(open_values(&*self.fs, &path, number, reader.is_recycled())?);
                 }
@@ -330,7 +332,7 @@ impl WalMemtable {
                 };
                 match replay_record(host, mode, (number, at.as_ref()), &mut record, &mut first, replay) {
                     Ok(Applied::Yes) => end = reader.offset(),
-                    // This WAL does not follow on from where the hole is: all of it is after the point in time.
+                    // This WAL does not continue where the hole is: all of it is after the point in time.
                     Ok(Applied::BehindHole) => return Ok(BlockHashes::default()),
                     Err(e) => {
                         replay.irregular = true;
@@ -376,8 +378,9 @@ fn replay_record(
     if *first {
         *first = false;
         replay.named.extend(Follows::read(&batch).map(|follows| follows.wal));
-        // The WAL before this one lost its end between two records, or as a whole. What follows then is behind that
-        // hole, whatever its sequence number: `next` may be the MANIFEST's count of what was in that WAL alone.
+        // The WAL before this one lost its end between two records, or is lost as a whole. All records after that are
+        // after the hole, whatever their sequence numbers: `next` may come from the MANIFEST and count updates that
+        // only that WAL had.
         if let Some(follows) = Follows::read(&batch)
             && follows.wal >= replay.oldest
             && (replay.last_wal != follows.wal || replay.next != follows.end)
@@ -397,7 +400,7 @@ fn replay_record(
                         0,
                     ));
                 }
-                // The end of the one before could not be told from damage in it. This is how it shows.
+                // The end of the previous one could not be distinguished from damage. This shows that it was damage.
                 RecoveryMode::TolerateCorruptedTailRecords if replay.doubtful_end == Some(follows.wal) => {
                     return Err(FormatError::corruption(
                         format!(
@@ -408,7 +411,7 @@ fn replay_record(
                         0,
                     ));
                 }
-                // These two take what there is.
+                // These two modes accept whatever exists.
                 RecoveryMode::TolerateCorruptedTailRecords | RecoveryMode::SkipAnyCorruptedRecords => {}
             }
         }

@@ -1,5 +1,5 @@
-//! How a flush reads what was sealed: values that are in logs through its job's ring where there is one, or else by
-//! plain calls.
+//! How a flush reads what was sealed: it reads values that are in logs through its job's ring if there is one,
+//! otherwise with plain calls.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use crate::sync::Share;
 
 /// What a flush has to read with.
 pub(crate) struct ReadMeans<'a> {
-    /// Of the thread that flushes.
+    /// The flushing thread's ring.
     pub ring: Option<&'a BatchIo>,
     /// Makes what plain calls go through.
     pub fs: &'a dyn FileSystem,
-    /// Bytes that reads in flight may have, of the ring or of plain calls. Of the latter one table gets what it wants.
+    /// The most bytes of reads in flight, through the ring or with plain calls. With plain calls, one table gets what
+    /// it wants.
     pub memory: usize,
     /// Is asked before each read.
     pub limit: Option<Limit>,
@@ -26,7 +27,7 @@ pub(crate) struct ReadMeans<'a> {
     pub counted: Share,
 }
 
-/// How it reads. It must go before the ring does.
+/// How it reads. It must be dropped before the ring.
 #[derive(Default)]
 pub(crate) struct SealedReads {
     /// Where there are values in logs.
@@ -60,7 +61,7 @@ impl SealedRuns {
     /// Readies the reads of a flush.
     ///
     /// # Errors
-    /// Plain calls that cannot be had.
+    /// Plain calls that are not available.
     pub fn begin_reads(&self, means: ReadMeans<'_>) -> Result<SealedReads> {
         let together = self.with_values_in_logs();
         if together == 0 {
@@ -85,7 +86,7 @@ impl SealedRuns {
 }
 
 fn plain_calls(fs: &dyn FileSystem, memory_bytes: usize) -> Result<BatchIo> {
-    // Pages that are not used are not there.
+    // Unused pages are not allocated.
     let limits = BatchLimits {
         memory_bytes,
         depth: READS_IN_FLIGHT as u32,

@@ -40,7 +40,7 @@ pub(super) fn stats_of_sealed(table: &SealedTable) -> BufferStats {
 }
 
 /// Everything of a column family that is not in tables, as it was when it was published: the memtable that writers
-/// fill, and full ones. It stays readable as long as it is held, also after its flush.
+/// fill, and full ones. It stays readable as long as it is held, even after its flush.
 pub(crate) struct FrontView {
     active: Arc<MemTable>,
     /// Newest first.
@@ -58,9 +58,9 @@ impl FrontView {
         &self.active
     }
 
-    /// Makes an entry findable for reads that may see its sequence number. For `RangeDeletion`, `key` is the begin and
+    /// Makes an entry visible to reads that may see its sequence number. For `RangeDeletion`, `key` is the begin and
     /// `value` the end of the range. `at`: where the value is in the log, for index tables. Any number of threads may
-    /// do this at once, but for the time of a seal.
+    /// do this at once, except during a seal.
     #[inline]
     pub fn insert(
         &self,
@@ -78,13 +78,13 @@ impl FrontView {
         self.active.log_values().is_some() || self.sealed.iter().any(|table| table.log_values().is_some())
     }
 
-    /// True when what writers fill is to be sealed.
+    /// True if the active memtable should be sealed.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.limit.is_reached(&self.active)
     }
 
-    /// Looks `ikey` (a user key with the snapshot's sequence number) up, newest first, until `ctx` has enough; gives
+    /// Looks up `ikey` (a user key with the snapshot's sequence number), newest first, until `ctx` has enough; returns
     /// how many memtables were asked.
     #[inline]
     pub fn get(&self, ikey: &[u8], ctx: &mut GetContext<'_>) -> u64 {
@@ -100,15 +100,15 @@ impl FrontView {
         asked
     }
 
-    /// Iterators over the point entries, newest first; seeks that `prefix` allows to ask a filter find nothing where it
-    /// lacks the target's prefix. Values must be prepared if [`Self::has_values_in_logs`] says so.
+    /// Iterators over the point entries, newest first; if `prefix` allows a seek to ask a filter, it finds nothing if
+    /// the filter lacks the target's prefix. Values must be prepared if [`Self::has_values_in_logs`] says so.
     pub fn iterators(&self, prefix: Option<&Arc<PrefixSeek>>) -> impl Iterator<Item = Box<dyn InternalIterator>> {
         let active = prefix.map_or_else(|| self.active.iter_unprepared(), |p| self.active.iter_by_prefix(p));
         let of = move |table: &SealedTable| prefix.map_or_else(|| table.iter_unprepared(), |p| table.iter_by_prefix(p));
         std::iter::once(active).chain(self.sealed.iter().map(of))
     }
 
-    /// The range tombstones, fragmented; of memtables that have any.
+    /// The range tombstones, fragmented, of memtables that have any.
     pub fn range_tombstones(&self) -> impl Iterator<Item = Arc<FragmentedRangeTombstones>> {
         let sealed = self.sealed.iter().filter_map(SealedTable::range_tombstones);
         self.active.range_tombstones().into_iter().chain(sealed)

@@ -1,15 +1,15 @@
-//! WAL files: where they are, what becomes of those that are not needed any more, and which there are.
+//! WAL files: where they are, which exist, and what happens to those that are not needed any more.
 //!
 //! An obsolete WAL is deleted or, with `recycle_log_file_num`, used again. With `WAL_ttl_seconds` or
 //! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of `Db::get_updates_since`,
-//! and is never used again. The archive is looked through when WALs become obsolete, at most once in ten minutes, or in
-//! half the TTL where that is shorter, as by RocksDB:
+//! and is never used again. The archive is checked when WALs become obsolete, at most once in ten minutes or, if that
+//! is shorter, in half the TTL, as in RocksDB:
 //!
 //! - with a TTL, files whose last write is longer ago are deleted;
-//! - with a size limit, as many are kept, the newest, as fit when each counts as much as the largest.
+//! - with a size limit, the newest are kept, as many as fit if each counts as much as the largest.
 //!
-//! Where values stay in WALs, `fast_capacity` bounds what is archived, too: the oldest are deleted while they and the
-//! WALs that are needed are more. Writers never wait for an archive.
+//! If values stay in WALs, `fast_capacity` also bounds the archive: the oldest files are deleted while archived and
+//! needed WALs together exceed it. Writers never wait for the archive.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::LogSource;
 
-/// Seconds between two looks at the archive at most (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).
+/// The most seconds between two checks of the archive (RocksDB's `kDefaultIntervalToDeleteObsoleteWAL`).
 const PURGE_SECONDS: u64 = 600;
 
 /// The directory in a WAL directory that obsolete WALs move to.
@@ -66,7 +66,7 @@ pub(crate) fn wal_dir_of(options: &DbOptions, path: &Path) -> PathBuf {
     if own { path.to_owned() } else { wal_dir.clone() }
 }
 
-/// True where the WALs are on a fast path, in a directory of their own: it is noticed when one is missing.
+/// True if the WALs are on a fast path, in a directory of their own: then a missing one is detected.
 pub(crate) fn misses_logs(options: &DbOptions, path: &Path) -> bool {
     let fast = !options.fast_path.as_os_str().is_empty() || options.fast_capacity > 0;
     fast && wal_dir_of(options, path) != path
@@ -85,8 +85,8 @@ pub(crate) fn wal_numbers(names: &[String]) -> Vec<u64> {
     logs
 }
 
-/// True if a WAL has anything but log data, such as which WALs come before and after it. So it has where it is damaged:
-/// there may have been something.
+/// True if a WAL has anything except log data (such as which WALs come before and after it). Also true if it is
+/// damaged, because it may have had something.
 pub(crate) fn has_updates(fs: &dyn FileSystem, path: &Path, number: u64) -> io::Result<bool> {
     let mut reader = LogReader::new(LogSource::new(fs.open_sequential(path)?), number);
     let mut record = Vec::new();
@@ -106,18 +106,18 @@ pub(crate) fn has_updates(fs: &dyn FileSystem, path: &Path, number: u64) -> io::
 /// What becomes of obsolete WALs. These options are fixed while the database is open.
 #[derive(Debug)]
 pub(super) struct Retention {
-    /// Archived ones are deleted so long after their last write; 0: not for their age.
+    /// Archived ones are deleted this long after their last write; 0: not because of their age.
     ttl_seconds: u64,
-    /// As many are archived as fit; 0: not for their size. Without both limits none is archived.
+    /// As many are archived as fit; 0: no limit by size. Without both limits none is archived.
     archive_mib_max: u64,
-    /// How many are kept for reuse. Opening has set the option to 0 where it does not go with others.
+    /// How many are kept for reuse. Opening has set the option to 0 if other options exclude it.
     recycled_max: usize,
-    /// When the archive was last looked through, in seconds since the Unix epoch.
+    /// When the archive was last checked, in seconds since the Unix epoch.
     archive_purged: AtomicU64,
     /// The archive has other files than [`Self::archived`] says.
     archive_changed: AtomicBool,
-    /// Numbers and lengths of archived WALs, oldest first. Where values stay in WALs. Whoever deletes from the archive
-    /// has the lock meanwhile; no writer takes it.
+    /// Numbers and lengths of archived WALs, oldest first; used if values stay in WALs. Deletions from the archive hold
+    /// the lock; no writer takes it.
     archived: Mutex<VecDeque<(u64, u64)>>,
 }
 
@@ -133,7 +133,7 @@ impl Retention {
         }
     }
 
-    /// WALs may be used again.
+    /// True if WALs may be reused.
     pub fn recycles(&self) -> bool {
         self.recycled_max > 0
     }
@@ -148,8 +148,8 @@ impl WalMemtable {
         self.dir.join(ARCHIVE)
     }
 
-    /// Archives, keeps for reuse, or deletes WALs that are not needed any more. Takes no lock that a writer needs while
-    /// it does. `may_delete`: from the archive, see [`Self::await_archive`].
+    /// Archives, keeps for reuse, or deletes WALs that are not needed any more. Holds no lock that a writer needs
+    /// meanwhile. `may_delete`: from the archive, see [`Self::await_archive`].
     pub fn retire_logs(&self, numbers: &[u64], may_delete: impl Fn() -> bool) {
         self.wal.forget(numbers);
         for &number in numbers {
@@ -168,7 +168,7 @@ impl WalMemtable {
         }
     }
 
-    /// Archives or deletes a WAL. What fails here is tried again at the next open.
+    /// Archives or deletes a WAL. If that fails, it is tried again at the next open.
     fn remove_log(&self, number: u64) {
         let (fs, from) = (&self.fs, self.log_path(number));
         if self.retention.archives() {
@@ -181,8 +181,8 @@ impl WalMemtable {
         }
     }
 
-    /// Refuses an archive that is a link, where WALs are to be archived: what is moved there and deleted there would be
-    /// in another directory.
+    /// If WALs are to be archived, refuses an archive that is a link: files would be moved to, and deleted from,
+    /// another directory.
     pub fn check_archive(&self) -> Result<()> {
         let archive = self.archive();
         if !self.retention.archives() {
@@ -207,9 +207,9 @@ impl WalMemtable {
         self.retention.archives() && self.memory.index().is_some()
     }
 
-    /// Deletes the oldest archived WALs while all of them and `live` bytes of WALs are more than `fast_capacity`, but
-    /// for the length of one WAL: so much may be written before the next look. Gives the number of the newest that was
-    /// deleted. `may_delete`: see [`Self::await_archive`].
+    /// Deletes the oldest archived WALs while all of them and `live` bytes of WALs exceed `fast_capacity` minus the
+    /// length of one WAL, because that much may be written before the next check. Returns the number of the newest that
+    /// was deleted. `may_delete`: see [`Self::await_archive`].
     pub fn trim_archive(&self, live: u64, may_delete: impl Fn() -> bool) -> Option<u64> {
         let capacity = self.memory.index().filter(|_| self.retention.archives())?.capacity;
         let archive = self.archive();
@@ -219,7 +219,7 @@ impl WalMemtable {
             return None;
         }
         if self.retention.archive_changed.swap(false, Ordering::AcqRel) {
-            // A directory that is not there has nothing.
+            // A missing directory counts as empty.
             let numbers = wal_numbers(&fs.list_dir(&archive).unwrap_or_default());
             let length = |n| fs.file_size(&archive.join(filename::wal(n))).unwrap_or(0);
             *archived = numbers.into_iter().map(|n| (n, length(n))).collect();
@@ -286,7 +286,7 @@ impl WalMemtable {
         }
     }
 
-    /// The WALs that there are, archived ones first, each kind by number. Files without an update are left out.
+    /// All WALs, archived ones first, each kind by number. Files without an update are left out.
     pub fn sorted_wal_files(&self) -> Result<Vec<WalFile>> {
         // The live ones first: a WAL that is archived meanwhile is seen twice rather than not at all.
         let alive = self.wal_files_in(WalFileType::Alive)?;
@@ -307,7 +307,7 @@ impl WalMemtable {
         let mut files = Vec::new();
         for log_number in wal_numbers(&fs.list_dir(dir).map_err(failed)?) {
             let name = filename::wal(log_number);
-            // Moved or deleted since it was listed: the other place, or nowhere.
+            // It was moved or deleted after it was listed: it is in the other place, or nowhere.
             let places = [dir.join(&name), archive.join(&name)];
             for path in places {
                 match first_sequence(fs, &path, log_number) {
@@ -349,7 +349,7 @@ fn first_sequence(fs: &dyn FileSystem, path: &Path, number: u64) -> std::io::Res
 pub(crate) fn destroy_wals(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     for (base, dir) in [(path, path.join(ARCHIVE)), (wal_dir, wal_dir.join(ARCHIVE)), (wal_dir, wal_dir.to_owned())] {
         let fs = beneath(fs, base)?;
-        // A link is left alone, with where it leads.
+        // A link is left alone, and so is its target.
         let names = match fs.list_dir(&dir) {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
             names => names.map_err(|e| Error::io(dir.display(), &e))?,

@@ -2,13 +2,13 @@
 //!
 //! 1. The user keys are cut into *parts* of some thousand entries, at keys that were sampled from the inputs: the nodes
 //!    of a high level of a skip list are about evenly spread over it. Threads take one part after another, so that no
-//!    thread is left with more than a part when the others are done. All versions of a user key are in one part.
-//! 2. Of a part, each input's entries are *gathered* with their prefixes. The entries of a skip list come one after the
-//!    other, and each costs the time of a cache miss; so the range is divided once more, at the nodes of a lower level,
-//!    and some of these stretches are walked in turn, one step each: their misses overlap.
-//! 3. The gathered entries of each input are merged, two neighbours at a time. They and what they point to are in the
-//!    caches by now. Different prefixes decide a comparison.
-//! 4. What no reader sees goes (see the parent module).
+//!    thread has more than one part left when the others are done. All versions of a user key are in one part.
+//! 2. For each part, the entries of each input are *gathered* with their prefixes. The entries of a skip list come one
+//!    after the other, and each costs the time of a cache miss; so the range is divided once more, at the nodes of a
+//!    lower level, and some of these stretches are walked in turn, one step each: their misses overlap.
+//! 3. The gathered entries of each input are merged, two neighbours at a time. They and the entries that they point to
+//!    are in the caches by now. Prefixes that differ decide a comparison.
+//! 4. Entries that no reader sees are dropped (see the parent module).
 //! 5. When all parts are done their entries are copied to their places in the table, again by all threads.
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::panics::{caught, guarded};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
 
-/// What a merge is given beside its inputs.
+/// What a merge gets in addition to its inputs.
 pub struct MergePlan<'a> {
     /// Only entries up to this sequence number are judged; see the parent module for what must be true of it.
     pub visible: SequenceNumber,
@@ -49,11 +49,11 @@ pub struct MergePlan<'a> {
 pub struct LeftOut {
     /// Entries.
     pub entries: u64,
-    /// Of them, deletions.
+    /// Deletions among them.
     pub deletes: u64,
     /// Bytes of their internal keys and of their values.
     pub data_size: u64,
-    /// Bytes of values in logs, which nothing refers to any more.
+    /// Bytes of values in logs to which nothing refers any more.
     pub bytes_in_logs: u64,
 }
 
@@ -84,7 +84,7 @@ impl LeftOut {
 /// How the work is divided.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// Entries of a part, about.
+    /// About how many entries a part has.
     part: usize,
     /// The level whose nodes say where parts begin: some of them lie in a part.
     sample_level: usize,
@@ -93,7 +93,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// 4,096 entries: with their keys they fit into a core's own cache. A schedule explorer has but a few entries.
+    /// 4,096 entries: with their keys they fit into a core's own cache. Under the schedule explorer there are only a
+    /// few entries.
     pub(super) const USUAL: Self =
         if cfg!(rockmill_shuttle) { Self::SMALL } else { Self { part: 4096, sample_level: 9, stretch_level: 6 } };
 
@@ -133,7 +134,7 @@ impl MergedMemTable {
         plan: &MergePlan<'_>,
         sizes: Sizes,
     ) -> Result<Option<(Self, LeftOut)>> {
-        // The order of keys may be the user's own code.
+        // The comparator may be the user's own code.
         guarded("a merge of memtables", || {
             let Some(newest) = inputs.first() else { return Ok(None) };
             match merge(inputs, newest.cmp(), plan, sizes) {
@@ -300,14 +301,14 @@ impl<'a> Build<'a, '_> {
         let work = &work;
         thread::scope(|scope| {
             for _ in 1..self.plan.threads.min(jobs) {
-                // Where there is no thread, the others do its work.
+                // If a thread cannot be started, the others do its work.
                 let _ = thread::Builder::new().name("rockmill:merge".to_owned()).spawn_scoped(scope, work);
             }
             work();
         });
     }
 
-    /// Where parts begin, but for the first.
+    /// Where parts begin, except the first.
     fn cuts(&self) -> Vec<InternalKey> {
         let mut samples = Vec::new();
         self.inputs.iter().for_each(|input| input.samples(self.sizes.sample_level, &mut samples));
@@ -512,7 +513,7 @@ impl<'a> Build<'a, '_> {
                 replaced_from = None;
                 return true;
             };
-            // Most keys have one version, and nothing but its prefix was looked at.
+            // Most keys have one version, of which only the prefix was read.
             replaced_from = self.replaces_from(before).or(replaced_from);
             let tag = tag(item.entry.key());
             let value_type = ValueType::from_u8(tag as u8).filter(|t| {

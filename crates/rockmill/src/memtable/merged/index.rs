@@ -1,14 +1,14 @@
-//! Where a key is among sorted ones, by eight bytes of each.
+//! Finds the position of a key among sorted keys, by eight bytes of each.
 //!
-//! All keys of a merged memtable lie between its first and its last, so in the bytewise orders they begin with what
-//! these two have in common. The eight bytes after that are a key's *prefix* here, as a number that orders as the keys
-//! do: keys of one table of an application, or `user000017`, differ early, but not in their first eight bytes. In other
-//! orders prefixes would say nothing, and there are none.
+//! All keys of a merged memtable lie between its first and its last, so in the bytewise orders they begin with the
+//! bytes that these two have in common. The eight bytes after that are a key's *prefix* here, as a number that orders
+//! as the keys do: keys of one table of an application, or `user000017`, differ early, but not in their first eight
+//! bytes. In other orders prefixes would be meaningless, so there are none.
 //!
-//! The prefixes are a static B-tree without pointers. They stand in groups of sixteen, two cache lines; the first of
-//! each group stands again in the level above, and so on up to a single group. A search counts the smaller numbers of
-//! one group on each level, without a branch. What it waits for is one group of the lowest level and one pointer, which
-//! are fetched together, and sometimes a group of the level above: the rest stays in the caches.
+//! The prefixes are a static B-tree without pointers. They are stored in groups of sixteen, two cache lines; the first
+//! of each group is repeated in the level above, and so on up to a single group. A search counts the smaller numbers of
+//! one group on each level, without a branch. It waits for memory only for one group of the lowest level and one
+//! pointer, which are fetched together, and sometimes for a group of the level above: the rest stays in the caches.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl KeyPrefixes {
         self.order.is_known()
     }
 
-    /// True when the prefixes of one are those of the other.
+    /// True if both make the same prefixes.
     pub fn same_as(&self, other: &Self) -> bool {
         self.common == other.common
     }
@@ -71,7 +71,7 @@ impl Level {
         let mut words = vec![0; padded + GROUP - 1].into_boxed_slice();
         let start = words.as_ptr().align_offset(GROUP * size_of::<u64>());
         let start = if start < GROUP { start } else { 0 };
-        // What fills the last group is smaller than nothing.
+        // No prefix is larger than the numbers that fill up the last group.
         words[start + len..].fill(u64::MAX);
         Self { words, start, len }
     }
@@ -127,9 +127,9 @@ impl PrefixIndex {
         self.levels.first().map_or(&[], Level::as_slice)
     }
 
-    /// The keys that only a comparison can tell from `ikey`: those before the range are before it, those after the
-    /// range are after it. `coming` is told of a group of places as soon as it is known that the range begins there or
-    /// at the place after it.
+    /// The range of keys that must be compared with `ikey`: keys before the range are before it, keys after the range
+    /// are after it. `coming` is called with a group of positions as soon as it is known that the range begins there or
+    /// at the position after it.
     #[inline]
     pub fn candidates(&self, ikey: &[u8], cmp: &InternalKeyComparator, coming: impl FnOnce(usize)) -> Range<usize> {
         let common = &self.prefixes.common;
@@ -137,7 +137,7 @@ impl PrefixIndex {
             return 0..self.len;
         }
         if !user_key(ikey).starts_with(common) {
-            // It differs from all keys in the bytes that they have in common, or ends before those do.
+            // It differs from all keys in their common bytes, or is shorter than these.
             let at = if cmp.compare_user(user_key(ikey), common).is_lt() { 0 } else { self.len };
             return at..at;
         }

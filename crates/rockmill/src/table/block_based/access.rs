@@ -1,5 +1,5 @@
-//! Block access: what the engines that merge blocks, and the SST-Map that they go by, need of a table beyond what all
-//! kinds have. Nothing else uses it.
+//! Block access: what the engines that merge blocks, and their SST-Map, need from a table in addition to what all kinds
+//! have. Nothing else uses it.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl BlockAccess {
         Self(Arc::clone(table))
     }
 
-    /// The table as what all kinds are.
+    /// The table, as any kind of table.
     pub fn table(&self) -> &Table {
         &self.0
     }
@@ -79,7 +79,7 @@ impl BlockBasedTable {
         BlockKind::Data { global_seqno: self.global_seqno }
     }
 
-    /// The data blocks that may hold user keys from `begin` up to and without `end`, in order.
+    /// The data blocks that may hold user keys from `begin` to before `end`, in order.
     pub(crate) fn blocks_between(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> Result<Vec<BlockHandle>> {
         let meta = self.meta(false, false)?;
         let index = &meta.index;
@@ -99,8 +99,8 @@ impl BlockBasedTable {
         Ok((blocks.start..blocks.end.min(meta.index.len())).map(|i| meta.index.handle(i)).collect())
     }
 
-    /// Checks `raw`, a data block with its trailer as it stands at `handle`. True when the block's contents are its
-    /// front bytes; otherwise they were decompressed into `out`.
+    /// Checks `raw`, a data block with its trailer as it is stored at `handle`. True if its first bytes are the block's
+    /// contents; otherwise these were decompressed into `out`.
     #[inline]
     pub(crate) fn check_block(&self, handle: BlockHandle, raw: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let stored = self.blocks.decode(handle, raw, true, self.blocks.dictionary.as_ref(), out)?;
@@ -117,7 +117,7 @@ impl BlockBasedTable {
         self.blocks.statistics.start_now()
     }
 
-    /// It has ended, and gave so many bytes.
+    /// It has ended, and read this many bytes.
     pub(crate) fn compaction_read_ends(&self, began: Started, bytes: usize) {
         perf::count(PerfMetric::BlockReadCount, 1);
         perf::count(PerfMetric::BlockReadByte, bytes as u64);

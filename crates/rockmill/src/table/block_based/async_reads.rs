@@ -1,9 +1,9 @@
-//! The read behind an iterator's window, in flight while the window is gone through (RocksDB's `async_io`).
+//! The read after an iterator's window, in flight while the iterator goes through the window (RocksDB's `async_io`).
 //!
-//! Each iterator over a table that comes so far has a small ring of its own, which takes some 200 us to make and goes
-//! with it; an iterator may be moved to another thread, so the ring takes operations from any. Its memory is on huge
-//! pages: reads to small ones are split, and what the kernel has to split it does not do at once. Where there is no
-//! ring, and after a read that failed, the iterator reads for itself, and says what is wrong.
+//! Each iterator over a table that gets this far has its own small ring, which takes some 200 us to make and is dropped
+//! with it. An iterator may be moved to another thread, so the ring accepts operations from any thread. Its memory is
+//! on huge pages: reads into small pages are split, and the kernel does not start split reads at once. Without a ring,
+//! and after a failed read, the iterator reads for itself and reports errors.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::block_file::BlockFile;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, MaybeStatistics};
 
-/// Less is not read in flight: most scans that come no further end soon.
+/// Shorter reads are not done in flight: most scans that have not got further end soon.
 const BYTES_MIN: usize = 32 << 10;
 
 /// Memory beside what is read at once: for blocks of any usual size.
@@ -25,7 +25,7 @@ pub(super) struct AsyncReads {
     /// What it reads from, and up to where.
     pending: Option<(Span, ReadStream)>,
     ring: Option<BatchIo>,
-    /// No ring is to be had, or one has failed.
+    /// No ring is available, or one has failed.
     refused: bool,
 }
 
@@ -61,7 +61,7 @@ impl AsyncReads {
         self.pending = begun.map(|stream| (span, stream));
     }
 
-    /// What was begun, if it has all of the `len` bytes at `offset`: puts it into `bytes` and says where that begins.
+    /// If the read in flight has all of the `len` bytes at `offset`, puts it into `bytes` and returns where it begins.
     pub fn take(&mut self, blocks: &BlockFile, offset: u64, len: usize, bytes: &mut Vec<u8>) -> Option<u64> {
         let (span, mut stream) = self.pending.take()?;
         let end = offset.checked_add(len as u64)?;

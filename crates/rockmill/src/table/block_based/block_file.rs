@@ -27,7 +27,7 @@ pub(super) struct BlockFile {
     pub block_len_max: usize,
     /// Where reads are counted.
     pub statistics: Option<Arc<Statistics>>,
-    /// Who is told of users' reads.
+    /// Gets reports of users' reads.
     pub read_protection: Option<Arc<ReadProtection>>,
 }
 
@@ -76,7 +76,7 @@ impl BlockFile {
         Ok(handle.size as usize + BLOCK_TRAILER_LEN)
     }
 
-    /// Checks `raw`, a block with its trailer as it stands at `handle`, and decompresses it into `out` if it is
+    /// Checks `raw`, a block with its trailer as it is stored at `handle`, and decompresses it into `out` if it is
     /// compressed.
     #[inline]
     pub fn decode(
@@ -122,7 +122,7 @@ impl BlockFile {
         self.decode_data_block(handle, raw, verify)
     }
 
-    /// One data block out of its bytes with the trailer, which were read by somebody.
+    /// One data block from its bytes with the trailer, which the caller has read.
     pub fn decode_data_block(&self, handle: BlockHandle, raw: Vec<u8>, verify: bool) -> Result<CachedBlock> {
         let mut out = Vec::new();
         match self.decode(handle, &raw, verify, self.dictionary.as_ref(), &mut out)? {

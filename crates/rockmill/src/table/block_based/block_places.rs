@@ -1,10 +1,10 @@
-//! Where the data blocks of a file are, in a few bits each: what tables of several files find their blocks by, and all
-//! that a file whose index is not in memory has of it.
+//! Where the data blocks of a file are, in a few bits each. Tables of several files find their blocks with this, and it
+//! is all that a file keeps if its index is not in memory.
 //!
-//! Data blocks stand one behind the other, so that a block ends where the next begins, and their offsets rise. They
-//! are kept as Elias and Fano did: the low bits of each offset as they are, and the high bits as the places of ones in
-//! a bit string. With blocks of `s` bytes that is 2 + log2(s) bits for each, and half a bit for samples; an array of
-//! offsets and sizes would take 96.
+//! Data blocks follow one another, so that a block ends where the next begins, and their offsets rise. They are kept in
+//! Elias-Fano coding: the low bits of each offset as they are, and the high bits as the positions of ones in a bit
+//! string. With blocks of `s` bytes that is 2 + log2(s) bits for each, and half a bit for samples; an array of offsets
+//! and sizes would take 96.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct BlockPlaces(Kind);
 enum Kind {
     /// Without gaps between blocks.
     Dense(Offsets),
-    /// As other writers may have it: aligned blocks.
+    /// As other writers may lay them out: aligned blocks.
     Any(Arc<[BlockHandle]>),
 }
 
@@ -76,13 +76,13 @@ impl BlockPlaces {
         }
     }
 
-    /// The part of [`Self::memory_usage`] of one table among all that have the file: they and the open file share it.
+    /// One table's part of [`Self::memory_usage`]: all tables that have the file, and the open file itself, share it.
     pub fn memory_share(&self) -> usize {
         let holders = match &self.0 {
             Kind::Dense(offsets) => Arc::strong_count(&offsets.low),
             Kind::Any(handles) => Arc::strong_count(handles),
         };
-        // The file itself is one of them, where it keeps no index.
+        // The file itself is one of them, if it keeps no index.
         self.memory_usage() / holders.saturating_sub(1).max(1)
     }
 }

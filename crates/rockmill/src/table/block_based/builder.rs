@@ -59,7 +59,7 @@ impl FlushPolicy {
     #[inline]
     pub fn ends_before(self, block: &BlockBuilder, key_len: usize, value_len: usize) -> bool {
         let size = block.current_size_estimate();
-        // RocksDB has no second rule: it writes a block over 4 GiB, and cannot read it.
+        // RocksDB lacks the second rule: it writes a block over 4 GiB, and cannot read it.
         if size >= self.block_size || size + key_len + value_len > ENTRY_LEN_MAX {
             return true;
         }
@@ -69,7 +69,7 @@ impl FlushPolicy {
     }
 }
 
-/// Smallest and largest key and sequence number of what was added.
+/// Smallest and largest key and sequence number of the added entries.
 #[derive(Default)]
 struct Boundaries {
     smallest: InternalKey,
@@ -186,7 +186,7 @@ pub(super) fn count_compression(
     statistics.stop_nanos(Histogram::CompressionTimesNanos, began);
 }
 
-/// Data blocks held back until the dictionary that they are compressed with is made of them.
+/// Data blocks held back until the dictionary with which they are compressed is made from them.
 struct Held {
     blocks: Vec<HeldBlock>,
     bytes: u64,
@@ -213,8 +213,8 @@ impl Held {
         Some(Self { blocks: Vec::new(), bytes: 0, limit })
     }
 
-    /// The dictionary: samples from blocks all over, or what is learned from them. RocksDB's walk over the blocks, so
-    /// that the same blocks give the same samples.
+    /// The dictionary: samples from blocks all over the table, or what is learned from them. It goes over the blocks as
+    /// RocksDB does, so that the same blocks give the same samples.
     fn dictionary(&self, options: &CompressionOptions, kind: CompressionType) -> Vec<u8> {
         const STEP: u64 = 545_055_921_143;
         let train = kind == CompressionType::Zstd && options.zstd_max_train_bytes > 0;
@@ -242,7 +242,7 @@ pub struct BlockBasedBuilder {
     writer: BlockWriter,
     /// The first failure; every later call gives it again.
     failed: Option<Error>,
-    /// There was a failure, or a block that passed is not in the index yet: the next entry looks.
+    /// There was a failure, or a block that passed is not in the index yet: the next entry must check.
     unusual: bool,
     passing: pass::Passing,
     policy: FlushPolicy,
@@ -251,13 +251,13 @@ pub struct BlockBasedBuilder {
     held: Option<Held>,
     /// The help that compression may have.
     help: Option<Help>,
-    /// Blocks that others compress.
+    /// Blocks that other threads compress.
     ahead: Option<CompressAhead>,
     /// The current block goes there.
     hand_over: bool,
-    /// Bytes that the blocks there can become at most.
+    /// The most bytes that the blocks there can become.
     unwritten: u64,
-    /// The filter is told of the current block's keys when the block is written: its parts end with the index's.
+    /// The filter gets the current block's keys when the block is written, because its parts end with the index's.
     keys_follow: bool,
     /// The last key that the filter was told of so.
     filter_before: Vec<u8>,
@@ -283,7 +283,7 @@ impl BlockBasedBuilder {
     /// A builder that appends to `file`.
     pub fn new(mut options: TableBuilderOptions, file: Box<dyn WritableFile>) -> Self {
         let mut failed = None;
-        // It would find a key by its bytes only.
+        // It would find keys only by their bytes.
         options.block_based.hash_index_util_ratio =
             options.block_based.hash_index_util_ratio.filter(|_| options.cmp.finds_by_bytes());
         if !(5..=FORMAT_VERSION_MAX).contains(&options.block_based.format_version) {
@@ -412,12 +412,12 @@ impl BlockBasedBuilder {
         Ok(())
     }
 
-    /// All entries of a user key go into one block, as far as that can hold them. Before the first entry.
+    /// Puts all entries of a user key into one block, as far as a block can hold them. Call it before the first entry.
     pub(in crate::table) fn keep_user_keys_whole(&mut self) {
         self.whole_user_keys = true;
     }
 
-    /// True where the current block goes on with this entry, however long it is already.
+    /// True if the current block continues with this entry, however long it is already.
     #[cold]
     fn stays_whole(&self, ikey: &[u8], value: &[u8]) -> bool {
         let size = self.data_block.current_size_estimate().saturating_add(ikey.len() + value.len());
@@ -430,11 +430,11 @@ impl BlockBasedBuilder {
         self.blocks_ended
     }
 
-    /// True when a key that shares `common` bytes with the last one, and no more, comes behind it.
+    /// True if a key that shares exactly `common` bytes with the last one comes after it.
     #[inline(always)]
     fn rises(&self, ikey: &[u8], common: usize) -> bool {
         let (last, cmp) = (&self.last_key, &self.options.cmp);
-        // Where both user keys go on behind what they share, the next byte decides.
+        // If both user keys continue after their common bytes, the next byte decides.
         match (key::user_key(last).get(common), key::user_key(ikey).get(common)) {
             (Some(a), Some(b)) if cmp.is_bytewise() => a < b,
             _ => cmp.compare(last, ikey) == Ordering::Less,
@@ -468,7 +468,7 @@ impl BlockBasedBuilder {
         Err(e)
     }
 
-    /// Writes the current data block; `next` is the key that comes behind it.
+    /// Writes the current data block; `next` is the key that comes after it.
     fn flush_block(&mut self, next: Option<&[u8]>) -> Result<()> {
         if self.data_block.is_empty() {
             return Ok(());
@@ -509,7 +509,7 @@ impl BlockBasedBuilder {
         Ok(())
     }
 
-    /// Makes the dictionary of the blocks that were held back, and writes them.
+    /// Makes the dictionary from the blocks that were held back, and writes them.
     fn write_held(&mut self) -> Result<()> {
         let Some(held) = self.held.take() else { return Ok(()) };
         if held.blocks.is_empty() {
@@ -518,7 +518,7 @@ impl BlockBasedBuilder {
         let (kind, o) = (self.options.compression, &self.options.compression_opts);
         let dictionary = held.dictionary(o, kind);
         if !dictionary.is_empty() {
-            // Samples that ZSTD takes for a dictionary of its own form, and a damaged one: the table gets none.
+            // ZSTD takes these samples for a damaged dictionary of its own format, so the table gets none.
             if let Ok(compressor) = Compressor::with_params(kind, &compressor_params(o, &dictionary)) {
                 self.writer.data_compressor = Some(compressor);
                 self.dictionary = dictionary;
@@ -548,7 +548,7 @@ impl BlockBasedBuilder {
         Ok(())
     }
 
-    /// Tells the filter of a block's keys.
+    /// Adds a block's keys to the filter.
     fn filter_keys(&mut self, contents: &[u8]) -> Result<()> {
         let (Some(filter), before) = (&mut self.filter, &mut self.filter_before) else { return Ok(()) };
         let add = |k: &[u8]| {
@@ -588,8 +588,8 @@ impl BlockBasedBuilder {
     }
 
     /// Bytes written so far and buffered in the current block: near the final size. Blocks that wait for a dictionary
-    /// do not count, as in RocksDB: what becomes of them is not known. Nor do those that others are compressing: see
-    /// `file_size_most`.
+    /// do not count, as in RocksDB, because their final size is not known. Nor do those that other threads are
+    /// compressing: see `file_size_most`.
     #[inline]
     pub fn file_size_estimate(&self) -> u64 {
         let block = if self.data_block.is_empty() { 0 } else { self.data_block.current_size_estimate() };
@@ -607,8 +607,8 @@ impl BlockBasedBuilder {
         self.finish_with(|_| Ok(None))
     }
 
-    /// The same, with a meta block of this name and contents where `more` gives one. It is told how many data blocks
-    /// there are.
+    /// The same, with a meta block of this name and contents if `more` returns one. `more` gets the number of data
+    /// blocks.
     pub(in crate::table) fn finish_with(
         mut self,
         more: impl FnOnce(u64) -> Result<Option<(&'static str, Vec<u8>)>>,
@@ -730,7 +730,7 @@ impl BlockBasedBuilder {
 
     /// Closes without finishing; the caller deletes the file.
     pub fn abandon(mut self) {
-        // The file is to be deleted: that its last bytes cannot be written does not matter.
+        // The file will be deleted, so it does not matter if its last bytes cannot be written.
         let _ = self.writer.file.close();
     }
 }

@@ -4,9 +4,9 @@
 //! builder ── blocks ──► batch of about 128 KiB ──► helpers, or this thread ──► in order: trailer, file, index
 //! ```
 //!
-//! A batch is what costs a hand-over: many blocks, so that a wake-up is paid once for all. Its buffers come back and
-//! are used again. What a block becomes depends on its contents alone, so that the file is the same whoever compressed
-//! it.
+//! The cost of a hand-over, such as a wake-up, is per batch, so a batch has many blocks. Its buffers come back and are
+//! reused. The compressed form of a block depends only on its contents, so the file is the same whichever thread
+//! compressed it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::table::compression::CompressionOptions;
 
 /// Bytes of blocks that go to another thread at once. Tests have small tables.
 const BATCH_BYTES: usize = if cfg!(test) { 1 << 10 } else { 128 << 10 };
-/// Batches in flight at most, however many helpers there are.
+/// The most batches in flight, however many helpers there are.
 const BATCHES_MAX: usize = 32;
 
 /// How blocks are compressed, and compressors that are not in use.
@@ -43,14 +43,15 @@ pub(super) struct CompressAhead {
     batches_max: usize,
 }
 
-/// Some blocks, one behind the other.
+/// Some blocks, one after another.
 pub(super) struct Batch {
     recipe: Arc<Recipe>,
-    /// Contents, and the keys around.
+    /// Contents, and the keys before and after.
     raw: Vec<u8>,
     keys: Vec<u8>,
     places: Vec<BlockSlot>,
-    /// What became of each block that is to be stored compressed. There may be more than blocks: they are kept.
+    /// The result for each block that is to be stored compressed. There may be more buffers than blocks, because
+    /// buffers are kept.
     compressed: Vec<Vec<u8>>,
 }
 
@@ -147,7 +148,7 @@ impl CompressAhead {
         }
     }
 
-    /// Adds a block. True when there is as much on its way as may be: the next batch is to be taken.
+    /// Adds a block. True if the limit in flight is reached: then the caller must take the next batch.
     pub fn add(&mut self, contents: &[u8], last_key: &[u8], next_key: Option<&[u8]>) {
         self.filling.add(contents, last_key, next_key);
         if self.filling.raw.len() >= BATCH_BYTES {

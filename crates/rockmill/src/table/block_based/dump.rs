@@ -1,4 +1,4 @@
-//! What a table is made of, for `rockmill dump` and for people who look into a damaged file.
+//! What a table consists of, for `rockmill dump` and for people who examine a damaged file.
 
 use rockmill_format::block::BlockCursor;
 use rockmill_format::compression::CompressionType;
@@ -81,7 +81,7 @@ pub struct TableBlock {
 }
 
 impl BlockBasedTable {
-    /// Every block of the file in order of offset. All are read; a damaged one has its error beside it.
+    /// Every block of the file in order of offset. All are read; a damaged one is listed with its error.
     pub fn describe(&self) -> Vec<TableBlock> {
         let mut blocks = Vec::new();
         let shape = IndexShape::new(&self.properties, self.index_type);

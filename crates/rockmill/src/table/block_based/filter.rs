@@ -43,13 +43,13 @@ impl Filter {
         }
     }
 
-    /// False when the table certainly has no key with this prefix at or behind `ikey`, which has the prefix too; with
+    /// False if the table certainly has no key with this prefix at or after `ikey`, which has the prefix as well; with
     /// `backward`, none at or before it.
     pub fn may_match_prefix(&self, prefix: &[u8], ikey: &[u8], backward: bool, cmp: &InternalKeyComparator) -> bool {
         let Self::Partitioned(index, partitions) = self else { return self.may_match(prefix, ikey, cmp) };
-        // The partition that `ikey` lands in may end before the prefix begins (backwards: begin behind it). Its writer
-        // has put the neighbour's prefix into it, but not every RocksDB has: the neighbour is asked too. One without
-        // entries (no key of it has a prefix) says nothing of the next.
+        // The partition that `ikey` lands in may end before the prefix begins (backwards: begin behind it). Rockmill
+        // has put the neighbour's prefix into it, but not every RocksDB has, so the neighbour is asked, too. A
+        // partition without entries (no key of it has a prefix) says nothing about the next one.
         let mut at = partition(index, partitions, ikey, cmp);
         let mut neighbours = 0;
         while let Some(filter) = partitions.get(at) {
@@ -80,7 +80,7 @@ impl Filter {
     }
 }
 
-/// The partition that `ikey` is in. Keys behind the last separator are the last partition's.
+/// The partition that `ikey` is in. Keys after the last separator belong to the last partition.
 #[inline]
 fn partition(index: &TableIndex, partitions: &[FilterReader], ikey: &[u8], cmp: &InternalKeyComparator) -> usize {
     index.seek(ikey, cmp).min(partitions.len().saturating_sub(1))
@@ -133,10 +133,10 @@ impl BlockBasedTable {
         self.filter_keys.prefixes.as_ref()
     }
 
-    /// False when the table certainly has no key with this prefix at or behind `ikey`; with `backward`, at or before.
+    /// False if the table certainly has no key with this prefix at or after `ikey`; with `backward`, at or before it.
     /// `prefix` is what [`Self::filter_prefixes`] makes of the user key of `ikey`.
     pub(crate) fn prefix_may_match(&self, prefix: &[u8], ikey: &[u8], backward: bool) -> bool {
-        // Where the filter cannot be read, reading the table itself will say why.
+        // If the filter cannot be read, reading the table itself will report why.
         let Ok(meta) = self.meta(false, true) else { return true };
         meta.filter.may_match_prefix(prefix, ikey, backward, &self.cmp)
     }

@@ -1,8 +1,8 @@
 //! Builds a table's Bloom filter: of whole keys, of prefixes, or of both; one, or partitions and an index over them.
 //!
 //! Partitions end where those of the index end (RocksDB's `PartitionedFilterBlockBuilder`): once a partition has keys
-//! enough, the index builder is asked to cut. The prefix of the key behind a cut goes into the partition before it, and
-//! that of the key before the cut into the partition after it: a seek to a key between the two lands in either
+//! enough, the index builder is asked to cut. The prefix of the key after a cut also goes into the partition before it,
+//! and that of the key before the cut into the partition after it: a seek to a key between the two may land in either
 //! partition, and must find both prefixes.
 
 use rockmill_format::SliceTransform;
@@ -72,8 +72,8 @@ impl FilterBuilder {
         self.partitions.is_some()
     }
 
-    /// Adds a key that comes behind `previous` (empty before the first), after `index` has been told of the data block
-    /// that ended before it, if one did.
+    /// Adds a key that comes after `previous` (empty before the first). If a data block ended before the key, `index`
+    /// must have its entry already.
     #[inline]
     pub fn add(&mut self, key: &[u8], previous: &[u8], index: &mut IndexBuilder) {
         if self.extractor.is_none() && self.partitions.is_none() {
@@ -105,7 +105,7 @@ impl FilterBuilder {
         self.extractor = extractor;
     }
 
-    /// Ends the current partition: `next` is the prefix of the key behind it, `last` that of its last key.
+    /// Ends the current partition: `next` is the prefix of the key after it, `last` that of its last key.
     fn cut(&mut self, next: Option<&[u8]>, last: Option<&[u8]>, separator: &[u8]) {
         if let Some(prefix) = next {
             if self.whole_keys {
@@ -115,7 +115,7 @@ impl FilterBuilder {
             }
         }
         let entries = self.bloom.num_keys();
-        // Empty where none of the partition's keys has a prefix: a filter of no keys.
+        // Empty if none of the partition's keys has a prefix: a filter without keys.
         let contents = self.bloom.finish();
         if let Some(p) = &mut self.partitions {
             p.entries += entries;

@@ -1,9 +1,10 @@
 //! A table's index in memory: one entry for each data block, whatever the index looked like in the file.
 //!
-//! Single-block, hash, two-level and first-key indexes all become the same array of entries beside the separators'
+//! Single-block, hash, two-level and first-key indexes all become the same array of entries, next to the separators'
 //! bytes, so that a position is a plain number and stepping costs nothing. For byte order, a further array holds eight
 //! bytes of each separator as an integer, taken after the bytes that all separators share: a search is a search over
-//! integers, and whole separators are compared only among equals. For the order by search key it holds those.
+//! integers, and whole separators are compared only among equals. For the order by search key, that array holds the
+//! search keys.
 //!
 //! Invariants: separators do not fall; blocks rise and do not overlap; each block with its trailer lies in the file.
 //! Separator `i` is at or after every key of block `i` and before every key of block `i + 1`.
@@ -45,8 +46,8 @@ struct Entry {
 type Result<T> = std::result::Result<T, FormatError>;
 
 /// Bytes that the keys of an index may take: this, and [`SEPARATORS_PER_BYTE`] for each byte of the file. In the file a
-/// key needs only what it does not share with the one before, so a small one could ask for memory without bound. Tables
-/// of 4 KiB blocks come near this with keys of tens of KiB that compress tenfold.
+/// key needs only the bytes that it does not share with the previous one, so a small file could need unbounded memory.
+/// Tables of 4 KiB blocks come near this with keys of tens of KiB that compress tenfold.
 const SEPARATORS_MAX: u64 = 64 << 20;
 const SEPARATORS_PER_BYTE: u64 = 64;
 
@@ -56,7 +57,7 @@ impl TableIndex {
         Self { user_keys, ..Self::default() }
     }
 
-    /// Appends the entries of an index block, which come behind those appended before. `file_size` bounds the blocks.
+    /// Appends the entries of an index block, which come after those appended before. `file_size` bounds the blocks.
     pub fn append_block(
         &mut self,
         block: &[u8],
@@ -233,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys that share almost all bytes stand in a block once, and would stand in memory a thousand times.
+    /// Keys that share almost all bytes are stored once in a block, but would be a thousand times in memory.
     #[test]
     fn the_keys_of_an_index_take_memory_in_proportion_to_the_file() {
         let (cmp, kind) = (

@@ -15,7 +15,7 @@ use crate::error::Result;
 /// Gathers index entries; see the module's description.
 pub(super) struct IndexBuilder {
     restart_interval: usize,
-    /// Separators as internal keys, one behind the other.
+    /// Separators as internal keys, one after another.
     separators: Vec<u8>,
     ends: Vec<usize>,
     handles: Vec<BlockHandle>,
@@ -75,7 +75,7 @@ impl IndexBuilder {
         }
     }
 
-    /// Adds the entry of the block at `handle`, which ends with `last`; `next` is the key behind it.
+    /// Adds the entry of the block at `handle`, which ends with `last`; `next` is the key after it.
     pub fn add(&mut self, last: &[u8], next: Option<&[u8]>, handle: BlockHandle, cmp: &InternalKeyComparator) {
         if let Some(p) = &mut self.partitions {
             // As RocksDB: the last entry never starts a partition.

@@ -1,8 +1,8 @@
 //! Iterators over one table: position in the index, then in a data block.
 //!
 //! The two kinds differ only in where blocks come from ([`Source`]): reads take them from the cache and read ahead when
-//! access is sequential; scans stream the file through one buffer, past the cache (`stream.rs`). Steps inside a block
-//! touch neither the source nor the index.
+//! access is sequential; scans stream the file through one buffer, bypassing the cache (`stream.rs`). Steps inside a
+//! block touch neither the source nor the index.
 
 use std::ops::Range;
 use std::path::Path;
@@ -80,9 +80,9 @@ impl TableIter<Cached> {
         Self::new(table, source)
     }
 
-    /// For one of several files that a scan goes through together. The scan takes only a part of what it passes from
-    /// each file, so it seldom comes to the third block in sequence, from which on others read ahead. Here the first
-    /// read takes half of the initial read-ahead, most often one block more: a device does about as many reads of
+    /// For one of several files that a scan goes through together. The scan takes only a part of its entries from each
+    /// file, so it seldom reaches the third block in sequence, where other iterators begin to read ahead. Here the
+    /// first read takes half of the initial read-ahead, most often one block more: a device does about as many reads of
     /// 8 KiB as of 4.
     pub(in crate::table) fn cached_among_others(table: BlockAccess, ro: TableReadOptions) -> Self {
         let AutoReadahead { initial, max, .. } = table.auto_readahead;
@@ -112,7 +112,7 @@ impl<S: StreamSource> TableScan for TableIter<S> {
 }
 
 impl<S: Source> TableIter<S> {
-    // Made where it is to be, which is not here.
+    // Inlined, so that it is constructed in its final place.
     #[inline(always)]
     fn new(table: BlockAccess, source: S) -> Self {
         let cursor = BlockCursor::new(BlockLayout::empty(), table.data_kind());
@@ -215,20 +215,20 @@ impl<S: Source> TableIter<S> {
         self.at
     }
 
-    /// True where the current entry is the only one of its user key behind those before it: see
+    /// True if the current entry is certainly the last one of its user key: see
     /// [`BlockCursor::next_has_other_user_key`].
     #[inline]
     pub(in crate::table) fn is_last_of_user_key(&self) -> bool {
         self.table.has_whole_user_keys() && self.cursor.next_has_other_user_key(self.source.data())
     }
 
-    /// The first block that steps forward do not come to.
+    /// The first block that forward steps do not reach.
     #[inline]
     fn end(&self) -> usize {
         self.index().len().min(self.source.end())
     }
 
-    /// To the first entry at or after `target`, which is in block `at`, the current one, or behind it.
+    /// To the first entry at or after `target`, which is in block `at`, the current one, or after it.
     #[inline]
     fn seek_in(&mut self, at: usize, target: &[u8]) {
         let result = self.cursor.seek(self.source.data(), target, &self.table.cmp);
@@ -237,7 +237,7 @@ impl<S: Source> TableIter<S> {
         }
     }
 
-    /// To the last entry at or before `target`, which is in block `at`, the current one, or in front of it.
+    /// To the last entry at or before `target`, which is in block `at`, the current one, or before it.
     #[inline]
     fn seek_back_in(&mut self, at: usize, target: &[u8]) {
         let result = self.cursor.seek_for_prev(self.source.data(), target, &self.table.cmp);
@@ -328,7 +328,7 @@ impl<S: Source> InternalIterator for TableIter<S> {
             return;
         }
         let at = self.index().seek(target, &self.table.cmp);
-        // Behind all blocks, the last one has the entry before.
+        // After all blocks, the last block has the previous entry.
         let at = if backward { at.min(self.index().len().saturating_sub(1)) } else { at };
         if at >= self.end() {
             return self.invalidate();
@@ -436,7 +436,7 @@ pub(super) enum Current {
     Scratch,
 }
 
-/// A scan whose windows are smaller may be short: nothing is read for it ahead of them.
+/// A scan with smaller windows may be short: nothing is read beyond its windows.
 const TOLD_AHEAD_MIN: u64 = 64 << 10;
 /// From windows of this size on the kernel reads `TOLD_FAR` ahead, so that the device has several reads to do at once.
 /// Measured over 79 MB in no cache: 3.3 million steps a second with nothing announced, 4.7 with one window, 5.0 so.
@@ -466,7 +466,7 @@ struct Asked {
 /// What the current seek has done.
 #[derive(Default)]
 struct Seek {
-    /// Blocks that it came to.
+    /// Blocks that it reached.
     blocks: usize,
     /// It had to read one.
     reads: bool,
@@ -479,7 +479,7 @@ pub struct Cached {
     window: Window,
     current: Current,
     scratch: Vec<u8>,
-    /// Where the block before began and ended, to know access in sequence; the same large number before the first.
+    /// Where the previous block began and ended, to detect sequential access; the same large number before the first.
     last: (u64, u64),
     /// Blocks in sequence, in this direction.
     sequential: u64,
@@ -518,9 +518,9 @@ impl Cached {
         }
     }
 
-    /// With `async_io`, begins to read what comes behind the window, in which block `at` is.
+    /// With `async_io`, begins to read what comes after the window, in which block `at` is.
     fn begin_ahead(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize) {
-        // The first block says nothing of the direction.
+        // The first block says nothing about the direction.
         if !self.ro.async_io || self.backward || self.sequential < 2 {
             return;
         }
@@ -531,9 +531,9 @@ impl Cached {
         self.ahead.begin(&table.blocks, from, len, most);
     }
 
-    /// Tells the kernel what a long scan reads next, so that the device is at work while this window is gone through:
-    /// what a flush or a compaction wrote past the page cache is not in it. `len` is what the scan reads at a time, and
-    /// `window` what it just read.
+    /// Tells the kernel what a long scan reads next, so that the device works while the scan goes through this window:
+    /// data that a flush or a compaction wrote past the page cache is not in it. `len` is what the scan reads at a
+    /// time, and `window` what it just read.
     fn tell_ahead(&mut self, table: &BlockBasedTable, window: Range<u64>, len: u64) {
         if len < TOLD_AHEAD_MIN || self.ro.async_io {
             return;
@@ -544,7 +544,7 @@ impl Cached {
         } else {
             (window.end, (window.end + ahead).min(table.data_end()))
         };
-        // Not twice, where it reaches into what was announced before.
+        // Not again for the part that was announced before.
         let announced = &self.announced;
         let (start, end) = match self.backward {
             false => (if announced.contains(&start) { announced.end } else { start }, end),
@@ -556,7 +556,7 @@ impl Cached {
         }
     }
 
-    /// Takes what was begun for the window, if block `handle` is in it.
+    /// Uses the read that was begun as the window, if block `handle` is in it.
     fn take_ahead(&mut self, table: &BlockBasedTable, handle: BlockHandle, len: usize) -> Option<Range<usize>> {
         let offset = self.ahead.take(&table.blocks, handle.offset, len, &mut self.window.bytes)?;
         self.window.offset = offset;
@@ -565,8 +565,8 @@ impl Cached {
         self.window.find(handle, len)
     }
 
-    /// Takes note that block `handle` is wanted, wherever it comes from: blocks found in the cache count for a sequence
-    /// as blocks read do (RocksDB's `BlockPrefetcher`).
+    /// Notes that block `handle` is wanted, wherever it comes from: blocks found in the cache count for a sequence like
+    /// blocks that are read (RocksDB's `BlockPrefetcher`).
     fn follow(&mut self, handle: BlockHandle) {
         let (start, end) = self.last;
         let (forward, backward) = (handle.offset == end, handle.end() == start);
@@ -583,7 +583,7 @@ impl Cached {
         self.last = (handle.offset, handle.end());
     }
 
-    /// The last block that the seek is expected to come to and has to read, from `at` on.
+    /// The last block, from `at` on, that the seek is expected to reach and has to read.
     fn last_expected(&self, table: &BlockBasedTable, index: &TableIndex, at: usize) -> usize {
         if self.seek.backward || self.ro.readahead > 0 || self.auto.initial == 0 {
             return at;
@@ -598,8 +598,8 @@ impl Cached {
         last
     }
 
-    /// What to read for block `at`, which is neither in the cache nor in the window: itself, and what comes behind it
-    /// in the direction of a scan. Of what a seek is only expected to come to, up to `expected_max` bytes.
+    /// What to read for block `at`, which is neither in the cache nor in the window: itself, and what comes after it in
+    /// the direction of a scan. Of the blocks that a seek is only expected to reach, at most `expected_max` bytes.
     fn read_range(&mut self, table: &BlockBasedTable, index: &TableIndex, at: usize, expected_max: usize) -> ReadRange {
         let handle = index.handle(at);
         let ahead = if self.ro.readahead > 0 {
@@ -612,8 +612,8 @@ impl Cached {
         } else {
             0
         };
-        // What is read ahead comes on top of the block itself (RocksDB's `FilePrefetchBuffer`), and ends where a block
-        // does: a part of one would have to be completed by another read before it serves.
+        // The read-ahead is in addition to the block itself (RocksDB's `FilePrefetchBuffer`), and ends where a block
+        // does: a partial block would have to be completed by another read before it could be used.
         let (mut start, mut end) = (handle.offset, handle.end());
         if self.backward {
             let least = start.saturating_sub(ahead as u64);
@@ -659,7 +659,7 @@ impl Cached {
         Some(layout)
     }
 
-    /// Makes a block the current one that the cache does not have; `asked` was asked for, and what came of it.
+    /// Makes a block that the cache does not have the current one; `asked` is an earlier request and its result.
     fn load_missing(
         &mut self,
         table: &BlockBasedTable,
@@ -701,7 +701,7 @@ impl Cached {
                 if len == block_len
                     && let Some((cache, id)) = fill
                 {
-                    // Straight into the cache's memory.
+                    // Read directly into the cache's memory.
                     let verify = self.ro.verify_checksums;
                     let block = match arrived {
                         Some(raw) => table.blocks.decode_data_block(handle, raw, verify)?,
@@ -725,7 +725,7 @@ impl Cached {
                 match arrived {
                     Some(raw) => self.window.replace(from, raw),
                     None => match self.window.fill(table, from, len, histogram) {
-                        // An unreadable block that nobody asked for yet must not fail this one.
+                        // An unreadable block that was only read ahead must not fail this one.
                         Err(_) if len > sure => {
                             len = sure;
                             self.window.fill(table, from, len, histogram)?;
@@ -797,7 +797,7 @@ impl Source for Cached {
         if let Some(layout) = self.find(table, handle) {
             return Ok(Some(layout));
         }
-        // What the page cache has is read as fast alone.
+        // With the page cache, separate reads are as fast.
         let waits = reads.is_asking() && !self.ro.cache_only && (table.blocks.file.is_direct() || self.ro.async_io);
         let is_here = |len| self.window.find(handle, len).is_some() || self.ahead.is_pending();
         if !waits || is_here(table.blocks.len_with_trailer(handle)?) {

@@ -2,8 +2,8 @@
 //! which then bounds them together with data blocks.
 //!
 //! In the cache the two are one entry, as the table's reader uses them: separators and positions in arrays, filters
-//! parsed. Who needs them takes them from there, or reads them again from the file's end. What is in use is pinned as
-//! any block is; an iterator keeps them as long as it stands in the table.
+//! parsed. Operations that need them take them from there, or read them again from the file's end. Entries in use are
+//! pinned like any block; an iterator keeps them as long as it is in the table.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
@@ -41,8 +41,8 @@ pub(super) enum MetaPlace {
     },
 }
 
-/// Index and filter of an open table in the cache, if they are there. They go with it: those of tables that were
-/// compacted away were used as often as any, and would outlive the blocks that are read once.
+/// Index and filter of an open table in the cache, if they are there. They are removed with the table: those of tables
+/// that were compacted away were used as often as any, and would stay longer than blocks that are read once.
 #[derive(Debug)]
 pub(super) struct CachedMeta {
     cache: Arc<BlockCache>,
@@ -103,7 +103,7 @@ impl From<MetaRef<'_>> for MetaHold {
 static NO_INDEX: LazyLock<TableIndex> = LazyLock::new(TableIndex::default);
 
 impl MetaHold {
-    /// Takes hold of them; nothing is done the second time.
+    /// Takes hold of them; a second call does nothing.
     #[inline]
     pub fn take(&mut self, table: &BlockBasedTable, cache_only: bool, fill: bool) -> Result<()> {
         if matches!(self, Self::Nothing) {
@@ -187,9 +187,9 @@ impl BlockBasedTable {
         matches!(self.meta, MetaPlace::InCache { pinned: None, .. })
     }
 
-    /// Moves index and filter, which opening has read, to the cache, where the table has one and its options want it.
-    /// What only scans need is not put there before one does: jobs open every table that they write, and blocks that
-    /// are read, or the memory, would go for indexes that nobody asks for.
+    /// Moves index and filter, which opening has read, to the cache, if the table has one and its options want that. If
+    /// only scans need them, they are not put there until one does: jobs open every table that they write, and indexes
+    /// that nobody asks for would push out blocks that are read, or take the memory.
     pub(super) fn place_meta(&mut self, how: MetaCaching) -> Result<()> {
         let on_demand = match how.on_demand {
             OnDemand::None => false,
@@ -212,7 +212,7 @@ impl BlockBasedTable {
         if how.pin {
             self.meta = MetaPlace::InCache { priority, pinned: Some(block?) };
         }
-        // Otherwise a cache that is full is the next read's problem: compactions can do without it.
+        // Otherwise the next read reports a full cache, because compactions can do without these.
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! 5. Compression dictionary, range tombstones.
 //! 6. Index and filter, all partitions, into memory.
 //!
-//! Every block is checked here, also where reads do not ask for it.
+//! Every block is checked here, even if reads do not verify checksums.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ use crate::table::options::{AutoReadahead, TableOpenOptions};
 const TAIL_LEN_MIN: u64 = 16 << 10;
 const TAIL_LEN_MAX: u64 = 2 << 20;
 const TAIL_FRACTION: u64 = 40;
-/// Up to here the rest of a longer tail is read at once; beyond, block by block.
+/// Up to this size the rest of a longer tail is read at once; beyond it, block by block.
 const TAIL_EXTENSION_MAX: u64 = 256 << 20;
 
 /// The end of the file, in memory while the table is being opened.
@@ -60,7 +60,7 @@ impl Tail {
         Ok(Self { offset, bytes })
     }
 
-    /// Makes the tail start at `offset` if it starts behind it.
+    /// Makes the tail start at `offset` if it starts after it.
     fn extend_to(&mut self, blocks: &BlockFile, offset: u64) -> Result<()> {
         if offset >= self.offset || self.offset - offset > TAIL_EXTENSION_MAX {
             return Ok(());
@@ -142,7 +142,7 @@ pub(super) fn open(file: Arc<dyn RandomAccessFile>, options: TableOpenOptions) -
         Some(handle) => read_range_tombstones(&tail, &blocks, handle, global_seqno, &cmp)?,
         None => (None, 0),
     };
-    // Damage is for the table that needs it: the file may be one among several.
+    // Damage is reported only by a table that needs this block: the file may be one among several.
     let tph_block = find(&metaindex, names::TPH).and_then(|handle| tail.block(&blocks, handle).ok());
     let shape = IndexShape::new(&properties, index_type);
     let index = read_index(&mut tail, &blocks, index_handle, shape, &cmp)?;
@@ -189,7 +189,7 @@ pub(super) fn load_meta(table: &BlockBasedTable) -> Result<TableMeta> {
     let handles = || wanted.iter().flatten().chain([&table.index_handle]);
     let first = handles().map(|h| h.offset).min().unwrap_or(u64::MAX);
     let end = handles().map(|h| h.end()).max().unwrap_or(0);
-    // One read for all where they stand together, as they do; the rest of the file's end is not wanted.
+    // One read for all if they are together, which is the normal case; the rest of the file's end is not wanted.
     if end <= blocks.file.size() && end.saturating_sub(first) <= TAIL_EXTENSION_MAX {
         tail = Tail { offset: end, bytes: Vec::new() };
         tail.extend_to(blocks, first)?;
@@ -276,8 +276,8 @@ fn read_metaindex(tail: &Tail, blocks: &BlockFile) -> Result<Vec<(String, BlockH
 fn read_properties(tail: &Tail, blocks: &BlockFile, handle: BlockHandle) -> Result<TableProperties> {
     let mut raw = tail.raw(blocks, handle)?;
     if let Err(e) = blocks.footer.verify_block(&raw, handle.offset) {
-        // RocksDB may have written an ingested file's global sequence number into the block without mending the
-        // checksum: it must then be right for the number zero.
+        // RocksDB may have written an ingested file's global sequence number into the block without updating the
+        // checksum: then the checksum must be right for the number zero.
         let mut original = raw.clone();
         let contents = &raw[..handle.size as usize];
         let mut place = None;
@@ -308,7 +308,7 @@ fn check_features(blocks: &BlockFile, properties: &TableProperties, cmp: &Intern
     let path = blocks.path.display();
     let ours = cmp.user_comparator().name();
     let theirs = properties.comparator_name.as_str();
-    // RocksDB 4 named the order of internal keys, which has the user's behind a colon.
+    // RocksDB 4 stored the name of the order of internal keys, which has the user's name after a colon.
     let theirs = theirs.strip_prefix("rocksdb.InternalKeyComparator:").unwrap_or(theirs);
     let timestamps = theirs.ends_with(".u64ts")
         || properties.other.contains_key(names::TIMESTAMP_MIN)
@@ -479,7 +479,7 @@ fn read_index(
     Ok(index)
 }
 
-/// No data block may stand where the index or another block of the table's end does.
+/// No data block may overlap the index or another block of the table's end.
 fn check_apart(
     blocks: &BlockFile,
     index: &TableIndex,
@@ -498,11 +498,11 @@ fn check_apart(
     Ok(())
 }
 
-/// What the filter holds, as far as it can be asked for it.
+/// What the filter holds, as far as reads can ask for it.
 fn filter_keys(properties: &TableProperties, ours: Option<SliceTransform>) -> FilterKeys {
     let theirs = properties.prefix_extractor_name.as_str();
     let prefixes = properties.prefix_filtering().then(|| {
-        // Prefixes mean something only to the extractor that made them (RocksDB's `PrefixExtractorChanged`).
+        // Prefixes are meaningful only with the extractor that made them (RocksDB's `PrefixExtractorChanged`).
         ours.filter(|e| e.name() == theirs).or_else(|| SliceTransform::from_name(theirs))
     });
     FilterKeys { whole: properties.whole_key_filtering(), prefixes: prefixes.flatten() }

@@ -2,7 +2,7 @@
 //! need of its blocks in `access`.
 //!
 //! A lookup asks the range tombstones, then the filter, then the index, all in memory, and reads one data block from
-//! the cache or the file; a second one only where versions of the key go on there.
+//! the cache or the file; a second one only if it has more versions of the key.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -38,7 +38,7 @@ pub struct BlockBasedTable {
     pub(super) cmp: InternalKeyComparator,
     pub(super) cache: Option<(Arc<BlockCache>, u64)>,
     pub(super) meta: MetaPlace,
-    /// Where they are in the cache. Behind `meta`, which may hold them: dropped after it.
+    /// Where they are in the cache. Declared after `meta`, which may hold them, so that it is dropped later.
     pub(super) cached_meta: Option<CachedMeta>,
     /// Where the data blocks end.
     pub(super) data_end: u64,
@@ -50,7 +50,7 @@ pub struct BlockBasedTable {
     /// How many there are in the table.
     pub(super) range_tombstones_stored: u64,
     pub(super) properties: TableProperties,
-    /// The block of that name, which was read with the file's end, until the table is made that it is for.
+    /// The block of that name, which was read with the file's end; kept until the table that needs it is made.
     pub(super) tph_block: Mutex<Option<Vec<u8>>>,
     pub(super) index_type: IndexType,
     pub(super) index_handle: BlockHandle,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for BlockBasedTable {
 }
 
 thread_local! {
-    /// A cursor whose key buffer serves one lookup after another.
+    /// A cursor whose key buffer is reused by one lookup after another.
     static CURSOR: Cell<Option<Box<BlockCursor>>> = const { Cell::new(None) };
 }
 
@@ -80,7 +80,7 @@ impl BlockBasedTable {
         open::open(file, options)
     }
 
-    /// [`Self::open`] of a file that was open before with `cache_id`: what the cache has of it serves again.
+    /// [`Self::open`] of a file that was open before with `cache_id`: its blocks in the cache are used again.
     pub(in crate::table) fn open_as(
         file: Arc<dyn RandomAccessFile>,
         options: TableOpenOptions,
@@ -121,7 +121,7 @@ impl BlockBasedTable {
         self.search(&meta.index, Resume { at, filtered: asked.is_some() }, ikey, ro, ctx)
     }
 
-    /// Goes on where a lookup gave way to wait for a block.
+    /// Continues where a lookup was suspended to wait for a block.
     #[cold]
     fn get_again(&self, at: Resume, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
         let meta = self.meta(ro.cache_only, ro.fill_cache)?;
@@ -197,8 +197,8 @@ impl BlockBasedTable {
         }
     }
 
-    /// Offers the entries of a block at or behind `ikey` that have its user key. True where the block's end left the
-    /// lookup undecided. `at` is where a lookup that has to wait goes on.
+    /// Offers the entries of a block at or after `ikey` that have its user key. True if the block's end left the lookup
+    /// undecided. `at` is where a lookup that has to wait will continue.
     #[inline]
     fn get_in_block(
         &self,
@@ -244,14 +244,14 @@ impl BlockBasedTable {
     ) -> Result<bool> {
         let cursor = reset_cursor(cursor, block.layout(), self.data_kind());
         let data = block.data();
-        // In a later block all entries are behind `ikey`, so that this finds the first.
+        // In a later block all entries are after `ikey`, so this finds the first.
         if !cursor.seek_for_get(data, ikey, &self.cmp).map_err(|e| self.blocks.error(handle, &e))? {
             return Ok(false);
         }
         self.offer_from(cursor, data, handle, block, ikey, ctx)
     }
 
-    /// The same from where the cursor stands in the block's `data`, at or behind `ikey`.
+    /// The same from the cursor's position in the block's `data`, at or after `ikey`.
     #[inline(always)]
     pub(super) fn offer_from(
         &self,
@@ -280,8 +280,8 @@ impl BlockBasedTable {
         Ok(block.row_of().is_none_or(|of| of.is_last))
     }
 
-    /// [`Self::get`] where the block is known that has the key's entries, by a table that has this one as a piece. True
-    /// where the block's end left the lookup undecided.
+    /// [`Self::get`] for a table that has this one as a piece and knows which block has the key's entries. True if the
+    /// block's end left the lookup undecided.
     pub(in crate::table) fn get_at(
         &self,
         handle: BlockHandle,
@@ -320,13 +320,14 @@ impl BlockBasedTable {
         handle.map(|handle| self.read_meta_block(handle)).transpose()
     }
 
-    /// What makes the file the own one of a TPH table, if it is one: as opening has read it, the first time.
+    /// The block that makes the file a TPH table's own file, if it is one. Returned only the first time, as opening has
+    /// read it.
     pub(in crate::table) fn take_tph_block(&self) -> Result<Option<Vec<u8>>> {
         let known = self.tph_block.lock().take();
         known.map_or_else(|| self.meta_block(super::TPH_BLOCK), |block| Ok(Some(block)))
     }
 
-    /// The file is one among several of a table, and that block is not needed.
+    /// Drops that block: the file is one of several files of a table, and the block is not needed.
     pub(in crate::table) fn leave_tph_block(&self) {
         *self.tph_block.lock() = None;
     }
@@ -440,8 +441,8 @@ impl BlockBasedTable {
 
     /// How many entries beside range tombstones the properties count; `None` for a table from before that property.
     ///
-    /// One number, but for tables with range tombstones of RocksDB 5 and early 6: those versions counted them among the
-    /// entries, or not, and said how many there are, or not.
+    /// One number, except for tables with range tombstones of RocksDB 5 and early 6: some of those versions counted
+    /// them among the entries, and some did not store how many there are.
     pub fn point_entries(&self) -> Option<RangeInclusive<u64>> {
         let p = &self.properties;
         if p.num_entries == 0 {
@@ -454,8 +455,8 @@ impl BlockBasedTable {
         Some(p.num_entries.saturating_sub(self.range_tombstones_stored)..=p.num_entries)
     }
 
-    /// False for tables with range tombstones that are from before RocksDB settled what properties say of them: tables
-    /// have named their session since, from 6.17 on.
+    /// False for tables with range tombstones from before RocksDB settled what properties say about them. Later tables,
+    /// from 6.17 on, name their session.
     pub(super) fn counts_exactly(&self) -> bool {
         self.range_tombstones_stored == 0 || !self.properties.db_session_id.is_empty()
     }
@@ -517,7 +518,7 @@ impl BlockBasedTable {
     /// Offset of the data block that holds or would hold `ikey`, and bytes of all data blocks.
     fn data_offset(&self, ikey: &[u8]) -> (u64, u64) {
         let data_size = if self.properties.data_size > 0 { self.properties.data_size } else { self.data_end() };
-        // An estimate: where the index cannot be read, the middle.
+        // An estimate: the middle if the index cannot be read.
         let Ok(meta) = self.meta(false, true) else { return (data_size / 2, data_size) };
         let at = meta.index.seek(ikey, &self.cmp);
         let offset = if at < meta.index.len() { meta.index.handle(at).offset } else { data_size };

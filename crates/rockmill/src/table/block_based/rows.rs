@@ -1,4 +1,4 @@
-//! Lookups in a cache that is full: they tell it what they read, and keep rows or blocks as it says
+//! Lookups in a full cache: they report their reads to it, and keep rows or blocks as it decides
 //! (`table/cache/rows.rs`).
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::table::cache::{BlockCache, BlockUse, CachedBlock, RowOf, row_charge};
 use crate::table::options::TableReadOptions;
 
 impl BlockBasedTable {
-    /// The cache and the table's number in it, if it wants to know what is read.
+    /// The cache and the table's number in it, if reads should be reported to it.
     #[inline]
     pub(super) fn watching_cache(&self) -> Option<(&BlockCache, u64)> {
         self.cache.as_ref().filter(|(cache, _)| cache.row_choice().watches()).map(|(cache, id)| (&**cache, *id))
     }
 
-    /// [`Self::get_in_block`] with a cache that wants to know.
+    /// [`Self::get_in_block`] with a cache to which reads are reported.
     #[inline(never)]
     pub(super) fn get_in_watched_block(
         &self,
@@ -46,7 +46,7 @@ impl BlockBasedTable {
         Ok(undecided)
     }
 
-    /// What a lookup's read is to the cache, of a block or a row.
+    /// How a lookup's read of a block or a row is reported to the cache.
     fn use_by_lookup(&self, block: &CachedBlock, ikey: &[u8]) -> BlockUse {
         let key = || hash64(key::user_key(ikey));
         match block.row_of() {
@@ -59,7 +59,7 @@ impl BlockBasedTable {
         }
     }
 
-    /// Tells of an iterator's read of a block.
+    /// Reports an iterator's read of a block.
     #[inline]
     pub(super) fn tell_block_read(&self, handle: BlockHandle, block: &CachedBlock, ro: TableReadOptions) {
         if let Some((cache, id)) = self.watching_cache().filter(|_| ro.fill_cache) {
@@ -68,8 +68,8 @@ impl BlockBasedTable {
         }
     }
 
-    /// Offers the entries of the row of a lookup's user key out of a block, if the cache has it. Gives the row, and
-    /// what [`Self::offer_entries`] gives.
+    /// Offers the entries of a lookup's row (its user key in a block), if the cache has it. Returns the row, and the
+    /// result of [`Self::offer_entries`].
     fn offer_cached_row(
         &self,
         handle: BlockHandle,
@@ -103,8 +103,8 @@ impl BlockBasedTable {
         Ok(Some((row, undecided)))
     }
 
-    /// Puts what a lookup of `ikey` read into the cache, the block or the row, and gives it back: what the lookup's
-    /// value points into is what the cache counts.
+    /// Puts the block that a lookup of `ikey` read, or its row, into the cache, and returns it: then the memory that
+    /// the lookup's value points into is counted by the cache.
     pub(super) fn keep(
         &self,
         handle: BlockHandle,
@@ -136,7 +136,7 @@ impl BlockBasedTable {
         Some(CachedBlock::row(bytes, layout, of))
     }
 
-    /// Gives `each` all entries that a block has of a lookup's user key. `None`: it has none, or they are most of it,
+    /// Calls `each` with all entries of a lookup's user key in a block. `None` if it has none, or they are most of it,
     /// or it is damaged, which the lookup will find.
     fn entries_of_key(&self, block: &CachedBlock, ikey: &[u8], mut each: impl FnMut(&[u8], &[u8])) -> Option<RowSize> {
         let (data, user_key) = (block.data(), key::user_key(ikey));

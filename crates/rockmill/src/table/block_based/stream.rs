@@ -1,4 +1,4 @@
-//! Data blocks straight from the file in large reads, past the cache: for scans and compactions.
+//! Data blocks directly from the file in large reads, bypassing the cache, for scans and compactions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::statistics::{Histogram, MaybeStatistics};
 /// How blocks are read straight from a file.
 #[derive(Clone)]
 pub(crate) struct StreamReads {
-    /// Bytes of a read; 0: what is wanted, no more.
+    /// Bytes of a read; 0: only what is wanted.
     pub readahead: usize,
     /// Checksums are compared.
     pub verify: bool,
     /// Is asked for every read.
     pub limit: Option<Limit>,
-    /// Of a job that leaves the device to users' reads.
+    /// For a job that leaves a part of the device to users' reads.
     pub device_share: Option<Arc<DeviceShare>>,
 }
 
-/// What a scan of several files reads of one at once, at least: more would not be read in larger steps.
+/// The least that a scan of several files reads of one file at once; larger steps would bring nothing.
 const SHARE_MIN: usize = 64 << 10;
 
 impl StreamReads {
-    /// What each of so many files gets of it, that a scan goes through together.
+    /// The share of each of this many files that a scan goes through together.
     #[must_use]
     pub(crate) fn shared_by(&self, files: usize) -> Self {
         let readahead = match self.readahead {
@@ -44,7 +44,7 @@ impl StreamReads {
         Self { readahead, ..self.clone() }
     }
 
-    /// Reads that nobody holds back.
+    /// Reads that are not held back.
     pub(crate) fn unpaced(readahead: usize, verify: bool) -> Self {
         Self { readahead, verify, limit: None, device_share: None }
     }
@@ -90,14 +90,15 @@ impl BlockStream {
         Self { end: file.bytes_end, end_block: file.blocks.end, ..Self::new(reads) }
     }
 
-    /// Another file from now on, of which nothing is read ahead from `end` on.
+    /// Switches to another file, of which nothing is read ahead from `end` on.
     pub(crate) fn begin_file(&mut self, end: u64) {
         self.current = Current::None;
         self.window.bytes.clear();
         self.end = end;
     }
 
-    /// The current block and its trailer, as they stand in the file; nothing for what was put into [`Self::scratch`].
+    /// The current block and its trailer, as they are stored in the file; nothing for a block that was put into
+    /// [`Self::scratch`].
     pub(crate) fn stored(&self) -> &[u8] {
         self.window.bytes.get(self.stored.clone()).unwrap_or(&[])
     }
@@ -158,9 +159,9 @@ pub(crate) struct ScanFile {
     pub table: BlockAccess,
     /// Numbers of the data blocks that may have what is scanned.
     pub blocks: Range<usize>,
-    /// Where the last of them ends, trailer included.
+    /// Where the last of them ends, including its trailer.
     pub bytes_end: u64,
-    /// The index, where it was needed to know that: the scan needs it as well.
+    /// The index, if it was read to find that out: the scan needs it as well.
     pub(super) meta: MetaHold,
 }
 

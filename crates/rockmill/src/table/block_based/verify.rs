@@ -82,7 +82,8 @@ impl BlockBasedTable {
         self.verify_each(&mut |_| Ok(()))
     }
 
-    /// The same; `visit` sees each entry but range tombstones, so that one who looks at all reads the table once.
+    /// The same; `visit` sees each entry except range tombstones, so that a caller that needs all entries reads the
+    /// table only once.
     pub fn verify_each(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<()> {
         self.verify_meta_blocks()?;
         let mut counts = self.verify_data(0..self.data_blocks, READ_LEN, visit)?;
@@ -369,8 +370,8 @@ impl BlockBasedTable {
             let known = match name {
                 // Tables of long ago do not count merge operands.
                 "rocksdb.merge.operands" => stored == 0,
-                // RocksDB does not count the blocks of a table that it holds back to train a compression dictionary:
-                // all, or those before it had enough of them.
+                // RocksDB does not count blocks that it holds back to train a compression dictionary: all blocks of the
+                // table, or those until it had enough.
                 "rocksdb.num.data.blocks" => stored == 0 || (self.blocks.dictionary.is_some() && stored < counted),
                 // RocksDB 5 left range tombstones out of some of these.
                 _ if self.counts_exactly() => false,

@@ -1,18 +1,18 @@
 //! Whether lookups keep whole blocks in the cache, or only *rows*: the entries of one user key out of a block.
 //!
-//! A block is worth its bytes where what stands beside the key is read, too. Where single keys are read again and
-//! again, one here and one there, it takes a block of 4 KiB to keep an entry of a hundred bytes. Nobody can tell which
-//! is the case from one lookup; it differs from store to store, and changes. So the lookups in some of the blocks are
-//! played through two small caches without data: one keeps blocks and the other rows, both by the real cache's policy
-//! and with as many bytes in proportion (a miniature simulation: Waldspurger and others, "Cache Modeling and
-//! Optimization using Miniature Simulations", ATC 2017). The one that would have read less often decides what lookups
-//! put into the real cache.
+//! A block is worth its bytes if the neighbours of the key are read, too. If scattered single keys are read again and
+//! again, it takes a block of 4 KiB to keep an entry of a hundred bytes. One lookup does not show which is the case; it
+//! differs from store to store, and changes. So the lookups in some of the blocks are replayed in two small caches
+//! without data: one keeps blocks and the other rows, both by the real cache's policy and with as many bytes in
+//! proportion (a miniature simulation: Waldspurger and others, "Cache Modeling and Optimization using Miniature
+//! Simulations", ATC 2017). The one that would have caused fewer reads decides what lookups put into the real cache.
 //!
-//! 1. Nothing is counted before the cache is full: until then it has room for blocks.
+//! 1. Nothing is counted until the cache is full, because before that it has room for blocks.
 //! 2. Seeks and scans put blocks into the cache in any case. A lookup asks for the row, then for the block, so it finds
 //!    these.
-//! 3. When rows are kept no longer, those that are there are looked for until most of them will have been evicted.
-//! 4. What else is charged to the cache is taken off the trials' bytes: other memory, indexes and filters.
+//! 3. When rows are no longer kept, lookups still look for the present ones until most of them should have been
+//!    evicted.
+//! 4. Other memory that is charged to the cache, and indexes and filters, are subtracted from the trials' bytes.
 //!
 //! Simulated with YCSB's generators and a cache of an eighth of the data (values of 1,000 bytes, all of it in tables),
 //! rows save a third of the reads of "latest" and a twenty-fifth of those of "zipfian", half of which are spread over
@@ -33,23 +33,24 @@ const KEEPS_BLOCKS: u8 = 1;
 const LOOKS_FOR_ROWS: u8 = 2;
 const KEEPS_ROWS: u8 = 3;
 
-/// Bytes of each trial, about: five hundred blocks of 4 KiB. Fewer where the cache is smaller than eight times as much.
+/// About the bytes of each trial: five hundred blocks of 4 KiB. Fewer if the cache is smaller than eight times that.
 const TRIAL_BYTES: u64 = 2 << 20;
-/// At most one block of 2 to this power takes part, so that the trials cost little where the cache is small.
+/// At most one of 2 to this power blocks takes part, so that the trials cost little if the cache is small.
 const SAMPLE_BITS_MIN: u32 = 3;
-/// A trial with fewer bytes, or fewer blocks, says nothing: then blocks are kept.
+/// A trial with fewer bytes, or fewer blocks, proves nothing: then blocks are kept.
 const TRIAL_BYTES_MIN: u64 = 256 << 10;
 const TRIAL_BLOCKS_MIN: usize = 32;
 /// What a block is taken to weigh when room for bookkeeping is reserved, as in the cache.
 const BLOCK_BYTES: u64 = super::BLOCK_BYTES_TYPICAL as u64;
-/// After so many reads the trials are compared, and what was counted until then counts 7 eighths from then on.
+/// After this many reads the trials are compared, and the counts so far are weighted with 7 eighths from then on.
 const WINDOW: u32 = 1024;
-/// With fewer misses than this of both, which is one read in a hundred, there is nothing to gain.
+/// If both have fewer misses than this, which is one read in a hundred, there is nothing to gain.
 const MISSES_MIN: u64 = 128;
-/// What takes over has to miss less often by this part (one over it): a row costs a second question to the cache, and a
-/// change costs what is there. And by the root of both counts of misses: by as much they differ by chance alone.
+/// To take over, a choice must miss less often by this part (one over it): a row costs a second lookup in the cache,
+/// and a change loses what is there. It must also be better by the root of both counts of misses, because they differ
+/// that much by chance alone.
 const GAIN_PART: u64 = 32;
-/// For so many windows after a change to blocks, rows are looked for.
+/// For this many windows after a change to blocks, rows are still looked for.
 const LOOK_WINDOWS: u32 = 64;
 
 /// One read of a block, for the trials.
@@ -57,7 +58,7 @@ const LOOK_WINDOWS: u32 = 64;
 pub(crate) struct BlockUse {
     /// Bytes of cache for the block.
     pub block_charge: u32,
-    /// Of a lookup that found its key, and could keep a row: a hash of the user key, and bytes of cache for the row.
+    /// For a lookup that found its key and could keep a row: a hash of the user key, and bytes of cache for the row.
     pub row: Option<(u64, u32)>,
 }
 
@@ -70,8 +71,8 @@ impl Weighter<u64, u32> for ByCharge {
     }
 }
 
-/// The entry that stands for what else is charged to the cache: as there, nothing pushes it out. The hashes of blocks
-/// that take part have zeros at the end.
+/// The entry that stands for other memory charged to the cache: as in the real cache, it is never evicted. The hashes
+/// of blocks that take part have zeros at the end.
 const CHARGED: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +86,7 @@ impl Lifecycle<u64, u32> for ChargedStays {
     }
 }
 
-/// A cache without data, and how often it lacked what was asked for.
+/// A cache without data, with the number of its misses.
 struct Trial {
     cache: Shard<u64, u32, ByCharge, FoldHash, ChargedStays>,
     misses: u64,
@@ -104,8 +105,8 @@ impl Trial {
         trial
     }
 
-    /// So many of its bytes are for other memory. (Not by changing the capacity: each time a cache does, it remembers
-    /// fewer of the entries that it evicted.)
+    /// Sets how many of its bytes are for other memory. (This does not change the capacity: each time a cache does
+    /// that, it remembers fewer of the entries that it evicted.)
     fn charge(&mut self, charged: u64) {
         self.cache.insert(CHARGED, charged.min(self.cache.capacity()) as u32);
     }
@@ -147,7 +148,7 @@ impl Trials {
         }
         match of.row {
             Some((key, charge)) => {
-                // Rotated: a block's number with a key's hash is no other block's number.
+                // Rotated, so that a block's number combined with a key's hash is never another block's number.
                 let row = block.rotate_left(32) ^ key;
                 if !self.rows.has(row) && !self.rows.has(block) {
                     self.rows.misses(row, charge);
@@ -169,7 +170,7 @@ impl Trials {
         let margin = (blocks.max(rows) / GAIN_PART).max((blocks + rows).isqrt());
         let (bytes, held) = self.blocks.has_room_for();
         let says_something = blocks + rows >= MISSES_MIN && bytes >= TRIAL_BYTES_MIN && held >= TRIAL_BLOCKS_MIN;
-        // Half, so that what is about there does not change back and forth.
+        // Half, so that a value near the limit does not switch back and forth.
         let is_small = bytes < TRIAL_BYTES_MIN / 2 || (blocks >= MISSES_MIN && held < TRIAL_BLOCKS_MIN / 2);
         match now {
             KEEPS_ROWS if is_small || says_something && rows > blocks + margin => {
@@ -188,11 +189,11 @@ impl Trials {
     }
 }
 
-/// Alone on its cache lines: the reads that take part write to it, all others look at what is beside it.
+/// Alone on its cache lines, because the reads that take part write to it while all others read what is next to it.
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What lookups keep in a cache. All atomics are Relaxed: none of them says that something else is there.
+/// What lookups keep in a cache. All atomics are Relaxed: none of them publishes other data.
 pub(crate) struct RowChoice {
     /// [`HAS_ROOM`], [`KEEPS_BLOCKS`], [`LOOKS_FOR_ROWS`] or [`KEEPS_ROWS`].
     state: AtomicU8,
@@ -205,7 +206,7 @@ pub(crate) struct RowChoice {
     trials: Apart<Mutex<Option<Box<Trials>>>>,
 }
 
-/// How many blocks take part in the trials of a cache of so many bytes: one of 2 to this power.
+/// How many blocks take part in the trials of a cache of this many bytes: one of 2 to this power.
 fn sample_bits(capacity: u64) -> u32 {
     (capacity / TRIAL_BYTES).max(1).ilog2().max(SAMPLE_BITS_MIN)
 }
@@ -222,7 +223,7 @@ impl RowChoice {
         }
     }
 
-    /// The cache has so many bytes from now on: the trials begin anew.
+    /// The cache has this many bytes from now on; the trials start again.
     pub fn set_capacity(&self, capacity: u64) {
         let mut trials = self.trials.0.lock();
         if self.capacity.swap(capacity, Ordering::Relaxed) == capacity {
@@ -235,17 +236,17 @@ impl RowChoice {
         }
     }
 
-    /// So many bytes are charged to the cache for other memory.
+    /// Notes that this many bytes are charged to the cache for other memory.
     pub fn charge(&self, bytes: u64) {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes are charged no longer.
+    /// Notes that this many bytes are no longer charged.
     pub fn discharge(&self, bytes: u64) {
         self.charged.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Where charges are counted: of indexes and filters by those who see them come and go.
+    /// Where charges are counted; those of indexes and filters by the code that inserts and removes them.
     pub fn charged(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.charged)
     }
@@ -265,7 +266,7 @@ impl RowChoice {
         }
     }
 
-    /// True when the cache is full, as far as is known, so that reads are to be told.
+    /// True if the cache is full, as far as is known, so that reads should be reported.
     #[inline]
     pub fn watches(&self) -> bool {
         self.state.load(Ordering::Relaxed) != HAS_ROOM
@@ -289,7 +290,7 @@ impl RowChoice {
         self.state.store(KEEPS_ROWS, Ordering::Relaxed);
     }
 
-    /// Tells of a read of the block with this hash.
+    /// Reports a read of the block with this hash.
     #[inline]
     pub fn read(&self, block: u64, of: impl FnOnce() -> BlockUse) {
         if block & self.sample.load(Ordering::Relaxed) == 0 {
@@ -299,7 +300,7 @@ impl RowChoice {
 
     #[inline(never)]
     fn play(&self, block: u64, of: BlockUse) {
-        // Where threads meet, one of their reads does not take part.
+        // If two threads come at once, one of their reads does not take part.
         let Some(mut trials) = self.trials.0.try_lock() else { return };
         let (capacity, charged) = self.trial_bytes();
         let trials = trials.get_or_insert_with(|| Box::new(Trials::new(capacity, charged)));
@@ -436,8 +437,8 @@ mod tests {
         let misses = |changes: u64| {
             let choice = full(1_000);
             let mut rng = Rng::with_seed(10);
-            // Blocks are read again and again for a while, and others once. A cache that remembers tells them apart
-            // when they are new. All take part.
+            // Some blocks are read again and again for a while, and others once. A cache that remembers evicted entries
+            // can distinguish them when they are new. All blocks take part.
             let mut n = 0;
             let mut reads = || {
                 for _ in 0..WINDOW {

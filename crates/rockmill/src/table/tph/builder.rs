@@ -1,4 +1,4 @@
-//! Writes the head of a TPH table: a block-based file of what is new, and a function over all live user keys.
+//! Writes the head of a TPH table: a block-based file with the new entries, and a function over all live user keys.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::table::builder::{StopBuild, help_for_table};
 use crate::table::options::{TableBuilderOptions, TableSummary};
 use crate::table::syncing::SyncingTable;
 
-/// A file whose entries a new table may go on using where they are.
+/// A file whose entries a new table may keep using where they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptPiece {
     /// Its number.
     pub number: u64,
-    /// The table that it is a file of now; several may have it.
+    /// The table to which it belongs now; several tables may share it.
     pub table: u64,
     /// First and last user key for which it counts there; `None` all of it.
     pub bounds: Option<(Vec<u8>, Vec<u8>)>,
@@ -43,7 +43,7 @@ pub struct Origin {
     pub piece: u32,
     /// Number of its data block in that file.
     pub block: u64,
-    /// It is the only entry of its user key in the table that it was read of, so that it may stay where it is.
+    /// It is the only entry of its user key in the table that it was read from, so it may stay where it is.
     pub alone: bool,
 }
 
@@ -54,7 +54,7 @@ struct Kept {
     bytes: u64,
     /// The table needs it.
     needed: bool,
-    /// Its number in packed places, from 1; 0 where no key has one.
+    /// Its number in packed places, from 1; 0 if no key has one.
     number: usize,
 }
 
@@ -78,9 +78,9 @@ pub struct TphBuilder {
     used: usize,
     /// The own file has placeholders.
     placeholders: bool,
-    /// User keys that are gone, behind the last entry, and which piece has placeholders of them.
+    /// Deleted user keys after the last entry, and which piece has placeholders for them.
     gone: Vec<(Vec<u8>, Option<u32>)>,
-    /// First and last entry; placeholders are none.
+    /// First and last entry; placeholders do not count.
     last_key: KeyBuffer,
     last_block: u64,
     first_key: Vec<u8>,
@@ -142,11 +142,11 @@ impl TphBuilder {
         Ok(())
     }
 
-    /// Adds a point entry that stays where it is. It is the only one of its user key. False where the table may not use
+    /// Adds a point entry that stays where it is. It is the only one of its user key. False if the table may not use
     /// the file: then it is not added.
     pub fn keep(&mut self, ikey: &[u8], value_len: usize, origin: Origin) -> Result<bool> {
-        // First: the table may go on using files for these, and the same file or the last one that it may have among
-        // them.
+        // This comes first: the table may keep using files for these keys, among them the same file or the last one
+        // that it may have.
         if !self.gone.is_empty() {
             self.write_gone()?;
         }
@@ -161,7 +161,7 @@ impl TphBuilder {
         let bytes = (ikey.len() + value_len) as u64;
         let number = self.use_piece(place, bytes);
         self.kept_bytes += (bytes as f64 * stored_per_byte) as u64;
-        // The order of what is added is the blocks' to check.
+        // The block builder checks the order of added entries.
         if !self.last_key.is_empty() {
             match self.options.cmp.compare_user(key::user_key(&self.last_key), key::user_key(ikey)) {
                 Ordering::Less => {}
@@ -174,10 +174,10 @@ impl TphBuilder {
         Ok(true)
     }
 
-    /// False where the table has the file already, for other keys, as it is listed once, and where it has enough files.
+    /// False if the table already has the file for other keys, since it is listed once, or if it has enough files.
     fn may_use(&self, place: usize) -> bool {
         let pieces = &self.options.pieces;
-        // One that does not exist is refused by whoever uses it.
+        // A block that does not exist is refused when it is used.
         let Some(number) = pieces.get(place).map(|p| p.number) else { return true };
         if self.kept[place].needed {
             return true;
@@ -193,7 +193,7 @@ impl TphBuilder {
         before.chain(behind).all(|i| !self.kept[i].needed)
     }
 
-    /// Goes on using a piece, for so many bytes. Gives its number in packed places.
+    /// Keeps using a piece, for this many bytes. Returns its number in packed places.
     fn use_piece(&mut self, place: usize, bytes: u64) -> usize {
         let Some(kept) = self.kept.get_mut(place) else { return 0 };
         kept.bytes += bytes;
@@ -204,11 +204,11 @@ impl TphBuilder {
         kept.number
     }
 
-    /// Says that a user key has no entry any more although files that the table goes on using may have some. Where no
-    /// file of them holds a placeholder (`held_by`), one is written to the own file. It comes behind the last entry.
+    /// Notes that a user key has no entry any more, although files that the table keeps using may have some. If none of
+    /// these files holds a placeholder (`held_by`), one is written to the own file. The key comes after the last entry.
     ///
-    /// Behind the table's last entry nobody looks for it, and a placeholder there would do harm: entries of that user
-    /// key may come into an older file of a table beside this one, and both files into one table.
+    /// After the table's last entry no lookup reaches it, and a placeholder there would do harm: entries of that user
+    /// key may get into an older file of a neighbouring table, and both files later into one table.
     pub fn gone(&mut self, user_key: &[u8], held_by: Option<u32>) {
         self.gone.push((user_key.to_vec(), held_by));
     }
@@ -299,13 +299,13 @@ impl TphBuilder {
     pub fn finish_without_waiting(mut self, stop: StopBuild<'_>) -> Result<(TableSummary, SyncingTable)> {
         let pieces: Arc<[KeptPiece]> = Arc::clone(&self.options.pieces);
         if self.placeholders && self.kept.iter().all(|kept| !kept.needed) {
-            // Whoever takes a table of one file for a block-based one must not meet placeholders.
+            // A reader that treats a table of one file as a block-based one must not meet placeholders.
             self.kept.iter_mut().take(1).for_each(|kept| kept.needed = true);
         }
         let (first, last) = (key::user_key(&self.first_key), key::user_key(&self.last_key));
         let cmp = &self.options.cmp;
         let uses = |(piece, kept): (&KeptPiece, &Kept)| {
-            // What the file has outside of this table's keys, the table was not told of.
+            // The table does not know what the file has outside of this table's keys.
             let (mut from, mut to) = (first, last);
             if let Some((first, last)) = &piece.bounds {
                 from = if cmp.compare_user(first, from).is_gt() { first } else { from };
@@ -384,8 +384,8 @@ impl FunctionMeans<'_> {
     }
 }
 
-/// The meta block. Where no function can be made, or `means` is `None`, the table goes without: lookups then search its
-/// files in turn.
+/// The meta block. If no function can be made, or `means` is `None`, the table has none: lookups then search its files
+/// in turn.
 fn tph_block(
     head: &Head,
     hashes: Column,
@@ -417,12 +417,12 @@ fn tph_block(
     Ok(head.encode(0, false))
 }
 
-/// A function's bytes, the hashes that it is of, and what stands for each.
+/// A function's bytes, the hashes that it was built from, and the value for each.
 type Function = (Vec<u8>, Vec<u64>, Places);
 
-/// The function of the keys' hashes, with these and the keys' places. Different keys whose hashes are equal become one
-/// that several share: by chance that happens once in 37 million tables of a million keys. `None` for keys that
-/// somebody chose who knows the seed.
+/// The function of the keys' hashes, with these and the keys' places. Different keys with equal hashes become one
+/// shared hash: by chance that happens once in 37 million tables of a million keys. `None` for keys chosen by somebody
+/// who knows the seed.
 fn function_of(hashes: Column, places: Places, means: &FunctionMeans<'_>) -> Result<Option<Function>> {
     let hashes = hashes.into_vec();
     match means.build(&hashes) {

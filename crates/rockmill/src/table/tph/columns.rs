@@ -1,10 +1,10 @@
 //! What a table that is being written remembers of each user key until its end, when the function is built: a hash of
 //! eight bytes, and where the key's entries are, in one byte for nearly all.
 
-/// Bits of a packed place for the block; the number of the file stands above them, 0 for the own one, then those that
-/// the table goes on using, as they came up.
+/// Bits of a packed place for the block. Above them is the number of the file: 0 for the own file, then the files that
+/// the table keeps using, in the order of their first use.
 pub(super) const BLOCK_BITS: u32 = super::layout::LOCATOR_BITS_MAX;
-/// A key that is gone.
+/// A deleted key.
 pub(super) const GONE: u64 = u64::MAX;
 /// Different keys that have one hash.
 pub(super) const SHARED: u64 = u64::MAX - 1;
@@ -12,7 +12,8 @@ pub(super) const SHARED: u64 = u64::MAX - 1;
 /// Numbers of a chunk: 256 KiB.
 const CHUNK_LEN: usize = 1 << 15;
 
-/// Numbers, one for each key. A vector would have up to twice as many places, and three times while it moves.
+/// Numbers, one for each key. A vector would have up to twice as many places, and three times as many while it is
+/// moved.
 #[derive(Default)]
 pub(super) struct Column {
     full: Vec<Vec<u64>>,
@@ -28,7 +29,7 @@ impl Column {
         self.last.push(number);
     }
 
-    /// All in one. Each chunk goes as soon as it is copied.
+    /// All in one vector. Each chunk is freed as soon as it is copied.
     pub fn into_vec(self) -> Vec<u64> {
         if self.full.is_empty() {
             return self.last;
@@ -44,9 +45,9 @@ const PLACES_CHUNK: usize = 64 << 10;
 
 /// Files whose places take one byte. Few tables have more.
 const FILES: usize = 31;
-/// Blocks that a place may be behind the one before it in its file, to take one byte.
+/// The most blocks that a place may be after the previous one in its file to take one byte.
 const STEPS: u64 = 8;
-/// Codes behind those of a file and a step: eight bytes follow, [`GONE`] and [`SHARED`].
+/// The codes after those for a file and a step: eight bytes follow, [`GONE`] and [`SHARED`].
 const WIDE_CODE: u8 = FILES as u8 * STEPS as u8;
 const GONE_CODE: u8 = WIDE_CODE + 1;
 const SHARED_CODE: u8 = WIDE_CODE + 2;
@@ -158,7 +159,7 @@ mod tests {
             for _ in 0..rng.usize(0..40_000) {
                 let file = rng.u64(..files);
                 let block = &mut blocks[file as usize];
-                // One that goes back, as none does.
+                // One that goes back, which does not happen in practice.
                 *block = if rng.u8(..) == 0 { rng.u64(..1 << 20) } else { *block + rng.u64(..=step_max) };
                 *block %= 1 << BLOCK_BITS;
                 let place = file << BLOCK_BITS | *block;

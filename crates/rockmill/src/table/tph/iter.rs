@@ -1,12 +1,12 @@
 //! Entries of a table of several files, in order.
 //!
 //! Each file is a sorted run. Of the files that have a user key, the newest has all of its entries that count, or a
-//! placeholder where none does; what the others have of it is stale and goes unseen. So at each moment one file, the
-//! current one, gives the entries, and none of the others stands on its user key.
+//! placeholder if there are none; entries of the key in other files are stale and are skipped. So at each moment one
+//! file, the current one, gives the entries, and no other file is on its user key.
 //!
-//! The others stand in a heap. A step compares the current file's key with that of the heap's top alone; only where it
-//! is passed, the current file goes into the heap, and the top becomes current. So a step takes no longer than the
-//! logarithm of the number of files.
+//! The others are in a heap. A step compares the current file's key only with that of the heap's top; only if that is
+//! passed does the current file go into the heap, and the top become current. So a step takes at most the logarithm of
+//! the number of files.
 
 use std::path::Path;
 
@@ -44,8 +44,8 @@ impl<S: Source> File<S> {
             });
     }
 
-    /// To the first entry at or behind `target`, or, with `backward`, the last at or before it. With `reads`, it may
-    /// ask for a block first.
+    /// To the first entry at or after `target` or, with `backward`, the last at or before it. With `reads`, it may ask
+    /// for a block first.
     fn seek(&mut self, target: &[u8], backward: bool, cmp: &InternalKeyComparator, reads: Option<&mut SeekReads>) {
         let edge = self.bounds.as_ref().and_then(|(first, last)| match backward {
             false => Some(around(first).0).filter(|first| cmp.compare(target, first.as_bytes()).is_lt()),
@@ -53,7 +53,7 @@ impl<S: Source> File<S> {
         });
         let target = edge.as_ref().map_or(target, |edge| edge.as_bytes());
         match reads {
-            // It has its place.
+            // It is at its position.
             Some(reads) if !reads.is_asking() && !self.waits => return,
             Some(reads) => {
                 let asked = reads.asked();
@@ -88,8 +88,8 @@ pub(super) struct TphIter<S: Source> {
     error: Option<Error>,
 }
 
-/// Tells if file `a` stands above file `b` in the heap: it has the next key in this direction, or of two with the same
-/// key it is the newer one.
+/// True if file `a` is above file `b` in the heap: it has the next key in this direction, or they have the same key and
+/// it is the newer one.
 fn before<S: Source>(cmp: &InternalKeyComparator, files: &[File<S>], backward: bool) -> impl Fn(usize, usize) -> bool {
     let user_key = move |file: usize| key::user_key(files[file].iter.key());
     move |a, b| {
@@ -102,7 +102,8 @@ fn before<S: Source>(cmp: &InternalKeyComparator, files: &[File<S>], backward: b
 /// What a step forward went over.
 #[derive(Default)]
 struct Skipped {
-    /// Files whose stale entries of the current user key were skipped, as bits; the 64th stands for all behind.
+    /// Files whose stale entries of the current user key were skipped, as bits; the 64th bit stands for all later
+    /// files.
     stale: u64,
 }
 
@@ -177,7 +178,7 @@ impl<S: Source> TphIter<S> {
         self.heap.heapify(before(&self.cmp, &self.files, self.backward));
     }
 
-    /// Moves `file`, at the heap's top, behind the user key of `best`, which it stands on; false on failure.
+    /// Moves `file`, at the heap's top, past the user key of `best`, which it is on; false on failure.
     fn pass_top(&mut self, file: usize, best: usize) -> bool {
         while self.files[file].valid && self.is_same(file, best) {
             if !self.step(file) {
@@ -193,8 +194,8 @@ impl<S: Source> TphIter<S> {
         true
     }
 
-    /// Finds the file that has the next user key, and moves the others behind that key. A placeholder is passed where
-    /// `wanted` does not want it, which is told of the files that have stale entries of its key.
+    /// Finds the file that has the next user key, and moves the others past that key. `wanted` gets the files that have
+    /// stale entries of a placeholder's key; the placeholder is skipped if `wanted` does not want it.
     fn settle(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
         loop {
             self.push_current();
@@ -220,7 +221,7 @@ impl<S: Source> TphIter<S> {
         }
     }
 
-    /// The same after files were moved to other places.
+    /// The same after files were moved to other positions.
     fn settle_anew(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Skipped {
         self.current = None;
         self.fill_heap();
@@ -240,7 +241,7 @@ impl<S: Source> TphIter<S> {
         if stays { None } else { Some(self.settle(wanted)) }
     }
 
-    /// All files to their first entry at or behind `target`; with `backward`, to their last at or before it.
+    /// All files to their first entry at or after `target`; with `backward`, to their last at or before it.
     fn seek_all(&mut self, target: &[u8], backward: bool, mut reads: Option<&mut SeekReads>) -> bool {
         self.error = None;
         self.current = None;
@@ -254,9 +255,9 @@ impl<S: Source> TphIter<S> {
         at.valid || at.iter.valid() || !self.failed(file)
     }
 
-    /// To the first entry at or behind `target`; with `backward`, to the last at or before it.
+    /// To the first entry at or after `target`; with `backward`, to the last at or before it.
     fn seek_to(&mut self, target: &[u8], backward: bool, mut reads: Option<&mut SeekReads>) {
-        // From the user key's first entry on, as that decides which file has it.
+        // From the user key's first entry on, because that decides which file has it.
         let (first, last) = around(key::user_key(target));
         let edge = if backward { last } else { first };
         let asked = reads.as_ref().map_or(0, |reads| reads.asked());
@@ -307,7 +308,7 @@ impl<S: Source> TphIter<S> {
     }
 }
 
-/// Keys before and behind all entries of a user key.
+/// Keys before and after all entries of a user key.
 fn around(user_key: &[u8]) -> (InternalKey, InternalKey) {
     (InternalKey::new(user_key, MAX_SEQUENCE, ValueType::Max), InternalKey::new(user_key, 0, ValueType::Deletion))
 }
@@ -384,12 +385,13 @@ impl<S: Source> InternalIterator for TphIter<S> {
     }
 }
 
-/// The entries once, for a compaction: it also learns where each is, and which placeholders still count.
+/// One pass over the entries for a compaction, which also learns where each entry is, and which placeholders still
+/// count.
 pub(super) struct PieceScan<S: Source> {
     iter: TphIter<S>,
-    /// The place of each file among the pieces that outputs may go on using.
+    /// The position of each file among the pieces that outputs may keep using.
     places: Vec<Option<u32>>,
-    /// Files that outputs may go on using, as bits.
+    /// Files that outputs may keep using, as bits.
     kept: u64,
     /// There is one file.
     single: bool,
@@ -411,7 +413,7 @@ impl<S: StreamSource> PieceScan<S> {
         self.places.get(self.iter.current?).copied().flatten()
     }
 
-    /// After a step that may have skipped something: what the user key leaves if it goes.
+    /// After a step that may have skipped something: what the user key leaves behind if it is deleted.
     fn note(&mut self, stale: u64) {
         let stale = stale & self.kept != 0;
         let placeholder = self.iter.current.is_some_and(|current| self.iter.is_placeholder(current));
@@ -442,7 +444,7 @@ impl<S: StreamSource> PieceScan<S> {
         self.arrive();
     }
 
-    /// On another entry. It is looked at once, however often it is asked for.
+    /// Now on another entry. It is examined once, however often it is asked for.
     #[inline]
     fn arrive(&mut self) {
         self.last = self.iter.current.is_some_and(|current| self.iter.files[current].iter.is_last_of_user_key());
@@ -506,7 +508,7 @@ impl<S: StreamSource> InternalIterator for PieceScan<S> {
             }
             None => {
                 self.first = ends_user_key;
-                // What hides entries is alone in its file.
+                // A placeholder is the only entry of its key in its file.
                 if ends_user_key || matches!(self.leaves, Leaves::Placeholder(_)) {
                     self.note(0);
                 }

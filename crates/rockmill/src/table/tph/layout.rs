@@ -48,7 +48,7 @@ pub struct PieceUse {
     pub live: u64,
     /// How many data blocks it has.
     pub blocks: u64,
-    /// First and last user key for which it counts. What it has outside of them is other tables', or was.
+    /// First and last user key for which it counts. Entries outside of this range belong, or belonged, to other tables.
     pub bounds: (Vec<u8>, Vec<u8>),
 }
 
@@ -75,13 +75,13 @@ impl Totals {
     }
 }
 
-/// The block's contents but for function, signatures and locators.
+/// The block's contents without function, signatures and locators.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub own_blocks: u64,
     pub totals: Totals,
     pub pieces: Vec<PieceUse>,
-    /// The tables that the job replaced: as long as all of them are there, it has not ended. And those that no longer
+    /// The tables that the job replaced: as long as all of them exist, it has not ended. And the tables that no longer
     /// counted when it began.
     pub replaced: ReplacedTables,
 }
@@ -100,8 +100,8 @@ impl AsRef<[u8]> for Part {
     }
 }
 
-/// The function with what it leads to: for each slot a signature and a locator, the number of a data block counted over
-/// all files of the table.
+/// The function with its results: for each slot a signature and a locator, which is the number of a data block counted
+/// over all files of the table.
 #[derive(Debug)]
 pub(super) struct Finder {
     function: PerfectHash<Part>,
@@ -112,15 +112,15 @@ pub(super) struct Finder {
     seed: u64,
 }
 
-/// The signature of a key: 1 to 255. Where a slot has no key, or one that is gone, it is 0.
+/// The signature of a key: 1 to 255. It is 0 if a slot has no key, or a deleted one.
 #[inline]
 pub(super) fn signature(hash: u64) -> u8 {
-    // The function takes other bits.
+    // The function uses other bits.
     let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 32;
     (1 + ((mixed * 255) >> 32)) as u8
 }
 
-/// A locator's bits where there are so many blocks.
+/// The bits of a locator if there are this many blocks.
 pub(super) fn locator_bits(blocks: u64) -> u32 {
     blocks.saturating_sub(1).checked_ilog2().map_or(0, |b| b + 1)
 }
@@ -132,8 +132,8 @@ impl Finder {
         rockmill_phash::hash_key(user_key, self.seed)
     }
 
-    /// The data block that has the entries of the key with this hash, or the number of all blocks, where several keys
-    /// share the hash and the files have to be searched. `None` where the table has no such key.
+    /// The data block with the entries of the key with this hash. The number of all blocks if several keys share the
+    /// hash and the files have to be searched. `None` if the table has no such key.
     #[inline]
     pub fn find(&self, hash: u64) -> Option<u64> {
         let slot = self.function.slot(hash);
@@ -164,7 +164,7 @@ impl Finder {
     }
 }
 
-/// What a block that does not end where it should is refused with.
+/// The error for a block that does not end where it should.
 type Refused = String;
 
 struct Reader<'a> {
@@ -246,7 +246,7 @@ impl Head {
         out
     }
 
-    /// Reads the block. Every locator that comes of it is below the number of blocks or is refused when it is used.
+    /// Reads the block. Every resulting locator is below the number of blocks, or is refused when it is used.
     pub fn decode(bytes: Vec<u8>) -> Result<(Self, Option<Finder>), Refused> {
         let bytes: Arc<[u8]> = bytes.into();
         let mut r = Reader { bytes: &bytes, at: 0 };
@@ -311,7 +311,7 @@ impl Head {
 /// Hashes whose slots are found together.
 const FOUND_TOGETHER: usize = 64;
 
-/// Appends function, signatures and locators to a head. Each hash has a locator; that of a key that is gone has none.
+/// Appends function, signatures and locators to a head. Each hash has a locator, except that of a deleted key.
 pub(super) fn append_finder(
     out: &mut Vec<u8>,
     function: &[u8],
@@ -419,8 +419,8 @@ mod tests {
     }
 
     /// A block with everything that a block may have: two further files, both lists of replaced tables, a key in each
-    /// file, one that is gone, and one whose hash several keys share. Tables on disks have these bytes: what writes
-    /// others needs another version.
+    /// file, one that is gone, and one whose hash several keys share. Tables on disks have these bytes: code that
+    /// writes others needs another version.
     #[test]
     fn the_bytes_are_these() {
         const SEED: u64 = 0x0123_4567_89ab_cdef;

@@ -3,10 +3,10 @@
 //!
 //! 1. Each file of a table is a block-based table of its own: entries in key order, in blocks. The newest, the head,
 //!    has one meta block more: the list of the other files, and a function from live user keys to data blocks.
-//! 2. A compaction writes what has changed into a new head, and goes on using the files of the table that it replaces.
-//!    It has to tell the new head where everything is, nothing more.
+//! 2. A compaction writes the changed entries into a new head, and keeps using the files of the table that it replaces.
+//!    It only has to record in the new head where everything is.
 //! 3. Among the files of a table, the newest that has a user key has all of its entries that count. A placeholder there
-//!    says that there are none. Outside of the bounds that the head gives a file, what the file has means nothing.
+//!    says that there are none. Entries of a file outside of the bounds that the head gives it do not count.
 //!
 //! A block-based table can be a piece of a TPH table, and a TPH table that is one file is a block-based table to
 //! RocksDB.
@@ -37,17 +37,17 @@ pub use layout::PieceUse;
 pub use reader::TphTable;
 pub use settings::TphSettings;
 
-/// Files that a table has at most.
+/// The most files of a table.
 pub(crate) const PIECES_MAX: usize = 1024;
 
-/// What a table's own file tells of the table.
+/// What a table's own file says about the table.
 #[derive(Debug, Default)]
 pub struct OwnFile {
-    /// Its properties, of which those that count entries are of all files of a TPH table.
+    /// Its properties; for a TPH table, those that count entries are sums over all files.
     pub properties: TableProperties,
     /// The further files that it lists as the head of a TPH table.
     pub pieces: Vec<PieceUse>,
-    /// Tables that no longer count, where it lists any as a TPH table.
+    /// Tables that no longer count, if it lists any as a TPH table.
     pub replaced: ReplacedTables,
     /// What else it says as the head of a TPH table.
     pub head: Option<TphSummary>,
@@ -73,7 +73,7 @@ pub struct TphSummary {
 pub struct FunctionSummary {
     /// The kind's name (docs/phash.md).
     pub kind: &'static str,
-    /// Keys that it was built of; those that are gone, but are in some file, included.
+    /// Keys that it was built from, including deleted ones that some file still has.
     pub keys: u64,
     /// Slots.
     pub slots: u64,
@@ -83,7 +83,7 @@ pub struct FunctionSummary {
     pub locator_bits: u32,
 }
 
-/// Reads what a table's own file tells of the table.
+/// Reads what a table's own file says about the table.
 pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<OwnFile> {
     let (mut properties, block) = properties_with_block(file, path, Some(TPH_BLOCK))?;
     let Some(block) = block else { return Ok(OwnFile { properties, ..OwnFile::default() }) };
@@ -102,7 +102,7 @@ pub fn told_by_own_file(file: Arc<dyn RandomAccessFile>, path: &Path) -> Result<
     Ok(OwnFile { properties, pieces: head.pieces, replaced: head.replaced, head: Some(summary) })
 }
 
-/// A block-based table as what a new TPH table may go on using.
+/// A block-based table, for a new TPH table that may keep using it.
 pub(super) fn kept(table: &BlockBasedTable, number: u64) -> Vec<KeptPiece> {
     table
         .data_handles()
@@ -110,7 +110,7 @@ pub(super) fn kept(table: &BlockBasedTable, number: u64) -> Vec<KeptPiece> {
         .unwrap_or_default()
 }
 
-/// The entries of a block-based table, `file`, for a compaction whose outputs may go on using it.
+/// The entries of a block-based table, `file`, for a compaction whose outputs may keep using it.
 pub(super) fn scan_one<S>(table: &Table, file: TableIter<S>, place: Option<u32>) -> Box<dyn TableScan>
 where
     S: StreamSource + 'static,

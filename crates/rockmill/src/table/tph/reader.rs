@@ -1,8 +1,8 @@
 //! Reads one TPH table.
 //!
-//! A lookup asks the range tombstones, then the function: which data block of which file has the key's entries, if
-//! any. It reads that block alone. Without a function, and where different keys have one hash, it searches the files
-//! one after another, newest first, and the first that knows the user key decides.
+//! A lookup asks the range tombstones, then the function, which says which data block of which file has the key's
+//! entries, if any. It reads only that block. Without a function, or if different keys have the same hash, it searches
+//! the files one after another, newest first, and the first that knows the user key decides.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -56,10 +56,11 @@ pub struct TphTable {
     /// The own file, then the others: newest first, where their keys overlap.
     pub(super) pieces: Vec<Piece>,
     pub(super) head: Head,
-    /// Not held, and read by the lookup that finds room for it, where the block cache had none when the table was
-    /// opened: compactions do without.
+    /// If the block cache had no room for it when the table was opened, it is not in memory; a lookup that finds room
+    /// for it reads it. Compactions do without it.
     pub(super) held: OnceLock<Held>,
-    /// A lookup is about to read it. Others wait: the block cache may have room for it once, and not for each of them.
+    /// A lookup is about to read it. Others wait, because the block cache may have room for one copy, but not for one
+    /// for each of them.
     loading: Mutex<bool>,
     loaded: Condvar,
     /// Bytes that the block cache counts of the table as long as the function is held.
@@ -76,11 +77,11 @@ impl std::fmt::Debug for TphTable {
     }
 }
 
-/// The one lookup that reads a table's function. No lock is held meanwhile.
+/// The only lookup that reads a table's function at a time. No lock is held meanwhile.
 struct Loading<'a>(&'a TphTable);
 
 impl<'a> Loading<'a> {
-    /// Waits for the one before.
+    /// Waits for the previous one.
     fn begin(table: &'a TphTable) -> Self {
         let mut loading = table.loading.lock();
         while *loading {
@@ -99,8 +100,8 @@ impl Drop for Loading<'_> {
 }
 
 impl TphTable {
-    /// A table whose own file is `own`, with the others in the order of its list; `None` where `own` is no head, so
-    /// that it is a table of its own. The open files are block-based tables.
+    /// A table whose own file is `own`, with the others in the order of its list; `None` if `own` is not a head, and so
+    /// is a whole table. The open files are block-based tables.
     ///
     /// # Errors
     /// A head that is damaged, or is not of these files.
@@ -134,7 +135,7 @@ impl TphTable {
         let (held, loading, loaded) = (OnceLock::new(), Mutex::default(), Condvar::default());
         let mut table = Self { pieces, head, held, loading, loaded, charged: None, properties };
         if charged {
-            // In full, whoever else has a file: others may be done with it first.
+            // Files count in full even if other tables share them, because the others may be dropped first.
             let places: usize = table.pieces.iter().map(|p| p.places.memory_usage()).sum();
             table.charged = Some(places + finder.as_ref().map_or(0, Finder::memory_usage));
         }
@@ -144,7 +145,7 @@ impl TphTable {
         Ok(Some(table))
     }
 
-    /// Has the block cache count what lookups need, if it is to.
+    /// Makes the block cache count what lookups need, if it should.
     fn reserve(&self) -> Result<Option<Reservation>> {
         self.charged.map_or(Ok(None), |bytes| self.own().reserve(bytes))
     }
@@ -215,7 +216,7 @@ impl TphTable {
         }
     }
 
-    /// Looks into a block, counted over all files, and in those behind it as long as the user key goes on.
+    /// Searches a block, counted over all files, and the following ones as long as they have the same user key.
     fn get_in(&self, from: Resume, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
         let place = self.pieces.partition_point(|p| p.first <= from.at as u64).saturating_sub(1);
         let piece = &self.pieces[place];
@@ -227,7 +228,7 @@ impl TphTable {
             let path = self.path().display();
             return Err(Error::corruption(format!("{path}: the function leads to block {}, which is none", from.at)));
         }
-        // Outside of its bounds the file has entries that are none of this table's.
+        // Outside of its bounds the file has entries that do not belong to this table.
         if !piece.counts_for(key::user_key(ikey), self.comparator()) {
             return Ok(());
         }
@@ -248,7 +249,7 @@ impl TphTable {
         Ok(())
     }
 
-    /// The first file that knows the user key has what counts of it.
+    /// The first file that knows the user key has all of its entries that count.
     #[cold]
     fn get_without_function(&self, ikey: &[u8], ro: TableReadOptions, ctx: &mut GetContext<'_>) -> Result<()> {
         if let Some(waiting) = &mut ctx.waiting {
@@ -323,8 +324,7 @@ impl TphTable {
         Box::new(PieceScan::new(files, self.comparator().clone(), places))
     }
 
-    /// The files, as what a new table may go on using of this one: the own file, whose number is `own`, then the
-    /// others.
+    /// The files of this table that a new table may keep using: the own file, whose number is `own`, then the others.
     pub(in crate::table) fn kept_pieces(&self, own: u64) -> Vec<KeptPiece> {
         let numbers = std::iter::once(own).chain(self.head.pieces.iter().map(|p| p.number));
         let kept = |(p, number): (&Piece, u64)| p.table.as_kept(number, own, p.places.len() as u64, p.bounds.clone());
@@ -373,7 +373,8 @@ impl TphTable {
         self.pieces.iter().map(|p| p.table.cached_bytes()).sum()
     }
 
-    /// What each file counts for, of `size` bytes: the live bytes of the shared ones, and the rest for the own.
+    /// How many of `size` bytes each file counts for: the live bytes for the shared ones, and the rest for the own
+    /// file.
     fn weights(&self, size: u64) -> impl Iterator<Item = (&Piece, u64)> {
         let shared = self.pieces.iter().skip(1).map(|p| p.live).fold(0, u64::saturating_add);
         let own = size.saturating_sub(shared);
@@ -424,7 +425,7 @@ impl TphTable {
         let size = self.pieces.iter().skip(1).map(|p| p.live).fold(own, u64::saturating_add);
         let Some((piece, _)) = self.weights(size).max_by_key(|(_, weight)| *weight) else { return Ok(Vec::new()) };
         let cmp = self.comparator();
-        // Shared with other tables, it has anchors of theirs.
+        // If it is shared with other tables, it has anchors of theirs.
         let mut keys: Vec<_> = piece.table.anchors(max.saturating_mul(4))?.into_iter().map(|(key, _)| key).collect();
         keys.retain(|k| piece.counts_for(k, cmp));
         let step = keys.len().div_ceil(max.max(1)).max(1);
@@ -437,7 +438,7 @@ impl TphTable {
         Ok(keys.into_iter().zip(1..).map(|(key, i): (_, u64)| (key, size / parts * i)).collect())
     }
 
-    /// The last user key, or one behind it.
+    /// The last user key, or one after it.
     fn last_user_key(&self) -> Result<Vec<u8>> {
         let cmp = self.comparator();
         let own = self.own().anchors(1)?.pop().map(|(key, _)| key);
@@ -445,7 +446,7 @@ impl TphTable {
         Ok(own.into_iter().chain(others).max_by(|a, b| cmp.compare_user(a, b)).unwrap_or_default())
     }
 
-    /// There is no filter that could be asked for prefixes.
+    /// TPH tables have no filter for prefixes.
     pub(crate) fn filter_prefixes(&self) -> Option<&SliceTransform> {
         None
     }
@@ -465,7 +466,7 @@ impl TphTable {
         self.own().describe()
     }
 
-    /// Bytes that the table holds in memory. Where blocks of shared files are counts in part, the files in full.
+    /// Bytes that the table holds in memory. The positions of blocks of shared files count in part, the files in full.
     pub fn memory_usage(&self) -> usize {
         let files: usize = self.pieces.iter().map(|p| p.table.memory_usage()).sum();
         size_of::<Self>() + files + self.index_memory().1 as usize
@@ -480,7 +481,7 @@ impl TphTable {
         self.pieces[file].first + block
     }
 
-    /// Live user keys, and bytes of memory that find them. Of what several tables share, each counts its part.
+    /// Live user keys, and bytes of memory for finding them. If tables share memory, each counts its part.
     pub fn index_memory(&self) -> (u64, u64) {
         let places: usize = self.pieces.iter().map(|p| p.places.memory_share()).sum();
         (self.head.totals.user_keys, (places + self.function_memory()) as u64)
@@ -488,7 +489,7 @@ impl TphTable {
 }
 
 impl Piece {
-    /// `listed`: what the head says of it; `None` for the own file.
+    /// `listed`: what the head says about it; `None` for the own file.
     fn new(table: &Arc<Table>, first: u64, listed: Option<&PieceUse>) -> Result<Self> {
         let Some(blocks) = table.as_block_based() else {
             return Err(Error::corruption(format!("{}: is a piece of a piece", table.path().display())));
@@ -519,7 +520,7 @@ impl Piece {
 }
 
 impl BlockBasedTable {
-    /// The file as what a new table may go on using.
+    /// The file, for a new table that may keep using it.
     pub(in crate::table) fn as_kept(
         &self,
         number: u64,

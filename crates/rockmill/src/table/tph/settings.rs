@@ -1,14 +1,14 @@
-//! What shapes a TPH table beside its blocks.
+//! What shapes a TPH table in addition to its blocks.
 
 /// The settings of TPH tables alone; what they share with block-based tables is in
 /// [`BlockBasedSettings`](crate::table::BlockBasedSettings).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TphSettings {
-    /// Files that a table consists of at most, its own included: 1 to 1,024. With 1 each compaction rewrites the whole
-    /// table (the paper's single-tier mode, 4.4.2).
+    /// The most files that a table consists of, including its own: 1 to 1,024. With 1 each compaction rewrites the
+    /// whole table (the paper's single-tier mode, 4.4.2).
     pub piece_limit: u32,
-    /// Bytes of pieces that nothing refers to any more, in percent of those that something does: above, compactions
-    /// rewrite what is left of the emptiest pieces.
+    /// Bytes of pieces to which nothing refers any more, in percent of those to which something does. Above this,
+    /// compactions rewrite what is left of the emptiest pieces.
     pub garbage_percent: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Checks a whole TPH table: each of its files, that they agree with the head, and that the function finds every key,
-//! and none that is gone.
+//! Checks a whole TPH table: each of its files, that they agree with the head, and that the function finds every key
+//! and no deleted one.
 
 use rockmill_format::key::{self, ValueType};
 
@@ -21,7 +21,7 @@ impl TphTable {
             let key: String = key.iter().map(|b| format!("{b:02x}")).collect();
             Error::corruption(format!("{}: user key {key} {what}", self.path().display()))
         };
-        // As a compaction that keeps every file: it is told of each placeholder that hides something.
+        // Like a compaction that keeps every file: it learns about each placeholder that hides something.
         let files = self.whole_files();
         let reads = StreamReads::unpaced(READ_LEN, true).shared_by(files.len());
         let files = files.into_iter().map(|file| {
@@ -30,7 +30,7 @@ impl TphTable {
         });
         let mut scan = self.scan_of(files, &|file| u32::try_from(file).ok());
         let finder = self.finder(false)?;
-        // What the function says of hashes that several keys share: that the files have to be searched.
+        // What the function returns for hashes that several keys share: that the files have to be searched.
         let shared = Some(self.head.blocks());
         let (mut entries, mut keys, mut before) = (0u64, 0u64, None::<Vec<u8>>);
         scan.seek_to_first();

@@ -33,14 +33,14 @@ pub(crate) struct ExternalFile {
     pub largest: InternalKey,
     pub unique_id: [u64; 2],
     pub tail_size: u64,
-    /// It holds one range tombstone and nothing else: what that covers is worth compacting soon.
+    /// It holds one range tombstone and nothing else: the data that it covers is worth compacting soon.
     pub only_tombstone: bool,
     pub properties: TableProperties,
     /// Where it goes, once that is decided.
     pub level: usize,
     /// Sequence number of its entries, likewise.
     pub sequence: SequenceNumber,
-    /// Its name in the database, once something may stand under it.
+    /// Its path in the database, once a file may exist there.
     pub inside: Option<PathBuf>,
 }
 
@@ -81,7 +81,7 @@ impl ExternalFile {
         }
     }
 
-    /// Reads what must be known of a file, and refuses what cannot be ingested. Nothing is changed.
+    /// Reads what must be known about a file, and refuses a file that cannot be ingested. Changes nothing.
     pub fn inspect(db: &DbInner, cf: &CfData, path: &Path, options: &IngestExternalFileOptions) -> Result<Self> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let is_own = |dir: &Path| dir == db.path || db.other_table_dirs().iter().any(|own| own == dir);
@@ -101,7 +101,7 @@ impl ExternalFile {
             path: path.to_owned(),
             cmp: cf.cmp.clone(),
             cache: None,
-            // What was given another number is of another database.
+            // A file with another global sequence number comes from another database.
             largest_seqno: Some(0),
             statistics: None,
             read_protection: None,
@@ -134,7 +134,8 @@ impl ExternalFile {
         })
     }
 
-    /// Brings the file into a directory of tables, under its number, durable but for its name.
+    /// Brings the file into a directory of tables, under its number. Its contents are durable then, its name is not
+    /// yet.
     pub fn bring_in(&mut self, db: &DbInner, dir: &Path, options: &IngestExternalFileOptions) -> Result<()> {
         let fs = &db.opts.fs;
         let to = dir.join(filename::table(self.number));
@@ -142,14 +143,15 @@ impl ExternalFile {
         if options.move_files || options.link_files {
             let linked = fs.hard_link(&self.path, &to).and_then(|()| match fs.entry(&to)? {
                 Some(Entry { kind: EntryKind::File, ours: true, .. }) => Ok(()),
-                // Who owns the file could change it later. Looked at where nobody can exchange it any more.
+                // The owner of the file could change it later. The file is checked here, where nobody can exchange it
+                // any more.
                 _ => {
                     fs.remove(&to)?;
                     Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user may write to it"))
                 }
             });
             match linked {
-                // Whether its writer synced it is unknown.
+                // It is unknown whether its writer synced it.
                 Ok(()) => {
                     return fs.sync_file(&to).map_err(|e| Error::io(format_args!("cannot sync {}", to.display()), &e));
                 }
@@ -161,7 +163,7 @@ impl ExternalFile {
                 }
             }
         }
-        // What is taken in is the database's now: a directory of one's own that it was made in says nothing about it.
+        // The file belongs to the database now, so the permissions of the directory that it was made in do not matter.
         copy_checked(db, &self.path, &to, self.size, None)
     }
 
@@ -229,7 +231,7 @@ fn check_properties(table: &Table, cf: &CfData) -> Result<()> {
 }
 
 impl Db {
-    /// Takes the names of files outside of the database away, once they are in it.
+    /// Removes the names of files outside of the database, once they are in it.
     pub(crate) fn remove_moved<'a>(&self, paths: impl IntoIterator<Item = &'a Path>) {
         for path in paths {
             let _ = self.inner.opts.fs.remove(path); // the data is in the database; a name too many does no harm

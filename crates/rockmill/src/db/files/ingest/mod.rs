@@ -1,18 +1,18 @@
 //! Ingestion: tables that `SstFileWriter` wrote become part of the database without being rewritten (RocksDB's
 //! `IngestExternalFile`).
 //!
-//! 1. The files are looked at, and linked or copied into the directory under new numbers; all that is durable before
+//! 1. The files are examined, and linked or copied into the directory under new numbers; all of that is durable before
 //!    step 4. A crash leaves orphans that the next open removes.
-//! 2. All writers wait. Memtables that overlap a file are flushed. The WAL is synced, so that what is durable stays a
-//!    prefix of what was written.
-//! 3. Each file gets the deepest level above everything that it overlaps and, where it overlaps anything or a snapshot
-//!    must not see it, a sequence number for all its entries, above all others. While the MANIFEST is written,
-//!    compactions keep out of the files' ranges in their levels.
+//! 2. All writers wait. Memtables that overlap a file are flushed. The WAL is synced, so that the durable updates
+//!    remain a prefix of those written.
+//! 3. Each file gets the deepest level above everything that it overlaps. If it overlaps anything, or a snapshot must
+//!    not see it, all its entries get a sequence number above all others. While the MANIFEST is written, compactions
+//!    keep out of the files' ranges in their levels.
 //! 4. One atomic group in the MANIFEST names the files of all column families and raises the last sequence number.
 //!    Readers see the new numbers once they can see the files.
 //!
-//! Where step 4 fails, the MANIFEST's end is unknown: the files stay, and the database takes no more writes until
-//! `resume` has begun a new MANIFEST.
+//! If step 4 fails, the MANIFEST's end is unknown: the files stay, and the database takes no more writes until `resume`
+//! has begun a new MANIFEST.
 
 mod file;
 mod options;
@@ -65,12 +65,12 @@ impl From<Error> for Failure {
 }
 
 impl Db {
-    /// Makes tables of [`SstFileWriter`](crate::SstFileWriter) part of the default column family, all or none. What
-    /// they hold is newer than everything written before. The files are copied; see
+    /// Makes tables of [`SstFileWriter`](crate::SstFileWriter) part of the default column family, all or none. Their
+    /// entries are newer than everything written before. The files are copied; see
     /// [`IngestExternalFileOptions::move_files`].
     ///
-    /// Where files overlap each other, later ones are newer. Nothing is changed where a file is refused: it is not
-    /// of an `SstFileWriter`, damaged, of another comparator or column family.
+    /// Of files that overlap each other, later ones are newer. If a file is refused, nothing is changed: it was not
+    /// written by an `SstFileWriter`, is damaged, or is for another comparator or column family.
     pub fn ingest_external_file<P: AsRef<Path>>(&self, paths: Vec<P>) -> Result<()> {
         self.ingest_external_file_opts(&IngestExternalFileOptions::default(), paths)
     }
@@ -113,7 +113,7 @@ impl Db {
         }
         let done = db.bring_in(&mut families).map_err(Failure::from);
         let done = done.and_then(|()| db.commit_ingestion(&mut families));
-        // Of what it flushed. Listeners may write: nobody leads here.
+        // Tells listeners about its flushes. They may write, because this thread does not lead here.
         db.delete_obsolete_wals();
         db.tell_waiting();
         if let Err(failure) = done {
@@ -229,8 +229,8 @@ impl DbInner {
     ) -> Result<()> {
         files.iter_mut().for_each(|f| f.number = self.new_file_number());
         if options.move_files || options.link_files {
-            // The numbers are not used again after a crash: what is written under one would change the file outside,
-            // too.
+            // The numbers must not be used again after a crash: writing to such a file would change the linked file
+            // outside, too.
             self.append_to_manifest(&mut self.catalog.lock_manifest(), &mut [VersionEdit::default()])?;
         }
         files.iter_mut().try_for_each(|f| f.bring_in(self, dir, options))?;
@@ -243,7 +243,7 @@ impl DbInner {
         let _alone = self.lead_alone();
         self.flush_overlapped(families)?;
         self.flush_wal_as_leader(true, true)?;
-        // Versions change under this lock only: what is found out about one stays true.
+        // Versions change only under this lock, so what is found out about one stays true.
         let mut manifest = self.catalog.lock_manifest();
         let done = self.place_and_commit(families, &mut manifest);
         let cut_short = manifest.as_ref().is_some_and(ManifestWriter::has_failed);
@@ -295,12 +295,12 @@ impl DbInner {
         for family in families.iter() {
             overlaps.push(self.first_overlaps(family)?);
         }
-        // A snapshot that is taken while the files come, with entries of sequence number 0, would change.
+        // A snapshot taken while files with sequence number 0 are added would change.
         let consistent = families.iter().any(|f| f.options.snapshot_consistency);
         let no_new_snapshot = consistent.then(|| self.readers.snapshots().close());
         self.state.lock().jobs_mut().begin_table_change();
         let mut reserved = Vec::new();
-        // A panic of the user's comparator must leave neither that nor what is reserved.
+        // After a panic of the user's comparator, neither that nor the reservation may remain.
         let done = guarded("an ingestion", || {
             let (last, places) = self.place_all(families, &overlaps, &mut reserved)?;
             let edits: Vec<_> = families.iter_mut().zip(places).map(|(f, places)| self.edit(f, &places)).collect();
@@ -321,7 +321,7 @@ impl DbInner {
         done
     }
 
-    /// For each file of a column family the first level that it overlaps.
+    /// For each file of a column family, the first level that it overlaps.
     fn first_overlaps(self: &Arc<Self>, family: &Family<'_>) -> Result<Vec<usize>> {
         let cf = &family.cf;
         let version: Option<Arc<Version>> = self.state.lock().family(cf.id).map(|c| Arc::clone(c.version()));
@@ -331,7 +331,7 @@ impl DbInner {
         ranges.map(|(start, limit)| place::first_overlap(&version, &tables, start, limit)).collect()
     }
 
-    /// Step 3. Gives the last sequence number and each file's place; notes what it reserves, also on an error.
+    /// Step 3. Returns the last sequence number and each file's place; notes what it reserves, even if it fails.
     fn place_all(
         &self,
         families: &[Family<'_>],

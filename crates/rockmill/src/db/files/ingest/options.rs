@@ -9,32 +9,35 @@ use crate::options::setters::setters;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestExternalFileOptions {
-    /// Give the files a second name in the database instead of copying them, and take the first away afterwards. Off.
+    /// Give the files a second name (hard link) in the database instead of copying them, and remove the first name
+    /// afterwards. Off by default.
     pub move_files: bool,
-    /// As `move_files`, but the first name stays. What has it must not be written to any more. Off.
+    /// As `move_files`, but the first name stays. The file must not be written to any more. Off by default.
     pub link_files: bool,
-    /// With `move_files` or `link_files`: copy where the file system cannot link (another device). On.
+    /// With `move_files` or `link_files`: copy if the file system cannot link (another device). On by default.
     pub failed_move_fall_back_to_copy: bool,
-    /// Snapshots taken before do not see the files' entries. On; without it they may.
+    /// Snapshots taken before do not see the files' entries; without this option they may. On by default.
     pub snapshot_consistency: bool,
-    /// The files' entries may be given a sequence number, which they need where they overlap what is in the database.
-    /// On; without it such files are refused.
+    /// The files' entries may be given a sequence number, which they need if they overlap data of the database. Without
+    /// this option such files are refused. On by default.
     pub allow_global_seqno: bool,
-    /// Memtables that the files overlap may be flushed, while all writers wait. On; without it such files are refused.
+    /// Memtables that the files overlap may be flushed, while all writers wait. Without this option such files are
+    /// refused. On by default.
     pub allow_blocking_flush: bool,
-    /// Put the files under everything else: keys that are in the database keep their value. Needs a database with the
-    /// option `allow_ingest_behind`. Off.
+    /// Put the files below everything else: keys that are in the database keep their value. Needs a database with the
+    /// option `allow_ingest_behind`. Off by default.
     pub ingest_behind: bool,
     /// The files' values and merge operands end with the times of their writing (four bytes, little-endian, Unix time),
-    /// as a database with a time to live has them. Off: such a database takes only files that say so themselves, which
-    /// those of [`SstFileWriter::create_with_ttl`](crate::SstFileWriter::create_with_ttl) do.
+    /// as in a database with a time to live. Without this option, such a database takes only files that say so
+    /// themselves, as those of [`SstFileWriter::create_with_ttl`](crate::SstFileWriter::create_with_ttl) do. Off by
+    /// default.
     pub values_with_times: bool,
-    /// Write sequence numbers into the files, as RocksDB before 5.16 needs it. Not supported: they stand in the
-    /// MANIFEST.
+    /// Write sequence numbers into the files, as RocksDB before 5.16 needs it. Not supported: the MANIFEST has them.
     pub write_global_seqno: bool,
-    /// Read every block of the files first and check it. Off: damage is then found when the block is read.
+    /// Read and check every block of the files first. Without this option, damage is found when the block is read. Off
+    /// by default.
     pub verify_checksums_before_ingest: bool,
-    /// Refuse files that cannot go to the last level, with `TryAgain`. `ingest_behind` has precedence. Off.
+    /// Refuse files that cannot go to the last level, with `TryAgain`. `ingest_behind` has precedence. Off by default.
     pub fail_if_not_bottommost_level: bool,
 }
 
@@ -78,14 +81,14 @@ setters! {
 pub struct IngestExternalFileArg {
     /// The column family; each at most once in a call.
     pub column_family: ColumnFamily,
-    /// Its files, oldest first where they overlap.
+    /// Its files; of those that overlap, the oldest first.
     pub external_files: Vec<PathBuf>,
-    /// How.
+    /// How they are ingested.
     pub options: IngestExternalFileOptions,
 }
 
 impl IngestExternalFileArg {
-    /// These files, oldest first where they overlap, for this column family.
+    /// These files for this column family; of those that overlap, the oldest first.
     pub fn new(column_family: ColumnFamily, external_files: Vec<PathBuf>, options: IngestExternalFileOptions) -> Self {
         Self { column_family, external_files, options }
     }

@@ -42,7 +42,7 @@ fn has_tombstone(
     tombstones.is_some_and(|t| t.reaches(start, limit, cmp))
 }
 
-/// True when what is in no table has a key or a tombstone in the range of one of `files`.
+/// True if data that is in no table has a key or a tombstone in the range of one of `files`.
 pub(super) fn overlaps_front(front: &FrontView, files: &[ExternalFile], cmp: &InternalKeyComparator) -> Result<bool> {
     let (mut iters, tombstones): (Vec<_>, Vec<_>) =
         (front.iterators(None).collect(), front.range_tombstones().collect());
@@ -60,8 +60,8 @@ pub(super) fn overlaps_front(front: &FrontView, files: &[ExternalFile], cmp: &In
     Ok(false)
 }
 
-/// The first level that has a key or a tombstone in [`start`, `limit`]; the number of levels when none has. Reads the
-/// blocks that tell.
+/// The first level that has a key or a tombstone in [`start`, `limit`]; the number of levels if none has. Reads the
+/// blocks that show it.
 pub(super) fn first_overlap(
     version: &Arc<Version>,
     tables: &Arc<dyn TableSource>,
@@ -95,8 +95,9 @@ pub(super) struct TargetLevel {
     pub epoch: u64,
 }
 
-/// Decides for the files of one column family. `overlaps` has what [`first_overlap`] gave for each; `new_sequences`:
-/// every file needs one; `last`: the last sequence number in use, raised by those given.
+/// Decides for the files of one column family. `overlaps` has the result of [`first_overlap`] for each file.
+/// `new_sequences`: every file needs a sequence number. `last`: the last sequence number in use, which rises with those
+/// given here.
 pub(super) fn place(
     c: &mut CfState,
     family: &Family<'_>,
@@ -164,8 +165,8 @@ pub(super) fn place(
     Ok(places)
 }
 
-/// The deepest level for a file with the keys [`start`, `limit`]: above the first one that has some of them, and above
-/// those that running jobs write to; `end` or deeper excluded. And whether it lies above anything such.
+/// The deepest level for a file with the keys [`start`, `limit`], above `end`: above the first level that has some of
+/// them, and above those that running jobs write to. Also returns whether there is any such level below it.
 pub fn deepest_place(
     version: &Version,
     running: &RunningCompactions,

@@ -1,4 +1,4 @@
-//! What an old MANIFEST, whole or not, still tells.
+//! What can be learned from an old MANIFEST, whole or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -47,8 +47,8 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Reads the MANIFEST that CURRENT names, or the newest of `manifests`, as far as it goes. An error only for what
-    /// Rockmill does not support: a database must not be taken apart for that.
+    /// Reads the MANIFEST that CURRENT names, or the newest of `manifests`, as far as it is readable. Only features
+    /// that Rockmill does not support are an error: a database with those must not be taken apart.
     pub fn read(fs: &dyn FileSystem, dir: &Path, manifests: &[u64]) -> Result<Self> {
         let mut hints = Self::default();
         hints.families.insert(0, family(DEFAULT_COLUMN_FAMILY_NAME.to_owned(), None));
@@ -124,13 +124,13 @@ impl Hints {
         by_families.max(self.min_log_number_to_keep)
     }
 
-    /// True for a column family that the MANIFEST knows to be gone.
+    /// True for a column family that was dropped according to the MANIFEST.
     pub fn was_dropped(&self, id: u32) -> bool {
         self.whole && !self.families.contains_key(&id) && id <= self.max_column_family
     }
 
-    /// True for a table that the MANIFEST never named and that was made after it: the output of a job that was cut
-    /// short, or of one whose edits the MANIFEST has lost.
+    /// True for a table that the MANIFEST never named and that was made after it: the output of an interrupted job, or
+    /// of one whose edits the MANIFEST has lost.
     pub fn is_unknown(&self, number: u64) -> bool {
         number > self.manifest && !self.named.contains(&number)
     }
@@ -158,7 +158,7 @@ pub(super) fn listed_in_options(fs: &dyn FileSystem, dir: &Path) -> Vec<(String,
     let Ok(text) = fs.read_to_vec(&path) else { return Vec::new() };
     let mut out: Vec<(String, Option<String>)> = Vec::new();
     let mut inside = false;
-    // Not by the file's parser, which refuses all of a file that is damaged anywhere.
+    // Not with the OPTIONS parser, which refuses the whole file if it is damaged anywhere.
     for line in String::from_utf8_lossy(&text).lines().map(without_comment) {
         if line.starts_with('[') {
             let name = line.strip_prefix("[CFOptions \"").and_then(|l| l.strip_suffix("\"]"));
@@ -174,8 +174,8 @@ pub(super) fn listed_in_options(fs: &dyn FileSystem, dir: &Path) -> Vec<(String,
 }
 
 /// Names for column families of which only log data is left. Ids are given in the order in which families are created
-/// and OPTIONS files list them in it: where between two known ones there are as many unknown names as unknown ids, each
-/// name has its id. Where not, it is not sure, and nothing is said.
+/// and OPTIONS files list them in it: if there are as many unknown names as unknown ids between two known ones, each
+/// name has its id. Otherwise it is not certain, and no name is given.
 pub(super) fn match_names(
     known: &BTreeMap<u32, String>,
     unknown: &BTreeSet<u32>,

@@ -1,4 +1,4 @@
-//! WALs into tables.
+//! Turns WALs into tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Target {
     }
 }
 
-/// Puts what the WALs hold into tables of the column families. Damaged records are passed over and counted.
+/// Puts the data of the WALs into tables of the column families. Damaged records are skipped and counted.
 pub(super) fn convert(
     fs: &dyn FileSystem,
     wals: &[(u64, std::path::PathBuf)],
@@ -155,10 +155,10 @@ fn convert_one(
         match event {
             LogEvent::End { .. } => return Ok(()),
             LogEvent::Damage { kind: DamageKind::Unsupported, error, .. } => return Err(Error::format(path, &error)),
-            // The end of every log that a crash cut short, or of a recycled one: nothing acknowledged is lost there.
+            // Every log that ends with a crash, and every recycled one, ends like this: nothing acknowledged is lost.
             LogEvent::Damage { kind: DamageKind::CutTail | DamageKind::OldRecord { .. }, .. } => {}
-            // Bytes of a file's earlier use look like damage where the log ended inside one of its records. It is none
-            // unless the log goes on behind it.
+            // If the log ended inside a record of the file's earlier use, the old bytes look like damage. They are
+            // damage only if the log continues after them.
             LogEvent::Damage { kind: DamageKind::BadFragment { recycled: true }, error, dropped } => {
                 doubtful.push((error.to_string(), dropped));
             }

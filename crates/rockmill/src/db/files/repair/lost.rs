@@ -1,4 +1,4 @@
-//! Files that do not count any more go to `lost`, in the directory that they are in.
+//! Files that no longer belong to the database go to `lost`, in the directory that they are in.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ impl Repair<'_> {
                 continue;
             }
             let lost = dir.join(LOST);
-            // A link of that name would lead what is moved out of the directory.
+            // A link of that name would move files out of the directory.
             let fs = &*beneath(&*self.fs, dir)?;
             fs.create_dir(&lost, false).map_err(|e| Error::io(format_args!("cannot create {}", lost.display()), &e))?;
             for from in here {

@@ -1,28 +1,30 @@
-//! Repair: a database out of the tables and WALs that are left (RocksDB `db/repair.cc`).
+//! Repair: rebuilds a database from the tables and WALs that are left (RocksDB `db/repair.cc`).
 //!
-//! 1. Everything is looked at and nothing changed: the MANIFEST as far as it goes, the properties of every table, then
-//!    all of every table (checksums, order of keys, counts).
-//! 2. New tables are written: from WALs, and from tables whose order nothing says (`place.rs`).
-//! 3. A new MANIFEST with everything is written and CURRENT pointed at it: the one step that makes the repair.
+//! 1. Everything is examined and nothing is changed: the MANIFEST as far as it is readable, the properties of every
+//!    table, then the whole of every table (checksums, order of keys, counts).
+//! 2. New tables are written: from WALs, and from tables whose order is unknown (`place.rs`).
+//! 3. A new MANIFEST with everything is written, and CURRENT is pointed at it. This one step makes the repair take
+//!    effect.
 //! 4. What is not part of the database any more is moved to `lost/`: damaged tables, WALs, old MANIFESTs. Nothing is
 //!    deleted.
 //!
-//! A crash before step 3 leaves the database as it was beside some more tables, one after it a repaired one; repairing
-//! again does the rest.
+//! A crash before step 3 leaves the database as it was, with some additional tables; a crash after it leaves a repaired
+//! one. Repairing again does the rest.
 //!
-//! Where the MANIFEST is whole, it is believed for each column family whose tables are all sound, or that has no other
-//! source: its tables stay in their levels, and tables that it does not name are leftovers: outputs of jobs that a kill
-//! cut short, and tables whose deletion it did. RocksDB never looks at it and puts every table into L0, leftovers too,
-//! whose deleted keys come back.
+//! If the MANIFEST is whole, it is believed for each column family whose tables are all sound, or that has no other
+//! source. The family's tables then stay in their levels, and tables that the MANIFEST does not name are leftovers:
+//! outputs of jobs that a kill interrupted, and tables that were about to be deleted. RocksDB never reads the MANIFEST
+//! and puts every table into L0, even leftovers, whose deleted keys come back.
 //!
-//! A MANIFEST that is whole may still have lost its last edits (cut off between two of them). Then WALs are gone that
-//! it names as needed: no WAL is deleted before the MANIFEST says that it may be. Tables that it never named and that
-//! are newer than all that it did are taken in on top in that case.
+//! A whole MANIFEST may still have lost its last edits (cut off between two of them). This shows if WALs are gone that
+//! it names as needed, since no WAL is deleted before the MANIFEST says that it may be. In that case, tables that it
+//! never named and that are newer than all that it did name are added on top.
 //!
 //! A table with pieces is opened and read with all of them. A piece stays as long as a table that stays has it. It is a
 //! table of its own only if the MANIFEST names it as one and is believed.
 //!
-//! The new MANIFEST never calls a WAL obsolete that was not read: its directory may be one that nothing names any more.
+//! The new MANIFEST never calls a WAL obsolete that was not read, because nothing may name that WAL's directory any
+//! more.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -75,11 +77,11 @@ use crate::db::files::repair::logs::Target;
 use crate::db::files::repair::paths::Places;
 use crate::db::files::repair::scan::{Found, Scanned, Tables};
 
-/// Directory for what is not part of the database any more.
+/// Directory for files that are no longer part of the database.
 const LOST: &str = "lost";
 /// The epoch number of the deepest tables; 1 is kept for files ingested behind.
 const FIRST_EPOCH: u64 = 2;
-/// The column family of tables that are left over, as nothing says whose they were.
+/// The column family of leftover tables whose own column family is unknown.
 const NOBODY: u32 = u32::MAX;
 
 /// How a database is repaired.
@@ -103,13 +105,13 @@ impl RepairOptions {
         self.unknown = Some(options.clone());
     }
 
-    /// Where the WALs are, if no file of the database says it, or says it wrongly. Without it, and without `wal_dir` in
-    /// the options, the newest OPTIONS file says it; it is followed only where [`Db::check_stored_path`] allows it.
+    /// Where the WALs are, if no file of the database says so correctly. Without this, and without `wal_dir` in the
+    /// options, the newest OPTIONS file says it; it is followed only if [`Db::check_stored_path`] allows it.
     pub fn set_wal_dir(&mut self, path: impl AsRef<Path>) {
         self.wal_dir = Some(path.as_ref().to_owned());
     }
 
-    /// Called now and then while tables are read, with the bytes read and those that there are. It must be quick.
+    /// Called now and then while tables are read, with the bytes read so far and in all. It must be quick.
     pub fn set_progress_callback(&mut self, callback: impl Fn(u64, u64) + Send + Sync + 'static) {
         self.callback = Some(Arc::new(callback));
     }
@@ -129,9 +131,9 @@ pub struct RepairReport {
     pub column_families: Vec<String>,
     /// Why the old MANIFEST could not be used in full; `None` if it could.
     pub manifest_damage: Option<String>,
-    /// Tables that stayed.
+    /// Tables that were kept.
     pub tables_kept: u64,
-    /// Tables whose entries went into new ones, because nothing said which is newer; they are in `lost`.
+    /// Tables whose entries went into new ones, because it was unknown which is newer; they are in `lost`.
     pub tables_merged: u64,
     /// Tables written, from WALs and from merged tables.
     pub tables_written: u64,
@@ -139,12 +141,12 @@ pub struct RepairReport {
     pub tables_left_over: u64,
     /// Tables that cannot be read, and are in `lost`.
     pub tables_damaged: u64,
-    /// Files of tables that the MANIFEST names and that are not there.
+    /// Files of tables that the MANIFEST names and that do not exist.
     pub tables_missing: Vec<u64>,
     /// WALs read; they are in `lost`.
     pub wals_converted: u64,
-    /// Where the database's WALs are, if they could not be looked for there, and why. They stay needed: an opening with
-    /// this `wal_dir` reads them.
+    /// Where the database's WALs are, if that directory could not be read, and why. They are still needed: an opening
+    /// with this `wal_dir` reads them.
     pub wals_not_read: Option<(PathBuf, String)>,
     /// Entries (versions of keys, and range tombstones) in the database's tables.
     pub entries: u64,
@@ -152,7 +154,7 @@ pub struct RepairReport {
     pub wal_entries: u64,
     /// Bytes of WALs that could not be read.
     pub wal_bytes_lost: u64,
-    /// Updates in WALs of column families of which nothing else is known.
+    /// Updates in WALs for column families about which nothing else is known.
     pub entries_without_column_family: u64,
     /// Bytes of the database's tables.
     pub bytes: u64,
@@ -168,9 +170,10 @@ impl Db {
     /// Makes a database that does not open, or lost files, usable again, from what is left of it
     /// (`rocksdb::DB::repair`).
     ///
-    /// Damaged tables, converted WALs and old MANIFESTs go to the directory `lost` beside them; nothing is deleted. The
-    /// database must not be open. Column families are found by themselves; those with a comparator of the user's must
-    /// be described ([`Self::repair_with`]). Refused, without any change, if files use a feature that Rockmill lacks.
+    /// Damaged tables, converted WALs and old MANIFESTs go to a directory `lost` in the directory that they are in;
+    /// nothing is deleted. The database must not be open. Column families are found automatically, but those with a
+    /// user's comparator must be described ([`Self::repair_with`]). If files use a feature that Rockmill lacks, the
+    /// repair is refused and nothing is changed.
     pub fn repair(options: &Options, path: impl AsRef<Path>) -> Result<RepairReport> {
         Self::repair_with(options, path, &RepairOptions::default())
     }
@@ -193,7 +196,7 @@ struct Family {
     name: String,
     options: CfOptions,
     cmp: InternalKeyComparator,
-    /// The MANIFEST is believed about its tables.
+    /// The MANIFEST is believed for its tables.
     as_in_manifest: bool,
     /// Tables on top of those, flushed after the MANIFEST's last edit. With their sequence numbers.
     later: BTreeMap<u64, (u64, u64)>,
@@ -218,18 +221,18 @@ struct Repair<'a> {
     hints: Hints,
     /// Comparators of column families, as far as the MANIFEST and tables say.
     orders: BTreeMap<u32, String>,
-    /// Tables that jobs have replaced, and files that other tables go on using. They count only where a MANIFEST that
-    /// is believed names them.
+    /// Tables that jobs have replaced, and files that other tables still use. They count only if a MANIFEST that is
+    /// believed names them.
     replaced: BTreeSet<u64>,
     listed: BTreeSet<u64>,
-    /// Column families with damaged tables; `None` one of which nothing says which it is.
+    /// Column families with damaged tables; `None` stands for an unknown one.
     damaged_in: BTreeSet<Option<u32>>,
-    /// Tables whose ends could be read, and not all of the rest.
+    /// Tables whose ends could be read, but not all of the rest.
     unsound: BTreeSet<u64>,
     next_file: Arc<AtomicU64>,
     places: Places,
-    /// What the database notes of WALs that are not read: they stay as needed as they were, or are given up. Otherwise
-    /// empty.
+    /// What the database notes about WALs that are not read: whether they are needed does not change, or they are given
+    /// up. Otherwise empty.
     note: OwnNote,
     gives_up: bool,
     /// Rings for the tables that are written, one after another.
@@ -263,7 +266,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     let hints = Hints::read(&*fs, path, &dir.manifests)?;
     paths::check_all_are_given(&hints, &dir, options, &families)?;
     if let (Some(damage), Some((wals, why))) = (&hints.damage, &report.wals_not_read) {
-        // Which of its WALs are in tables nothing says then.
+        // In that case it is unknown which of its WALs are in tables.
         return Err(Error::invalid_argument(format!(
             "the MANIFEST is damaged ({damage}), and its WALs in {} cannot be read ({why}): bring that directory back, \
              or say where it is (RepairOptions::set_wal_dir, `rockmill repair --wal-dir`); an empty directory gives up \
@@ -307,7 +310,7 @@ fn repair(options: &Options, path: &Path, how: &RepairOptions) -> Result<RepairR
     };
     let created = Arc::new(Mutex::new(Vec::new()));
     repair.run(dir, &wal_dir, &created).inspect_err(|_| {
-        // Before the new MANIFEST counts nothing else was changed.
+        // Until the new MANIFEST counts, nothing else is changed.
         for new in created.lock().drain(..) {
             let _ = options.db.fs.remove(&new);
         }
@@ -387,7 +390,7 @@ impl Repair<'_> {
         for f in families.values() {
             let hinted = self.hints.families.get(&f.id);
             let log_number = if f.as_in_manifest { hinted.map_or(0, |h| h.log_number) } else { 0 };
-            // As an opening: what is left below that may have lost its end.
+            // As an opening does: a WAL below that number may have lost its end.
             let oldest = if f.as_in_manifest { self.hints.min_log_number_to_keep } else { 0 };
             let mut target = Target::new(self.job_family(f), self.host(f, created), log_number.max(oldest));
             target.in_tables = f.later.values().copied().collect();
@@ -398,7 +401,7 @@ impl Repair<'_> {
         logs::convert(&*self.fs, &dir.wals, &mut targets, &dropped, &mut self.report)?;
 
         let mut edits = vec![VersionEdit { db_id: Some(self.db_id.clone()), ..VersionEdit::default() }];
-        // Above every WAL that was read: none of those is needed any more. Others may be somewhere else.
+        // Above every WAL that was read, since none of those is needed any more. Other WALs may be somewhere else.
         let read = dir.wals.last().map_or(0, |(number, _)| number + 1);
         let manifest = self.new_file_number();
         let mut kept = BTreeSet::new();
@@ -426,7 +429,7 @@ impl Repair<'_> {
             self.note.give_up(manifest, PathBuf::new());
         }
         self.note.manifest_begins(&*self.fs, self.path, manifest)?;
-        // Whether CURRENT points at it is not sure where this fails: from here on the new tables stay.
+        // If this fails, it is unknown whether CURRENT points at it: from here on the new tables must stay.
         created.lock().clear();
         // Syncs the directory, with the names of all new tables, then points CURRENT at the MANIFEST.
         ManifestWriter::create(&self.fs, self.path, manifest, &edits)?;
@@ -444,9 +447,9 @@ impl Repair<'_> {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A table that cannot be used: damaged, or using what Rockmill lacks, which ends the repair. What a sound MANIFEST
-    /// does not name is left over, as every job that is cut short leaves it. `family`: its column family, where no
-    /// MANIFEST names it.
+    /// Handles a table that cannot be used: it is damaged, or uses a feature that Rockmill lacks, which ends the
+    /// repair. A table that a sound MANIFEST does not name is a leftover, as every interrupted job leaves some.
+    /// `family` is its column family if no MANIFEST names it.
     fn damaged_table(&mut self, number: u64, path: &Path, e: Error, family: Option<u32>) -> Result<()> {
         if self.hints.whole && self.hints.file(number).is_none() {
             self.report.tables_left_over += 1;
@@ -468,8 +471,9 @@ impl Repair<'_> {
         self.damaged_table(f.number, &f.path, e, family)
     }
 
-    /// Whose a table is. One that nothing says it of (ingested, and no longer named) is the default column family's,
-    /// as in RocksDB, unless it has another order: then the one's that has this order, [`NOBODY`]'s where several have.
+    /// The column family of a table. If nothing says it (the table was ingested, and is no longer named), it is the
+    /// default one, as in RocksDB. If the table has another key order than that, it is the one with this order, or
+    /// [`NOBODY`] if several have it.
     fn family_of(&self, f: &Found) -> u32 {
         if let Some(id) = self.hints.file(f.number).map(|(id, _)| id).or(f.column_family()) {
             return id;
@@ -489,7 +493,7 @@ impl Repair<'_> {
         }
     }
 
-    /// The column families: those of the MANIFEST, and those that tables speak of and it does not know.
+    /// The column families: those of the MANIFEST, and those that only tables name.
     fn families(&self, found: &[Found], wals: &[(u64, PathBuf)]) -> Result<BTreeMap<u32, Family>> {
         let mut named: BTreeMap<u32, (String, Option<String>)> = BTreeMap::new();
         for (id, h) in &self.hints.families {
@@ -500,7 +504,7 @@ impl Repair<'_> {
             if id == NOBODY {
                 continue;
             }
-            // A dropped one that the MANIFEST speaks of stays dropped, if it can be believed.
+            // A family that the MANIFEST says was dropped stays dropped, if the MANIFEST can be believed.
             if self.hints.was_dropped(id) {
                 continue;
             }
@@ -531,7 +535,7 @@ impl Repair<'_> {
         Ok(out)
     }
 
-    /// Adds column families of which only log data is left, if the OPTIONS file says what they are called.
+    /// Adds column families of which only log data is left, if the OPTIONS file has their names.
     fn add_families_of_logs(&self, named: &mut BTreeMap<u32, (String, Option<String>)>, wals: &[(u64, PathBuf)]) {
         let listed = hints::listed_in_options(&*self.fs, self.path);
         let known: BTreeMap<u32, String> = named.iter().map(|(id, (name, _))| (*id, name.clone())).collect();
@@ -569,7 +573,7 @@ impl Repair<'_> {
             }
             _ => {}
         }
-        // Nothing is to be merged or filtered away here: what is newest is not sure yet.
+        // Nothing may be merged or filtered away here: it is not certain yet which entries are newest.
         options.merge_operator = None;
         options.compaction_filter = None;
         options.compaction_filter_factory = None;
@@ -579,13 +583,13 @@ impl Repair<'_> {
         Ok(options)
     }
 
-    /// What the MANIFEST says of a table, if it can be that one.
+    /// What the MANIFEST says about a table, if the file can be that table.
     fn hint_of(&self, f: &Found) -> Option<&FileEntry> {
         self.hints.file(f.number).map(|(_, e)| e).filter(|e| e.size == f.size)
     }
 
-    /// Reads all tables but those of which `read` has it already, by column family. Tables of column families that are
-    /// no more come too.
+    /// Reads all tables except those that `read` has already, by column family. Tables of dropped column families are
+    /// included.
     fn scan_all(
         &mut self,
         found: &[Found],
@@ -648,14 +652,14 @@ impl Repair<'_> {
         Ok(out)
     }
 
-    /// Decides for which column families the MANIFEST is believed: it is whole, and either all tables that it names are
-    /// sound, or there is nothing else that could stand for those that are not. A table that it does not name is no
-    /// reason to doubt it, whatever its number: a kill during any flush, compaction or ingestion leaves one.
+    /// Decides for which column families the MANIFEST is believed: it must be whole, and either all tables that it
+    /// names are sound, or nothing else could replace those that are not. A table that it does not name is no reason to
+    /// doubt it, whatever its number: a kill during any flush, compaction or ingestion leaves such a table.
     fn believe(&mut self, families: &mut BTreeMap<u32, Family>, tables: &BTreeMap<u32, Vec<Scanned>>, dir: &Directory) {
         let wals = &dir.wals;
         let oldest = self.hints.oldest_wal();
-        // It says that this WAL is needed, and that one is gone: later edits are lost. (Or unsynced WALs, in a power
-        // cut. Then tables that are taken in for that hold what the WALs would have.)
+        // The MANIFEST says that this WAL is needed, and the WAL is gone: later edits are lost. (Or unsynced WALs were
+        // lost in a power cut. Then the tables that are added have the data that the WALs would have had.)
         let outdated = self.hints.whole
             && self.report.wals_not_read.is_none()
             && oldest > 0
@@ -679,7 +683,7 @@ impl Repair<'_> {
                 family.later = later.iter().map(|e| (e.number, (e.smallest_seqno, e.largest_seqno))).collect();
                 let mut ranges: Vec<(u64, u64)> = family.later.values().copied().collect();
                 ranges.sort_unstable();
-                // One made of others: nothing says which of them count.
+                // A table made from others: it is unknown which of them count.
                 if !mixed.is_empty() || ranges.windows(2).any(|two| two[1].0 <= two[0].1) {
                     family.as_in_manifest = false;
                     family.later.clear();
@@ -770,7 +774,8 @@ impl Repair<'_> {
         let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
         let mut tombstones = Vec::new();
         let options = TableReadOptions { fill_cache: false, ..TableReadOptions::default() };
-        // Where two have one key at one sequence number, which bottommost entries lose, the newer table is right.
+        // If two tables have a key at the same sequence number (bottommost entries lose theirs), the newer table is
+        // right.
         let (own, from_logs) = files.split_at(own_tables);
         for entry in own.iter().rev().chain(from_logs) {
             let table = host.tables.table(&Arc::new(FileMeta::new(entry.clone(), Arc::default())))?;
@@ -778,7 +783,7 @@ impl Repair<'_> {
             children.push(table.iter(options));
         }
         let mut merged = MergingIterator::new(children, family.cmp.clone());
-        // Where tables are lost, the older entries of a key may be in the log alone.
+        // If tables are lost, the older entries of a key may be only in the log.
         let flushed_logs = (self.report.tables_damaged == 0).then_some(own_tables);
         let output = self.job_family(family);
         let written = write_run(&mut merged, flushed_logs, tombstones, last_level, &output, &host)?;
@@ -833,7 +838,7 @@ impl Repair<'_> {
         }
     }
 
-    /// What the MANIFEST says of a column family, tried out first.
+    /// What the MANIFEST says about a column family, tried out first.
     fn edits_of(&self, family: &Family, files: Vec<(u32, FileEntry)>, log_number: u64) -> Result<[VersionEdit; 2]> {
         let head = VersionEdit {
             column_family: family.id,

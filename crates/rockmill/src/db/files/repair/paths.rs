@@ -1,4 +1,4 @@
-//! In which of its paths a file is, whatever an old MANIFEST said: a repair goes by what it finds.
+//! The path that a file is in. A repair trusts what it finds, whatever an old MANIFEST said.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ impl Repair<'_> {
     }
 }
 
-/// Refuses to go on without the paths that tables of the old MANIFEST are in: they would be taken for lost, and the
-/// next open with those paths would delete them.
+/// Refuses to continue without the paths that tables of the old MANIFEST are in: these tables would count as lost, and
+/// the next open with those paths would delete them.
 pub(super) fn check_all_are_given(
     hints: &Hints,
     dir: &Directory,
@@ -75,7 +75,7 @@ pub(super) fn check_all_are_given(
     }
 }
 
-/// The tables in the paths beside the database's own directory.
+/// The tables in paths other than the database's own directory.
 pub(super) fn tables_elsewhere(
     fs: &dyn FileSystem,
     options: &Options,

@@ -1,9 +1,9 @@
-//! Where tables go when no MANIFEST says it.
+//! In which levels tables go when no MANIFEST says so.
 //!
-//! Of two tables with keys in common the one with the newer sequence numbers must be found first. Where their numbers
-//! do not interleave, this says which is above; each table then goes as deep as the ones below it allow, and what finds
-//! no level goes into L0. Where they do interleave (which compactions make common), nothing says it, and all tables are
-//! merged into one sorted run.
+//! Of two tables with keys in common, the one with the newer sequence numbers must be found first. If their numbers do
+//! not interleave, that determines which is above; each table then goes as deep as the ones below it allow, and a table
+//! that fits into no level goes into L0. If they do interleave (which is common after compactions), the order is
+//! unknown, and all tables are merged into one sorted run.
 
 use rockmill_format::InternalKeyComparator;
 use rockmill_format::edit::FileEntry;
@@ -45,7 +45,8 @@ pub(super) fn place(
     Some(deep.chain(l0.into_iter().map(|f| (0, f))).collect())
 }
 
-/// The files of a level that touch the user keys of `file`. A key that ends one and begins the next counts for both.
+/// The files of a level that touch the user keys of `file`. A key that ends one file and begins the next counts for
+/// both.
 fn overlapping<'a>(
     level: &'a [FileEntry],
     file: &'a FileEntry,

@@ -1,5 +1,5 @@
-//! Tables that no longer count because a job has replaced them, and outputs of jobs that did not end, told by the
-//! tables alone.
+//! Finds, from the tables alone, those that no longer count: tables that a job has replaced, and outputs of jobs that
+//! did not end.
 //!
 //! The inputs of most jobs are gone once the job is in the MANIFEST. Those of a job that wrote TPH tables may stay, as
 //! files of its outputs. If such a file were taken for a table of its own, values that were overwritten and keys that
@@ -7,19 +7,19 @@
 //!
 //! - *The job has ended* if one of its inputs is gone, if the MANIFEST or a job that has ended knows an output of it,
 //!   or if an output of such a job has one of its inputs as a file. Inputs are deleted no earlier. They do not count.
-//! - *A reader may still have* tables that were replaced long ago, all inputs of a job, while the outputs of that job
-//!   that would show its end were replaced themselves. So every TPH table also lists the tables that no longer counted
+//! - *A reader may still have* tables that were replaced long ago: all inputs of a job may exist, while the outputs
+//!   that would show its end were themselves replaced. So every TPH table also lists the tables that no longer counted
 //!   when its own job began, and were still there. They do not count, and the jobs that replaced them have ended.
-//! - *It has not* if all of them are sound. Then its outputs, of which some may be missing, have nothing that the
-//!   inputs lack, and do not count.
+//! - *It has not* if all of its inputs exist and are sound. Then its outputs, some of which may be missing, have
+//!   nothing that the inputs lack, and do not count.
 //! - *The MANIFEST names an input and an output* only if an earlier repair took the input in again (below): the job's
 //!   record in it names the one and removes the other. The MANIFEST is right then.
-//! - Where all are there and one is damaged, both count. Where other tables of the column family are damaged, inputs
-//!   count as well: they may have something of what those had. So they do in all column families where nothing says of
-//!   which one a damaged table is.
+//! - If all inputs exist and one is damaged, inputs and outputs both count. If other tables of the column family are
+//!   damaged, inputs count as well, because they may have data that was in those. If it is unknown which column family
+//!   a damaged table belongs to, this applies to all column families.
 //!
-//! Most damage shows only when a table is read. What is damaged says nothing of other tables: these are then chosen
-//! again without it ([`Repair::choose`]).
+//! Most damage shows only when a table is read. A damaged table's lists are not used: the others are then chosen again
+//! without it ([`Repair::choose`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,10 +34,10 @@ type Families = BTreeMap<u32, Family>;
 /// Tables that were read, by the id of their column family.
 type TablesByFamily = BTreeMap<u32, Vec<Scanned>>;
 
-/// What a table says of the job that wrote it.
+/// What a table says about the job that wrote it.
 pub(super) struct Output<'a> {
     pub number: u64,
-    /// The tables that the job replaced; none where the table does not say.
+    /// The tables that the job replaced; none if the table does not say.
     pub replaced: &'a [u64],
     /// The further files of the table.
     pub pieces: Vec<u64>,
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(all, Superseded { unfinished: [12].into(), ..Superseded::default() });
     }
 
-    /// A reader has 9 and 10; of the outputs of their job 13 was replaced by 15, which shares nothing with it.
+    /// A reader has 9 and 10. Of the outputs of their job, 13 was replaced by 15, which shares no file with it.
     #[test]
     fn what_no_longer_counted_when_a_job_began_was_replaced() {
         let first = || std::iter::once(Output { number: 12, replaced: &[9, 10], pieces: vec![10] });

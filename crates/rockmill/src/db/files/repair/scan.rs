@@ -1,4 +1,4 @@
-//! Looking at tables: which column family they are of, and everything in them.
+//! Examines tables: which column family they belong to, and everything in them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Found {
     pub path: PathBuf,
     pub size: u64,
     pub properties: TableProperties,
-    /// The further files that it lists as the head of a table, with what it refers to of them.
+    /// The further files that it lists as the head of a table, with the ranges of them that it refers to.
     pub pieces: Vec<TablePiece>,
     /// Tables that no longer count, where it lists any.
     pub replaced: ReplacedTables,
@@ -54,7 +54,7 @@ impl Found {
     }
 }
 
-/// Opens tables where they are, whatever a MANIFEST says of them.
+/// Opens tables where they are, whatever a MANIFEST says about them.
 pub(super) struct Tables {
     pub fs: Arc<dyn FileSystem>,
     pub dirs: TableDirs,
@@ -72,7 +72,7 @@ fn piece_of(p: &PieceUse) -> TablePiece {
     TablePiece { number: p.number, size: p.size, live: p.live, path_id: 0 }
 }
 
-/// The further files of a table: what the MANIFEST said of it, or what it says itself.
+/// The further files of a table, according to the MANIFEST or to the table itself.
 fn pieces_of(found: &Found, hint: Option<&FileEntry>) -> Vec<TablePiece> {
     hint.map_or_else(|| found.pieces.clone(), |h| h.pieces.clone())
 }
@@ -84,8 +84,8 @@ pub(super) struct Scanned {
     pub entries: u64,
 }
 
-/// Reads a whole table: every block's checksum, the order of keys, and what the MANIFEST must say of it. `hint` is what
-/// an old one said.
+/// Reads a whole table: every block's checksum, the order of keys, and what the MANIFEST must say about it. `hint` is
+/// what an old MANIFEST said.
 pub(super) fn scan(
     fs: &dyn FileSystem,
     found: &Found,
@@ -165,7 +165,7 @@ pub(super) fn scan(
     if let Some(h) = hint {
         entry.file_checksum.clone_from(&h.file_checksum);
         entry.file_checksum_func_name.clone_from(&h.file_checksum_func_name);
-        // Where a level was cut, tombstones reach to there and no further.
+        // Where a level was split into tables, tombstones reach to that point and no further.
         entry.smallest.clone_from(&h.smallest);
         entry.largest.clone_from(&h.largest);
     }

@@ -1,4 +1,4 @@
-//! Where the WALs are that a repair reads.
+//! Finds the WALs that a repair reads.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::front::wal_dir_of;
 use crate::options::Options;
 
-/// The WAL directory, and its lock where it is not the database's own. What the database's files say of it is followed
-/// if it can be: where not, its WALs are not read, and the report says so. Nor are those of a directory that the
-/// options give and that is not the one whose WALs are needed: they would make those look too old.
+/// The WAL directory, and its lock if it is not the database's own. If the database's files name a directory that may
+/// not be followed, its WALs are not read, and the report says so. The same holds if the options give a directory other
+/// than the one whose WALs are needed: reading those WALs would make the needed ones look too old.
 pub(super) fn directory(
     options: &Options,
     path: &Path,

@@ -1,7 +1,7 @@
 //! Where a builder's blocks are compressed: here, or ahead by helper threads.
 //!
-//! It is decided anew at the beginning of each batch, as cores become idle or busy. The file does not show it: blocks
-//! come back in order, and where a table's size decides something, it is known
+//! This is decided again at the beginning of each batch, as cores become idle or busy. It does not change the file:
+//! blocks come back in order, and if a decision depends on a table's size, the size is known
 //! ([`BlockBasedBuilder::file_size_settled`]).
 
 use rockmill_format::footer::BLOCK_TRAILER_LEN;
@@ -23,7 +23,7 @@ impl BlockBasedBuilder {
             return;
         }
         self.help = help_for_table(help, &o.compression_opts);
-        // Without any block yet there is nothing to fail.
+        // Before the first block nothing can fail.
         let _ = self.look_for_help();
     }
 

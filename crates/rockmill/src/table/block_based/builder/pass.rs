@@ -1,7 +1,7 @@
-//! Blocks of other tables that pass into a table as they stand: neither compressed nor encoded again.
+//! Blocks of other tables that are copied into a table unchanged: neither compressed nor encoded again.
 //!
-//! A table's reader must not be able to tell: a block passes only if this builder could have written it. That it begins
-//! and ends elsewhere than the builder would have cut is all that differs.
+//! A table's reader must not notice: a block passes only if this builder could have written it. The only difference is
+//! that it begins and ends where the builder would not have cut.
 
 use rockmill_format::SequenceNumber;
 use rockmill_format::block::{BlockEntries, BlockLayout};
@@ -39,7 +39,7 @@ pub struct WholeBlock<'a> {
     pub stored: StoredBlock<'a>,
 }
 
-/// What the entries of a block that passes add up to. All are plain values.
+/// Sums over the entries of a block that passes. All are plain values.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Census {
     /// Bytes of internal keys.
@@ -52,13 +52,13 @@ pub struct Census {
     pub largest_seqno: SequenceNumber,
 }
 
-/// For one block that ends early less than half full there are at least so many entries as in so many blocks.
+/// For each block that ends early less than half full, there must be at least as many entries as in this many blocks.
 const SMALL_BLOCKS_APART: u64 = 8;
 
 /// What passing blocks need of a builder.
 #[derive(Default)]
 pub(super) struct Passing {
-    /// A block that passed, and is not in the index yet: the key behind it is not known.
+    /// A block that passed and is not in the index yet, because the key after it is not known.
     pending: Option<BlockHandle>,
     /// Entries before the last block that ended early less than half full.
     small_at: u64,
@@ -67,8 +67,8 @@ pub(super) struct Passing {
 }
 
 impl BlockBasedBuilder {
-    /// Adds all entries of `block`, which `census` sums up, by writing the block as it stands. False when it does not
-    /// fit here, and nothing has happened.
+    /// Adds all entries of `block`, which `census` sums up, by copying the block unchanged. False, without any effect,
+    /// if it does not fit here.
     pub fn pass_block(&mut self, block: &WholeBlock<'_>, census: &Census) -> Result<bool> {
         if self.failed.is_some() {
             self.again()?;
@@ -134,7 +134,7 @@ impl BlockBasedBuilder {
         Ok(true)
     }
 
-    /// Gives the failure there was, if one; otherwise tells the index of a block that passed, before `next`.
+    /// Returns the failure, if there was one; otherwise adds a block that passed to the index, before `next`.
     #[cold]
     pub(super) fn catch_up(&mut self, next: Option<&[u8]>) -> Result<()> {
         self.again()?;
@@ -156,9 +156,9 @@ impl BlockBasedBuilder {
             && o.block_based.hash_index_util_ratio.is_none()
     }
 
-    /// True when the current block may end here, if there is one, before a block of so many entries: half full, or less
-    /// if that is seldom. Else many small blocks would come of it, or, where a run goes on with the blocks that it has,
-    /// each would find the same piece of the one before, and none pass.
+    /// True if the current block, if there is one, may end here before a block of this many entries: it is half full,
+    /// or less if that is rare. Otherwise this would make many small blocks; or each of a run's following blocks would
+    /// find the same remainder of the previous one, and none would pass.
     fn fits_here(&self, entries: usize) -> bool {
         let current = self.data_block.current_size_estimate();
         let apart = self.points - self.passing.small_at >= SMALL_BLOCKS_APART * entries as u64;
@@ -187,8 +187,8 @@ impl BlockBasedBuilder {
         same
     }
 
-    /// The checksum that the block has here. It covers the same bytes and says so without another look at them, so
-    /// that nothing that happens to them in between goes unseen.
+    /// The checksum that the block has here. It is computed from the old checksum without reading the bytes again, so
+    /// that any damage to them in between is detected.
     fn moved_checksum(&self, stored: &StoredBlock<'_>, data: &[u8], kind: u8, checksum: u32) -> u32 {
         let (from, to) = (stored.table.footer(), &self.writer.footer);
         if to.checksum == ChecksumType::None {
