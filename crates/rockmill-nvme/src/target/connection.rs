@@ -122,6 +122,8 @@ pub struct Connection {
     pub(super) output: Vec<u8>,
     sent: usize,
     pub(super) queue: Option<Queue>,
+    /// The only host that may connect.
+    pub(super) host: Option<String>,
     error: Option<PduError>,
 }
 
@@ -139,9 +141,15 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             queue: None,
+            host: None,
             error: None,
             target,
         }
+    }
+
+    /// Lets only this host connect: the one that has proven its name to what carries the bytes.
+    pub fn only_host(&mut self, host: &str) {
+        self.host = Some(host.to_owned());
     }
 
     /// Takes bytes that came at `now`. The result is how many were taken: fewer than all when answers must be sent
