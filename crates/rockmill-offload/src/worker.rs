@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
-use rockmill_nvme::tcp::Cutter;
+use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
 
 use crate::channel::Channel;
 use crate::device::{NvmeDevice, Place};
@@ -34,7 +34,7 @@ const NAME: &str = "nqn.2026-11.rockmill:worker";
 pub struct WorkerConfig {
     /// Its name, which stores know its secret by.
     pub name: String,
-    /// Its secret and those of the stores. With secrets, stores without are refused.
+    /// Its secret and those of the stores. With secrets, stores without are refused; the same for keys of TLS.
     pub secrets: Option<Secrets>,
     /// Listens for other machines without secrets.
     pub allow_unauthenticated: bool,
@@ -116,6 +116,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: WorkerConfig,
+    tls: Option<ServerTls>,
     machine: WorkerMachine,
     clock: Arc<dyn Clock>,
     host_id: [u8; 16],
@@ -131,19 +132,22 @@ impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, no random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, no
+    /// random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        let tls = config.secrets.as_ref().map_or(Ok(None), |secrets| secrets.server(&config.name))?;
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
         let shared = Arc::new(Shared {
             machine: WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock)),
             config,
+            tls,
             clock,
             host_id,
             drains: AtomicBool::new(false),
@@ -313,8 +317,8 @@ impl Shared {
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        let mut channel = Channel::new(stream, Arc::clone(&self.clock))?;
         let stops = || self.stops();
+        let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
         let Message::Offer { epoch, subsystem, port, silence_ms, spec } = channel.next(&stops)? else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -336,8 +340,11 @@ impl Shared {
         channel.send(&Message::Accepted { epoch }, &stops)?;
         let mut address = peer; // whole, as a link-local one has an interface
         address.set_port(offer.port);
+        let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(&store));
+        let tls = key.map(|key| ClientTls::new(&key.psk(&self.config.name, &offer.subsystem))).transpose()?;
         let place = Place {
             address,
+            tls,
             subsystem: offer.subsystem.clone(),
             name: self.config.name.clone(),
             host_id: self.host_id,

@@ -114,6 +114,8 @@ needs! {
     NvmeCli = "nvme-cli",
     /// `tshark`, whose dissector knows NVMe over TCP.
     Tshark = "tshark",
+    /// `openssl`, the program.
+    OpenSsl = "openssl",
 }
 
 impl fmt::Display for Needs {

@@ -171,6 +171,7 @@ fn a_device_whose_connection_is_lost_answers_at_once() {
         name: WORKER.to_owned(),
         host_id: [3; 16],
         auth: None,
+        tls: None,
     };
     let theirs = NvmeDevice::connect(place, clock()).unwrap();
     let cutter = theirs.cutter().unwrap();
