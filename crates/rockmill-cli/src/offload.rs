@@ -1,7 +1,8 @@
 //! Compactions on other machines: `rockmill worker`, and the options of commands that have compactions done by workers.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,17 +27,22 @@ const DRAIN_SECONDS: u64 = 60;
 /// the outputs' blocks over NVMe/TCP, in what the store exports for this job alone. It needs no disk. On SIGTERM or
 /// Ctrl-C it begins no more jobs, and ends when those that run are done, or after a minute.
 ///
-/// Without secrets it listens for this machine only. Secrets authenticate, and nothing is encrypted: docs/offload.md.
+/// Without secrets it listens for this machine only. Secrets authenticate, and with keys of TLS in the same file all is
+/// encrypted: docs/offload.md. --make-secrets writes a pair of such files.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   rockmill worker --listen 127.0.0.1:4421
+  rockmill worker --make-secrets .
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421")]
 pub struct WorkerArgs {
     /// Address and port
-    #[arg(long, value_name = "ADDR")]
-    pub listen: String,
+    #[arg(long, value_name = "ADDR", required_unless_present = "make_secrets")]
+    pub listen: Option<String>,
+    /// Write new secrets with a key of TLS to DIR/worker.secrets and DIR/host.secrets, and do nothing else
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["listen", "secrets", "metrics", "allow_unauthenticated"])]
+    pub make_secrets: Option<PathBuf>,
     /// Name that stores know the worker's secret by [default: nqn.2026-11.rockmill:worker]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -100,6 +106,23 @@ fn read_secrets(path: &Path) -> Result<Secrets> {
     Secrets::parse(&text).map_err(|e| CliError::data(format!("{shown}: {e}")))
 }
 
+/// Writes a file of secrets for each side.
+fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
+    let store = WorkersConfig::new(Vec::new()).name;
+    let texts = Secrets::generate(&store, worker).map_err(|e| CliError::usage(format!("--make-secrets: {e}")))?;
+    let mut made = Vec::new();
+    for (name, text) in ["host.secrets", "worker.secrets"].into_iter().zip(texts) {
+        let path = dir.join(name);
+        let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        new.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| CliError::io(path.display(), &e))?;
+        made.push(path.display().to_string());
+    }
+    match out.json {
+        true => out.json_object(&json!({ "host": made[0], "worker": made[1] })),
+        false => made.iter().try_for_each(|path| out.line(path)),
+    }
+}
+
 /// Sets what the command line says of workers.
 pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     if args.compaction_workers.is_empty() {
@@ -120,7 +143,10 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
 
 /// `rockmill worker`
 pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
-    let address = resolve(&args.listen)?;
+    if let Some(dir) = &args.make_secrets {
+        return make_secrets(dir, args.name.as_deref().unwrap_or(&WorkerConfig::default().name), out);
+    }
+    let address = resolve(args.listen.as_deref().unwrap_or_default())?;
     let metrics_address = args.metrics.as_deref().map(resolve).transpose()?;
     let mut config = WorkerConfig {
         secrets: args.secrets.as_deref().map(read_secrets).transpose()?,

@@ -36,12 +36,14 @@ pub struct OffloadFlags {
     pub worker_program: String,
     /// The worker may be on another machine, without secrets.
     pub allow_unauthenticated: bool,
+    /// The worker that is started and this side have secrets and TLS.
+    pub tls: bool,
     /// Where the results go as JSON; empty for nowhere.
     pub json: String,
 }
 
 /// Name, default, what it is.
-const FLAGS: [(&str, &str, &str); 11] = [
+const FLAGS: [(&str, &str, &str); 12] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -52,6 +54,7 @@ const FLAGS: [(&str, &str, &str); 11] = [
     ("worker", "", "Address and port of a worker that runs already; without it one is started on this machine."),
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
     ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
+    ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
     ("json", "", "File for the results as JSON."),
 ];
 
@@ -85,8 +88,8 @@ impl OffloadFlags {
             };
             *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
         }
-        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, allow, json] =
-            <[String; 11]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, allow, tls, json] =
+            <[String; 12]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let flags = Self {
             mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
             value_size: one("value_size", &value_size)?,
@@ -94,6 +97,7 @@ impl OffloadFlags {
             repeat: one("repeat", &repeat)?,
             threads: one("threads", &threads)?,
             allow_unauthenticated: one::<u8>("allow_unauthenticated", &allow)? != 0,
+            tls: one::<u8>("tls", &tls)? != 0,
             db,
             compression,
             worker,
@@ -111,6 +115,9 @@ impl OffloadFlags {
         }
         if self.repeat < 1 || self.threads < 1 {
             return bad("--repeat and --threads must be at least 1".to_owned());
+        }
+        if self.tls && !self.worker.is_empty() {
+            return bad("--tls is for the worker that is started here, without --worker".to_owned());
         }
         if let Some(mb) = self.mb.iter().find(|mb| !(1..=1 << 20).contains(*mb)) {
             return bad(format!("--mb: {mb}; 1 to 1048576"));
@@ -200,6 +207,7 @@ mod tests {
             ("--db=d --repeat=0", "at least 1"),
             ("--db=d --compression=rar", "none, lz4, zstd"),
             ("--db=d --mbs=4", "there is no --mbs"),
+            ("--db=d --tls=1 --worker=127.0.0.1:1", "--tls"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),
         ] {
