@@ -153,6 +153,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         allow_unauthenticated: args.allow_unauthenticated,
         jobs_max: args.jobs.into(),
         threads: args.threads.into(),
+        tell: output::tell,
         ..WorkerConfig::default()
     };
     if let Some(name) = &args.name {

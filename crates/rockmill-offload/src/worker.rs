@@ -44,6 +44,9 @@ pub struct WorkerConfig {
     pub threads: usize,
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
+    /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
+    /// another key, no secret or a wrong one, or another version.
+    pub tell: fn(&str),
 }
 
 impl Default for WorkerConfig {
@@ -55,6 +58,7 @@ impl Default for WorkerConfig {
             jobs_max: 1,
             threads: 1,
             registry: JobRegistry::default(),
+            tell: |_| {},
         }
     }
 }
@@ -126,6 +130,8 @@ pub(crate) struct Shared {
     stops: AtomicBool,
     running: AtomicUsize,
     counted: Counted,
+    /// When somebody was told of a store that was refused.
+    told: Mutex<Option<Duration>>,
 }
 
 impl Worker {
@@ -154,6 +160,7 @@ impl Worker {
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             counted: Counted::default(),
+            told: Mutex::new(None),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
@@ -287,11 +294,12 @@ impl Shared {
         while !self.stops() {
             threads.retain(|thread| !thread.is_finished());
             match listener.accept() {
-                Ok((stream, _)) if threads.len() < most => {
+                Ok((stream, peer)) if threads.len() < most => {
                     let me = Arc::clone(self);
                     let serve = move || {
-                        if me.serve(stream).is_err() {
-                            count(&me.counted.refused, 1); // the store sees that itself
+                        if let Err(e) = me.serve(stream) {
+                            count(&me.counted.refused, 1);
+                            me.tell(peer, &e);
                         }
                     };
                     threads.extend(thread::Builder::new().name("worker-job".into()).spawn(serve));
@@ -303,6 +311,20 @@ impl Shared {
         }
         for thread in threads {
             let _ = thread.join();
+        }
+    }
+
+    /// Tells of a store that was refused. Others have seen themselves why their connection ended.
+    fn tell(&self, peer: SocketAddr, why: &io::Error) {
+        if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) {
+            return;
+        }
+        let now = self.now();
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| now.saturating_sub(told) >= Duration::from_secs(1)) {
+            *told = Some(now);
+            drop(told);
+            (self.config.tell)(&format!("refused {peer}: {why}"));
         }
     }
 

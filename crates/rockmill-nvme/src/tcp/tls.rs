@@ -413,8 +413,13 @@ impl ServerTls {
         clock: &Arc<dyn Clock>,
     ) -> io::Result<Stream> {
         let mut session = Session::new(&self.0, true, received, clock)?;
-        session.shake_hands(&socket, limit, is_stopped)?;
+        let done = session.shake_hands(&socket, limit, is_stopped);
         session.host = session.ssl.ssl().ex_data(host_index()?).cloned();
+        done.map_err(|e| match &session.host {
+            _ if e.kind() != ErrorKind::InvalidData => e,
+            None => refused(format!("the peer has no key for TLS that is known here ({e})")),
+            Some(host) => refused(format!("the peer says that it is {host:?}, and its key for TLS is another ({e})")),
+        })?;
         Ok(Stream::with(socket, session))
     }
 }

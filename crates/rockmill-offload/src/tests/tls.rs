@@ -68,12 +68,24 @@ fn one_side_with_tls_refuses_one_without_or_with_another_key_and_says_why() {
         (of_host.clone(), plain(&of_worker, HOST), "the peer has no key for TLS"),
         (with_key(&of_host, WORKER, Some(key())), of_worker.clone(), "the peer does not know this key for TLS"),
     ];
-    for (host, theirs, says) in cases {
-        let worker = worker_with(&theirs);
+    static TOLD: Mutex<String> = Mutex::new(String::new());
+    let tells = ["the store has no TLS", "this worker has no key for it", "no key for TLS that is known here"];
+    for ((host, theirs, says), tells) in cases.into_iter().zip(tells) {
+        TOLD.lock().clear();
+        let tell = |line: &str| TOLD.lock().push_str(line);
+        let worker = worker(WorkerConfig { secrets: Some(theirs), tell, ..WorkerConfig::default() });
         let (elsewhere, returned, said) = run_logged(config_with(&host, &[worker.address()]));
         assert!(elsewhere == 0 && returned > 0, "{says}: {elsewhere} done elsewhere, {returned} came back");
         assert!(said.contains(says), "{says}: {said}");
+        for _ in 0..500 {
+            if worker.counters().refused > 0 && !TOLD.lock().is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         assert!(worker.counters().refused > 0);
+        let told = TOLD.lock();
+        assert!(told.starts_with("refused 127.0.0.1:") && told.contains(tells), "{tells}: {told}");
     }
     // The keys are the same, and one secret is another: TLS does not stand in for it.
     let text = |own: &Secret, peer: &str, secret: &Secret, key: &TlsKey| {
