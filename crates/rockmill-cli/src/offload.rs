@@ -110,9 +110,13 @@ fn read_secrets(path: &Path) -> Result<Secrets> {
 fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     let store = WorkersConfig::new(Vec::new()).name;
     let texts = Secrets::generate(&store, worker).map_err(|e| CliError::usage(format!("--make-secrets: {e}")))?;
+    let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
+    // One that is new beside one that is not would be of no use.
+    if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
+    }
     let mut made = Vec::new();
-    for (name, text) in ["host.secrets", "worker.secrets"].into_iter().zip(texts) {
-        let path = dir.join(name);
+    for (path, text) in paths.into_iter().zip(texts) {
         let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         new.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| CliError::io(path.display(), &e))?;
         made.push(path.display().to_string());

@@ -147,8 +147,12 @@ fn two_commands_are_enough_for_tls() {
         let mode = std::fs::metadata(s.path(file)).expect("it was made").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
-    // What is there stays as it is.
-    s.run(&["worker", "--make-secrets", "."]).fails(1, &["host.secrets"]);
+    // What is there stays as it is, and nothing is made beside it.
+    s.run(&["worker", "--make-secrets", "."]).fails(2, &["host.secrets is there already"]);
+    std::fs::create_dir(s.path("other")).expect("a folder");
+    s.file("other/worker.secrets", "mine");
+    s.run(&["worker", "--make-secrets", "other"]).fails(2, &["worker.secrets is there already"]);
+    assert!(!s.path("other/host.secrets").exists());
     s.run(&["worker", "--make-secrets", ".", "--listen", "127.0.0.1:0"]).fails(2, &["--listen"]);
     s.run(&["worker"]).fails(2, &["--listen"]);
     let worker = Worker::start(s.dir.path(), &["--secrets", "worker.secrets"]);
