@@ -1,7 +1,8 @@
 //! Compactions on other machines: `rockmill worker`, and the options of commands that have compactions done by workers.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,11 +28,13 @@ const DRAIN_SECONDS: u64 = 60;
 /// the outputs' blocks over NVMe/TCP, in what the store exports for this job alone. It needs no disk. On SIGTERM or
 /// Ctrl-C it begins no more jobs, and ends when those that run are done, or after a minute.
 ///
-/// Without secrets it listens for this machine only. Secrets authenticate, and nothing is encrypted: docs/offload.md.
+/// Without secrets it listens for this machine only. Secrets authenticate, and with keys of TLS in the same file all is
+/// encrypted: docs/offload.md. --make-secrets writes a pair of such files.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   rockmill worker --listen 127.0.0.1:4421
+  rockmill worker --make-secrets .
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
   rockmill worker --config /etc/rockmill/worker.conf
@@ -40,11 +43,16 @@ A file of --config has one flag a line, without the dashes: listen = 10.0.0.7:44
 with # say nothing. What the command line says goes before.")]
 pub struct WorkerArgs {
     /// Address and port
-    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    #[arg(long, value_name = "ADDR", required_unless_present_any = ["config", "make_secrets"])]
     pub listen: Option<String>,
     /// File with these flags, for what is not given here
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Write new secrets to DIR/worker.secrets and DIR/host.secrets, with a key of TLS if this program has TLS, and do
+    /// nothing else
+    #[arg(long, value_name = "DIR")]
+    #[arg(conflicts_with_all = ["listen", "config", "secrets", "metrics", "allow_unauthenticated"])]
+    pub make_secrets: Option<PathBuf>,
     /// Name that stores know the worker's secret by [default: nqn.2026-11.rockmill:worker]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -90,9 +98,10 @@ pub struct OffloadArgs {
 impl WorkerArgs {
     /// These, and for what they do not say, what the file of `--config` says.
     fn with_file(&self) -> Result<Self> {
-        let Self { listen, config, name, secrets, allow_unauthenticated, jobs, threads, metrics } = self.clone();
+        let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, jobs, threads, metrics } =
+            self.clone();
         let Some(path) = &config else { return Ok(self.clone()) };
-        let file: Self = worker_config::read(path, &["config"])?;
+        let file: Self = worker_config::read(path, &["config", "make-secrets"])?;
         Ok(Self {
             listen: listen.or(file.listen),
             name: name.or(file.name),
@@ -102,6 +111,7 @@ impl WorkerArgs {
             threads: threads.or(file.threads),
             metrics: metrics.or(file.metrics),
             config,
+            make_secrets,
         })
     }
 }
@@ -131,6 +141,27 @@ fn read_secrets(path: &Path) -> Result<Secrets> {
     Secrets::parse(&text).map_err(|e| CliError::data(format!("{shown}: {e}")))
 }
 
+/// Writes a file of secrets for each side.
+fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
+    let store = WorkersConfig::new(Vec::new()).name;
+    let texts = Secrets::generate(&store, worker).map_err(|e| CliError::usage(format!("--make-secrets: {e}")))?;
+    let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
+    // One that is new beside one that is not would be of no use.
+    if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
+    }
+    let mut made = Vec::new();
+    for (path, text) in paths.into_iter().zip(texts) {
+        let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        new.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| CliError::io(path.display(), &e))?;
+        made.push(path.display().to_string());
+    }
+    match out.json {
+        true => out.json_object(&json!({ "host": made[0], "worker": made[1] })),
+        false => made.iter().try_for_each(|path| out.line(path)),
+    }
+}
+
 /// Sets what the command line says of workers.
 pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     if args.compaction_workers.is_empty() {
@@ -152,6 +183,9 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
 
 /// `rockmill worker`
 pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
+    if let Some(dir) = &args.make_secrets {
+        return make_secrets(dir, args.name.as_deref().unwrap_or(&WorkerConfig::default().name), out);
+    }
     let args = &args.with_file()?;
     let Some(listen) = &args.listen else {
         return Err(CliError::usage("neither --listen nor the file of --config says where to listen")
@@ -164,6 +198,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         allow_unauthenticated: args.allow_unauthenticated,
         jobs_max: args.jobs.unwrap_or(1).into(),
         threads: args.threads.unwrap_or(1).into(),
+        tell: output::tell,
         ..WorkerConfig::default()
     };
     if let Some(name) = &args.name {

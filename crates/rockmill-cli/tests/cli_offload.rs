@@ -142,6 +142,45 @@ fn what_is_not_safe_is_refused() {
 }
 
 #[test]
+fn two_commands_are_enough_for_secrets_and_tls() {
+    let s = Sandbox::new();
+    let made = s.ok(&["worker", "--make-secrets", "."]);
+    assert_eq!(made.lines().count(), 2, "{made}");
+    for file in ["host.secrets", "worker.secrets"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(s.path(file)).expect("it was made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+    // What is there stays as it is, and nothing is made beside it.
+    s.run(&["worker", "--make-secrets", "."]).fails(2, &["host.secrets is there already"]);
+    std::fs::create_dir(s.path("other")).expect("a folder");
+    s.file("other/worker.secrets", "mine");
+    s.run(&["worker", "--make-secrets", "other"]).fails(2, &["worker.secrets is there already"]);
+    assert!(!s.path("other/host.secrets").exists());
+    s.run(&["worker", "--make-secrets", ".", "--listen", "127.0.0.1:0"]).fails(2, &["--listen"]);
+    s.run(&["worker"]).fails(2, &["--listen"]);
+    let worker = Worker::start(s.dir.path(), &["--secrets", "worker.secrets"]);
+    filled(&s, "db");
+    let wanted = s.ok(&["scan", "db"]);
+    let compact = ["compact", "db", "--compaction-workers", &worker.address, "--worker-input-min", "0"];
+    s.ok(&compact);
+    let said = log(&s, "db");
+    assert!(said.contains("Not done by a worker, and done here"), "{said}");
+    assert_eq!(said.contains("it speaks TLS alone"), rockmill_offload::TLS, "{said}");
+    s.ok(&[&compact[..], &["--bottommost", "force", "--worker-secrets", "host.secrets"]].concat());
+    let said = log(&s, "db");
+    assert!(said.contains("Done by worker nqn.2026-11.rockmill:worker at 127.0.0.1:"), "{said}");
+    assert!(s.ok(&["scan", "db"]) == wanted);
+    s.ok(&["verify", "db"]);
+    // The worker that a benchmark starts has it, too.
+    let bench = s.run(&["bench", "offload", "--db=b", "--mb=1", "--repeat=1", "--value_size=100", "--tls=1"]);
+    match rockmill_offload::TLS {
+        true => drop(bench.ok()),
+        false => drop(bench.fails(2, &["--tls", "the feature `tls`"])),
+    }
+}
+
+#[test]
 fn a_worker_has_metrics_and_a_unit_with_options_that_it_knows() {
     let s = Sandbox::new();
     let (worker, lines) = Worker::start_with_lines(s.dir.path(), &["--metrics", "127.0.0.1:0"], 2);

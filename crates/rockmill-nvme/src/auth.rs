@@ -22,7 +22,7 @@ mod group;
 mod host;
 mod message;
 mod primes;
-mod secret;
+pub(crate) mod secret;
 
 pub use controller::{AuthPolicy, ControllerExchange, HostSecrets, Step};
 pub use group::Group;
@@ -86,7 +86,7 @@ impl Hash {
     }
 
     /// The HMAC of all parts, one after the other.
-    fn mac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    pub(crate) fn mac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).finalize().into_bytes().to_vec(),
             Self::Sha384 => mac::<Hmac<Sha384>>(key, parts).finalize().into_bytes().to_vec(),

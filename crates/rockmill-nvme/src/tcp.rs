@@ -3,6 +3,11 @@
 
 mod host;
 mod server;
+mod stream;
+#[cfg_attr(not(feature = "tls"), path = "tcp/no_tls.rs")]
+mod tls;
 
 pub use host::{Cutter, LinkCounters, TcpHost, TcpLink};
 pub use server::{ServerConfig, TcpServer};
+pub use stream::Stream;
+pub use tls::{ClientTls, ServerTls};

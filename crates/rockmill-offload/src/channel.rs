@@ -1,12 +1,13 @@
 //! Messages over a socket, and how both sides come to know each other.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{ControllerExchange, HostExchange, Step};
+use rockmill_nvme::tcp::{ClientTls, ServerTls, Stream};
 
 use crate::message::{BODY_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEAD_BYTES, Message};
 use crate::{Secrets, VERSION};
@@ -20,6 +21,12 @@ const SEND_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 const POLL: Duration = Duration::from_millis(100);
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes that tell TLS from a message.
+const TLS_HEAD_BYTES: usize = 3;
+/// What a worker without TLS answers to that, so that the store learns why: the alert `access_denied`.
+const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+/// What a worker with TLS tells a store without.
+const NEEDS_TLS: &str = "it speaks TLS alone: give the store's file of secrets the key for TLS, too";
 
 /// Says that nobody waits for a connection any more.
 pub(crate) type Stopped<'a> = &'a dyn Fn() -> bool;
@@ -27,7 +34,9 @@ pub(crate) type Stopped<'a> = &'a dyn Fn() -> bool;
 /// A connection that carries messages.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    stream: TcpStream,
+    stream: Stream,
+    /// The peer whose key TLS was begun with, on the side that connected.
+    peer: Option<String>,
     clock: Arc<dyn Clock>,
     received: Vec<u8>,
     buffer: Vec<u8>,
@@ -47,21 +56,77 @@ fn waits(e: &io::Error) -> bool {
 }
 
 impl Channel {
-    /// Takes a socket that has just been connected.
+    /// Takes a socket that has just been connected, without TLS.
     ///
     /// # Errors
     /// The socket's.
-    pub fn new(stream: TcpStream, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(POLL))?;
+    pub fn new(socket: TcpStream, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        Self::over(Stream::plain(prepared(socket)?), clock)
+    }
+
+    fn over(stream: Stream, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        stream.socket().set_write_timeout(Some(POLL))?;
         let (received, buffer) = (Vec::new(), vec![0; READ_BYTES]);
-        Ok(Self { stream, clock, received, buffer, body_max: HANDSHAKE_BYTES_MAX })
+        Ok(Self { stream, peer: None, clock, received, buffer, body_max: HANDSHAKE_BYTES_MAX })
+    }
+
+    /// Takes a socket that has just been connected to a worker, and begins TLS with the key of `peer`.
+    ///
+    /// # Errors
+    /// The socket's; the worker refuses TLS, or this key (`PermissionDenied`).
+    pub fn connect(
+        socket: TcpStream,
+        (peer, tls): &(String, ClientTls),
+        clock: Arc<dyn Clock>,
+        is_stopped: Stopped<'_>,
+    ) -> io::Result<Self> {
+        let stream = tls.connect(prepared(socket)?, STEP_TIMEOUT, is_stopped, &clock)?;
+        Ok(Self { peer: Some(peer.clone()), ..Self::over(stream, clock)? })
+    }
+
+    /// Takes a socket of a store that has just connected, with TLS if this side has keys.
+    ///
+    /// # Errors
+    /// The socket's; one side alone has TLS, or their keys are not the same.
+    pub fn accept(
+        socket: TcpStream,
+        tls: Option<&ServerTls>,
+        clock: Arc<dyn Clock>,
+        is_stopped: Stopped<'_>,
+    ) -> io::Result<Self> {
+        let mut channel = Self::new(socket, Arc::clone(&clock))?;
+        let since = channel.now();
+        while channel.received.len() < TLS_HEAD_BYTES {
+            channel.read(POLL)?;
+            if is_stopped() {
+                return Err(not_wanted());
+            }
+            if channel.now().saturating_sub(since) >= STEP_TIMEOUT {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the store says nothing"));
+            }
+        }
+        match (tls, begins_tls(&channel.received)) {
+            (None, false) => Ok(channel),
+            (Some(tls), true) => {
+                let socket = channel.stream.socket().try_clone()?;
+                let stream = tls.accept(socket, &channel.received, STEP_TIMEOUT, is_stopped, &clock)?;
+                Self::over(stream, clock)
+            }
+            // They are told, as far as they can be.
+            (Some(_), false) => {
+                channel.send(&Message::Refused { epoch: 0, reason: NEEDS_TLS.to_owned() }, is_stopped)?;
+                Err(refused("the store has no TLS"))
+            }
+            (None, true) => {
+                channel.stream.write(&TLS_ALERT)?;
+                Err(refused("the store has TLS, and this worker has no key for it"))
+            }
+        }
     }
 
     /// The socket, for its addresses.
     pub fn stream(&self) -> &TcpStream {
-        &self.stream
+        self.stream.socket()
     }
 
     fn now(&self) -> Duration {
@@ -125,14 +190,20 @@ impl Channel {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            match self.stream.read(&mut self.buffer) {
-                Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
-                Ok(n) => self.received.extend_from_slice(&self.buffer[..n]),
-                Err(e) if waits(&e) => {}
-                Err(e) => return Err(e),
-            }
+            self.read(left)?;
         }
+    }
+
+    /// Reads what there is; nothing is no error.
+    fn read(&mut self, wait: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(wait.max(Duration::from_millis(1)))?;
+        match self.stream.read(&mut self.buffer) {
+            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
+            Ok(n) => self.received.extend_from_slice(&self.buffer[..n]),
+            Err(e) if waits(&e) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
     /// A message that is complete.
@@ -189,10 +260,13 @@ impl Channel {
     ) -> io::Result<String> {
         let authenticates = secrets.is_some();
         self.send(&Message::Hello { version: VERSION, name: own.to_owned(), authenticates }, is_stopped)?;
-        let Message::Welcome { version, name, authenticates: asks } = self.next(is_stopped)? else {
-            return Err(nonsense("no welcome"));
+        let (version, name, asks) = match self.next(is_stopped)? {
+            Message::Welcome { version, name, authenticates } => (version, name, authenticates),
+            Message::Refused { reason, .. } => return Err(refused(format!("it refuses: {reason}"))),
+            _ => return Err(nonsense("no welcome")),
         };
         check_versions(version)?;
+        check_peer(self.peer.as_deref(), &name)?;
         if asks != authenticates {
             return Err(refused(if asks { "the worker asks for a secret" } else { "the worker has no secret" }));
         }
@@ -230,6 +304,7 @@ impl Channel {
         let authenticates = secrets.is_some();
         self.send(&Message::Welcome { version: VERSION, name: own.to_owned(), authenticates }, is_stopped)?;
         check_versions(version)?;
+        check_peer(self.stream.host(), &name)?;
         if offers != authenticates {
             return Err(refused("only one side has secrets"));
         }
@@ -250,6 +325,27 @@ impl Channel {
         }
         self.body_max = BODY_BYTES_MAX;
         Ok(name)
+    }
+}
+
+/// A record of a handshake, of a version 3.1 or later. As the length of a message that would be more than a greeting
+/// may have.
+fn begins_tls(received: &[u8]) -> bool {
+    matches!(received, [22, 3, minor, ..] if *minor != 0)
+}
+
+/// A socket as channels want it: what a listener does not wait for its connections do.
+fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+    socket.set_nonblocking(false)?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// A peer has the name whose key it has.
+fn check_peer(proven: Option<&str>, says: &str) -> io::Result<()> {
+    match proven.is_none_or(|proven| proven == says) {
+        true => Ok(()),
+        false => Err(refused(format!("it has the key for TLS of {proven:?}, and says that it is {says:?}"))),
     }
 }
 

@@ -10,7 +10,7 @@ use rockmill::internals::{DEVICE_BLOCK, WorkerDevice};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::HostAuth;
 use rockmill_nvme::initiator::{HostConfig, HostError, Io, NamespaceInfo, QueueConfig};
-use rockmill_nvme::tcp::{Cutter, LinkCounters, TcpHost, TcpLink};
+use rockmill_nvme::tcp::{ClientTls, Cutter, LinkCounters, TcpHost, TcpLink};
 
 /// The only namespace of a job's subsystem.
 pub(crate) const NAMESPACE: u32 = 1;
@@ -40,6 +40,7 @@ pub(crate) struct Place {
     pub name: String,
     pub host_id: [u8; 16],
     pub auth: Option<HostAuth>,
+    pub tls: Option<ClientTls>,
 }
 
 fn failed(e: HostError) -> io::Error {
@@ -55,15 +56,17 @@ impl NvmeDevice {
     /// # Errors
     /// Why that failed.
     pub fn connect(place: Place, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        // What TLS carries it has sealed already.
+        let digests = place.tls.is_none();
         let config = HostConfig {
             subsystem: place.subsystem,
             host: place.name,
             host_id: place.host_id,
             keep_alive_ms: KEEP_ALIVE_MS,
             auth: place.auth,
-            queue: QueueConfig::default(),
+            queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
         };
-        let host = TcpHost::connect(place.address, config, clock).map_err(failed)?;
+        let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
         let namespace = host.admin(|admin| admin.set_queues(2).and_then(|_| admin.namespace(NAMESPACE)));
         let namespace = namespace.map_err(failed)?;
         if namespace.block_bytes as usize != DEVICE_BLOCK {

@@ -11,7 +11,7 @@ use rockmill::{Error, ErrorKind};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::target::{Target, TargetConfig};
-use rockmill_nvme::tcp::{ServerConfig, TcpServer};
+use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, TcpServer};
 
 use crate::channel::Channel;
 use crate::check::Check;
@@ -39,7 +39,7 @@ pub struct WorkersConfig {
     pub workers: Vec<SocketAddr>,
     /// The store's name, which workers know its secret by.
     pub name: String,
-    /// Its secret and those of the workers. With secrets, workers without are refused.
+    /// Its secret and those of the workers. With secrets, workers without are refused; the same for keys of TLS.
     pub secrets: Option<Secrets>,
     /// Uses workers on other machines without secrets. Whoever is on the network then reads and writes tables.
     pub allow_unauthenticated: bool,
@@ -81,12 +81,16 @@ struct WorkerState {
     jobs: usize,
     /// Gets no job before.
     paused_until: Duration,
+    /// Which key of TLS was its, when it was connected to last.
+    key: usize,
 }
 
 /// Has compactions done by workers (`rockmill::Options::set_compaction_workers`). Several databases may share one.
 #[derive(Debug)]
 pub struct Workers {
     config: WorkersConfig,
+    /// Empty without TLS.
+    tls: Vec<(String, ClientTls)>,
     clock: Arc<dyn Clock>,
     states: Mutex<Vec<WorkerState>>,
     epochs: Epochs,
@@ -96,15 +100,16 @@ impl Workers {
     /// Workers that are asked when there is a job. No connection is made before.
     ///
     /// # Errors
-    /// A configuration that is not safe.
+    /// A configuration that is not safe, or keys for TLS where this was built without it.
     pub fn new(config: WorkersConfig, clock: Arc<dyn Clock>) -> io::Result<Arc<Self>> {
         let open = config.secrets.is_none() && !config.allow_unauthenticated;
         if open && config.workers.iter().any(|worker| !worker.ip().is_loopback()) {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        let tls = config.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.clients(&config.name))?;
         let states = Mutex::new(vec![WorkerState::default(); config.workers.len()]);
-        Ok(Arc::new(Self { config, clock, states, epochs: Epochs::default() }))
+        Ok(Arc::new(Self { config, tls, clock, states, epochs: Epochs::default() }))
     }
 
     fn now(&self) -> Duration {
@@ -123,10 +128,34 @@ impl Workers {
         Some(Taken { workers: self, place, address })
     }
 
-    fn run_on(&self, address: SocketAddr, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
+    /// Connects, with TLS if there are keys. An address does not say whose it is: the keys are tried in turn, beginning
+    /// with the one that was the worker's before.
+    fn connect(&self, place: usize, address: SocketAddr, job: &RemoteJob<'_>) -> io::Result<Channel> {
+        let open = || TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
+        if self.tls.is_empty() {
+            return Channel::new(open()?, Arc::clone(&self.clock));
+        }
+        let first = self.states.lock().get(place).map_or(0, |state| state.key);
+        let mut refused = None;
+        for key in (0..self.tls.len()).map(|i| (first + i) % self.tls.len()) {
+            let Some(peer) = self.tls.get(key) else { break };
+            match Channel::connect(open()?, peer, Arc::clone(&self.clock), job.is_stopped) {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => refused = Some(e),
+                Err(e) => return Err(e),
+                Ok(channel) => {
+                    if let Some(state) = self.states.lock().get_mut(place) {
+                        state.key = key;
+                    }
+                    return Ok(channel);
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::ErrorKind::PermissionDenied.into()))
+    }
+
+    fn run_on(&self, place: usize, address: SocketAddr, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
         let failed = |e: io::Error| Error::io(format_args!("worker {address}"), &e);
-        let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
-        let mut channel = Channel::new(stream, Arc::clone(&self.clock)).map_err(failed)?;
+        let mut channel = self.connect(place, address, job).map_err(failed)?;
         let worker =
             channel.greet_worker(&self.config.name, self.config.secrets.as_ref(), job.is_stopped).map_err(failed)?;
         let epoch = self.epochs.next();
@@ -175,6 +204,9 @@ impl Workers {
             c2h_data_max: READ_BYTES,
             ..TargetConfig::new(&format!("nqn.2026-11.rockmill:job:{name}:{epoch}"))
         };
+        // The key of this job's connections is of its subsystem's name: that of another job is another one.
+        let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(worker));
+        let tls = key.map(|key| ServerTls::new(vec![key.psk(worker, &config.nqn)])).transpose()?;
         let target = Target::new(config).map_err(io::Error::other)?;
         let namespace = Arc::new(JobNamespace::new(job.device, nonce));
         target.add_namespace(NAMESPACE, namespace).map_err(io::Error::other)?;
@@ -183,7 +215,7 @@ impl Workers {
         address.set_port(0);
         let listener = TcpListener::bind(address)?;
         let limits = ServerConfig { connections_max: CONNECTIONS_MAX, ..ServerConfig::default() };
-        let server = TcpServer::start(listener, Arc::clone(&target), limits, Arc::clone(&self.clock))?;
+        let server = TcpServer::start_with(listener, Arc::clone(&target), limits, tls, Arc::clone(&self.clock))?;
         Ok(Export { target, server })
     }
 
@@ -269,7 +301,7 @@ impl TakenWorker for Taken<'_> {
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
-        let done = self.workers.run_on(self.address, job);
+        let done = self.workers.run_on(self.place, self.address, job);
         if done.is_err() && !(job.is_stopped)() {
             self.rejected();
         }

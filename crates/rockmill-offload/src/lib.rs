@@ -51,6 +51,9 @@ mod worker;
 
 use std::io;
 
+/// True where this crate is built with the feature `tls`. Without it, files of secrets with keys of TLS are refused.
+pub const TLS: bool = cfg!(feature = "tls");
+
 pub use check::Check;
 pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};

@@ -4,6 +4,8 @@ mod databases;
 mod leases;
 mod messages;
 mod rogues;
+#[cfg(feature = "tls")]
+mod tls;
 mod workers;
 
 use std::collections::BTreeMap;

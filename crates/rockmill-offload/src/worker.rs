@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
-use rockmill_nvme::tcp::Cutter;
+use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
 
 use crate::channel::Channel;
 use crate::device::{NvmeDevice, Place};
@@ -34,7 +34,7 @@ const NAME: &str = "nqn.2026-11.rockmill:worker";
 pub struct WorkerConfig {
     /// Its name, which stores know its secret by.
     pub name: String,
-    /// Its secret and those of the stores. With secrets, stores without are refused.
+    /// Its secret and those of the stores. With secrets, stores without are refused; the same for keys of TLS.
     pub secrets: Option<Secrets>,
     /// Listens for other machines without secrets.
     pub allow_unauthenticated: bool,
@@ -44,6 +44,9 @@ pub struct WorkerConfig {
     pub threads: usize,
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
+    /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
+    /// another key, no secret or a wrong one, or another version.
+    pub tell: fn(&str),
 }
 
 impl Default for WorkerConfig {
@@ -55,6 +58,7 @@ impl Default for WorkerConfig {
             jobs_max: 1,
             threads: 1,
             registry: JobRegistry::default(),
+            tell: |_| {},
         }
     }
 }
@@ -116,6 +120,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: WorkerConfig,
+    tls: Option<ServerTls>,
     machine: WorkerMachine,
     clock: Arc<dyn Clock>,
     host_id: [u8; 16],
@@ -125,31 +130,37 @@ pub(crate) struct Shared {
     stops: AtomicBool,
     running: AtomicUsize,
     counted: Counted,
+    /// When somebody was told of a store that was refused.
+    told: Mutex<Option<Duration>>,
 }
 
 impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, no random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, no
+    /// random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        let tls = config.secrets.as_ref().map_or(Ok(None), |secrets| secrets.server(&config.name))?;
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
         let shared = Arc::new(Shared {
             machine: WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock)),
             config,
+            tls,
             clock,
             host_id,
             drains: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             counted: Counted::default(),
+            told: Mutex::new(None),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
@@ -283,11 +294,12 @@ impl Shared {
         while !self.stops() {
             threads.retain(|thread| !thread.is_finished());
             match listener.accept() {
-                Ok((stream, _)) if threads.len() < most => {
+                Ok((stream, peer)) if threads.len() < most => {
                     let me = Arc::clone(self);
                     let serve = move || {
-                        if me.serve(stream).is_err() {
-                            count(&me.counted.refused, 1); // the store sees that itself
+                        if let Err(e) = me.serve(stream) {
+                            count(&me.counted.refused, 1);
+                            me.tell(peer, &e);
                         }
                     };
                     threads.extend(thread::Builder::new().name("worker-job".into()).spawn(serve));
@@ -302,6 +314,20 @@ impl Shared {
         }
     }
 
+    /// Tells of a store that was refused. Others have seen themselves why their connection ended.
+    fn tell(&self, peer: SocketAddr, why: &io::Error) {
+        if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) {
+            return;
+        }
+        let now = self.now();
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| now.saturating_sub(told) >= Duration::from_secs(1)) {
+            *told = Some(now);
+            drop(told);
+            (self.config.tell)(&format!("refused {peer}: {why}"));
+        }
+    }
+
     /// Room for one more job.
     fn begin(&self) -> Option<Running<'_>> {
         if self.drains.load(Ordering::Acquire) {
@@ -313,8 +339,8 @@ impl Shared {
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         let peer = stream.peer_addr()?;
-        let mut channel = Channel::new(stream, Arc::clone(&self.clock))?;
         let stops = || self.stops();
+        let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
         let Message::Offer { epoch, subsystem, port, silence_ms, spec } = channel.next(&stops)? else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -336,8 +362,11 @@ impl Shared {
         channel.send(&Message::Accepted { epoch }, &stops)?;
         let mut address = peer; // whole, as a link-local one has an interface
         address.set_port(offer.port);
+        let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(&store));
+        let tls = key.map(|key| ClientTls::new(&key.psk(&self.config.name, &offer.subsystem))).transpose()?;
         let place = Place {
             address,
+            tls,
             subsystem: offer.subsystem.clone(),
             name: self.config.name.clone(),
             host_id: self.host_id,

@@ -120,6 +120,8 @@ needs! {
     NvmeCli = "nvme-cli",
     /// `tshark`, whose dissector knows NVMe over TCP.
     Tshark = "tshark",
+    /// OpenSSL 3: the program, and its headers with pkg-config.
+    OpenSsl = "openssl",
 }
 
 impl fmt::Display for Needs {

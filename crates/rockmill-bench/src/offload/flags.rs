@@ -40,12 +40,14 @@ pub struct OffloadFlags {
     pub check: Check,
     /// The worker may be on another machine, without secrets.
     pub allow_unauthenticated: bool,
+    /// The worker that is started and this side have secrets and TLS.
+    pub tls: bool,
     /// Where the results go as JSON; empty for nowhere.
     pub json: String,
 }
 
 /// Name, default, what it is.
-const FLAGS: [(&str, &str, &str); 12] = [
+const FLAGS: [(&str, &str, &str); 13] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -57,6 +59,7 @@ const FLAGS: [(&str, &str, &str); 12] = [
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
     ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
     ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
+    ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
     ("json", "", "File for the results as JSON."),
 ];
 
@@ -90,8 +93,8 @@ impl OffloadFlags {
             };
             *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
         }
-        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, check, allow, json] =
-            <[String; 12]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, check, allow, tls, json] =
+            <[String; 13]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let flags = Self {
             mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
             value_size: one("value_size", &value_size)?,
@@ -99,6 +102,7 @@ impl OffloadFlags {
             repeat: one("repeat", &repeat)?,
             threads: one("threads", &threads)?,
             allow_unauthenticated: one::<u8>("allow_unauthenticated", &allow)? != 0,
+            tls: one::<u8>("tls", &tls)? != 0,
             db,
             compression,
             worker,
@@ -117,6 +121,12 @@ impl OffloadFlags {
         }
         if self.repeat < 1 || self.threads < 1 {
             return bad("--repeat and --threads must be at least 1".to_owned());
+        }
+        if self.tls && !rockmill_offload::TLS {
+            return bad("--tls: this program was built without TLS (the feature `tls`)".to_owned());
+        }
+        if self.tls && !self.worker.is_empty() {
+            return bad("--tls is for the worker that is started here, without --worker".to_owned());
         }
         if let Some(mb) = self.mb.iter().find(|mb| !(1..=1 << 20).contains(*mb)) {
             return bad(format!("--mb: {mb}; 1 to 1048576"));
@@ -207,6 +217,7 @@ mod tests {
             ("--db=d --compression=rar", "none, lz4, zstd"),
             ("--db=d --check=10", "0% to 100%"),
             ("--db=d --mbs=4", "there is no --mbs"),
+            ("--db=d --tls=1 --worker=127.0.0.1:1", "--tls"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),
         ] {

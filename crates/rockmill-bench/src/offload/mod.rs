@@ -51,7 +51,7 @@ pub fn run(flags: &OffloadFlags, out: &mut dyn Write) -> Result<OffloadReport> {
         cases.push((mb, *of_size, case.ok_or_else(|| Error::Usage("there is no case to run".to_owned()))?));
     }
     let worker = match flags.worker.as_str() {
-        "" => WorkerProcess::start(&flags.worker_program, flags.threads)?,
+        "" => WorkerProcess::start(&flags.worker_program, flags.threads, flags.tls)?,
         address => WorkerProcess::elsewhere(address)?,
     };
     let _workspace = Workspace::create(db)?;
@@ -150,6 +150,7 @@ impl Job<'_> {
             input_bytes_min: 0,
             allow_unauthenticated: self.flags.allow_unauthenticated,
             check: self.flags.check,
+            secrets: worker.secrets().cloned(),
             ..WorkersConfig::new(vec![worker.address()])
         };
         Workers::new(config, Arc::new(SystemClock::default()))

@@ -1,9 +1,11 @@
 //! The worker of a run: a process of its own, or one that somebody else started.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use rockmill_offload::{Secrets, WorkerConfig, WorkersConfig};
 
 use crate::error::{Error, Result};
 
@@ -15,28 +17,40 @@ const PROGRAM: &str = "rockmill";
 pub struct WorkerProcess {
     child: Option<Child>,
     address: SocketAddr,
+    /// What this side has for it.
+    secrets: Option<Secrets>,
 }
 
 impl WorkerProcess {
     /// Starts `PROGRAM worker` at a port of this machine. Without a name it is this program, or the one beside it.
-    pub fn start(program: &str, threads: u16) -> Result<Self> {
+    pub fn start(program: &str, threads: u16, tls: bool) -> Result<Self> {
         let program = match program {
             "" => beside(&std::env::current_exe().map_err(|e| Error::io("this program's own path", &e))?)?,
             given => PathBuf::from(given),
         };
-        let mut child = Command::new(&program)
-            .args(["worker", "--listen", "127.0.0.1:0", "--threads", &threads.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| Error::io(format_args!("cannot start {}", program.display()), &e))?;
+        let mut command = Command::new(&program);
+        command.args(["worker", "--listen", "127.0.0.1:0", "--threads", &threads.to_string()]);
+        if tls {
+            command.args(["--secrets", "/dev/stdin"]).stdin(Stdio::piped());
+        } else {
+            command.stdin(Stdio::null());
+        }
+        let spawned = command.stdout(Stdio::piped()).spawn();
+        let child = spawned.map_err(|e| Error::io(format_args!("cannot start {}", program.display()), &e))?;
+        // From here on it ends with this.
+        let mut started = Self { child: None, address: SocketAddr::from(([127, 0, 0, 1], 0)), secrets: None };
+        let child = started.child.insert(child);
+        if let Some(mut stdin) = child.stdin.take() {
+            let (store, worker) = (WorkersConfig::new(Vec::new()).name, WorkerConfig::default().name);
+            let [ours, theirs] = Secrets::generate(&store, &worker).map_err(Error::Run)?;
+            stdin.write_all(theirs.as_bytes()).map_err(|e| Error::io("the worker", &e))?;
+            started.secrets = Some(Secrets::parse(&ours).map_err(Error::Run)?);
+        }
         let mut line = String::new();
         if let Some(stdout) = &mut child.stdout {
             BufReader::new(stdout).read_line(&mut line).map_err(|e| Error::io("the worker", &e))?;
         }
         let address = line.trim_end().strip_prefix("listening at ").and_then(|address| address.parse().ok());
-        // From here on it ends with this.
-        let mut started = Self { child: Some(child), address: SocketAddr::from(([127, 0, 0, 1], 0)) };
         started.address =
             address.ok_or_else(|| Error::Run(format!("{} says {line:?} in place of an address", program.display())))?;
         Ok(started)
@@ -46,7 +60,12 @@ impl WorkerProcess {
     pub fn elsewhere(address: &str) -> Result<Self> {
         let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
         let address = found.ok_or_else(|| Error::Usage(format!("--worker={address} is no address and port")))?;
-        Ok(Self { child: None, address })
+        Ok(Self { child: None, address, secrets: None })
+    }
+
+    /// What this side has for it; `None` without TLS.
+    pub fn secrets(&self) -> Option<&Secrets> {
+        self.secrets.as_ref()
     }
 
     /// Where it listens.

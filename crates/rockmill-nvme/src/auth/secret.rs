@@ -89,14 +89,14 @@ impl fmt::Debug for Secret {
 }
 
 /// CRC-32 as Ethernet has it.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0xedb8_8320 };
     !bytes.iter().fold(u32::MAX, |crc, &b| (0..8).fold(crc ^ u32::from(b), step))
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-fn encode_base64(bytes: &[u8]) -> String {
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     let mut out = String::new();
     for group in bytes.chunks(3) {
         let bits = (0..3).fold(0u32, |bits, i| bits << 8 | u32::from(*group.get(i).unwrap_or(&0)));
@@ -109,7 +109,7 @@ fn encode_base64(bytes: &[u8]) -> String {
 }
 
 /// `None` for other characters, a wrong length, or bits that are left over.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     // Longer than the longest secret: nothing to look at.
     if text.len() > 128 || !text.len().is_multiple_of(4) {
         return None;

@@ -44,7 +44,12 @@ impl Connection {
         }
         let data = in_capsule(sqe, data, CONNECT_DATA_BYTES as u32)?;
         let data: &[u8; CONNECT_DATA_BYTES] = data.try_into().map_err(|_| Status::SGL_LENGTH_INVALID)?;
-        match ConnectData::decode(data).map_err(in_data).and_then(|data| self.target.connect(&connect, data, now)) {
+        let is_other = |data: &ConnectData| self.host.as_ref().is_some_and(|host| *host != data.host);
+        let data = ConnectData::decode(data).map_err(in_data).and_then(|data| match is_other(&data) {
+            true => Err((Status::CONNECT_INVALID_HOST, 0)),
+            false => Ok(data),
+        });
+        match data.and_then(|data| self.target.connect(&connect, data, now)) {
             Ok(queue) => {
                 let result = u64::from(queue.controller.id);
                 let required = if queue.is_authenticated() { 0 } else { AUTHENTICATION_REQUIRED };

@@ -128,6 +128,8 @@ pub struct Connection {
     pub(super) outgoing: Framing,
     pub(super) output: Waiting,
     pub(super) queue: Option<Queue>,
+    /// The only host that may connect.
+    pub(super) host: Option<String>,
     error: Option<PduError>,
 }
 
@@ -144,9 +146,15 @@ impl Connection {
             outgoing: Framing::initial(Direction::ToHost, 0, 0),
             output: Waiting::default(),
             queue: None,
+            host: None,
             error: None,
             target,
         }
+    }
+
+    /// Lets only this host connect: the one that has proven its name to what carries the bytes.
+    pub fn only_host(&mut self, host: &str) {
+        self.host = Some(host.to_owned());
     }
 
     /// Takes bytes that came at `now`. The result is how many were taken: fewer than all when answers must be sent

@@ -1,6 +1,6 @@
 //! A host over TCP.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rockmill_io::Clock;
 
+use super::{ClientTls, Stream};
 use crate::initiator::{Admin, Controller, HostConfig, HostError, Io, Link, Queue, QueueConfig};
 
 /// How long a connection may take to open, and the peer to answer.
@@ -57,7 +58,7 @@ impl Cutter {
     /// # Errors
     /// There are too few descriptors.
     pub fn add(&mut self, link: &TcpLink) -> io::Result<()> {
-        self.0.push(link.stream.try_clone()?);
+        self.0.push(link.stream.socket().try_clone()?);
         Ok(())
     }
 
@@ -72,7 +73,7 @@ impl Cutter {
 /// The connection of one queue.
 #[derive(Debug)]
 pub struct TcpLink {
-    stream: TcpStream,
+    stream: Stream,
     queue: Queue,
     buffer: Vec<u8>,
     clock: Arc<dyn Clock>,
@@ -80,15 +81,24 @@ pub struct TcpLink {
 }
 
 impl TcpLink {
-    /// Opens a connection.
+    /// Opens a connection, with TLS if there is a key.
     ///
     /// # Errors
-    /// As [`TcpStream::connect_timeout`].
-    pub fn open(address: SocketAddr, config: QueueConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+    /// As [`TcpStream::connect_timeout`] and [`ClientTls::connect`].
+    pub fn open(
+        address: SocketAddr,
+        config: QueueConfig,
+        tls: Option<&ClientTls>,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
+        let socket = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+        socket.set_nodelay(true)?;
+        let mut stream = match tls {
+            Some(tls) => tls.connect(socket, ANSWER_TIMEOUT, &|| false, &clock)?,
+            None => Stream::plain(socket),
+        };
+        stream.set_read_timeout(ANSWER_TIMEOUT)?;
+        stream.socket().set_write_timeout(Some(WRITE_PATIENCE))?;
         let (queue, buffer) = (Queue::new(config), vec![0; READ_BYTES]);
         Ok(Self { stream, queue, buffer, clock, counted: Arc::default() })
     }
@@ -116,9 +126,9 @@ impl TcpLink {
 
     /// A write that did not get on: reads what there is, if anything.
     fn make_room(&mut self) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(WRITE_PATIENCE))?;
+        self.stream.set_read_timeout(WRITE_PATIENCE)?;
         let received = self.receive();
-        self.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        self.stream.set_read_timeout(ANSWER_TIMEOUT)?;
         match received {
             Err(e) if waits(&e) => Ok(()),
             other => other,
@@ -182,6 +192,7 @@ impl Link for TcpLink {
 #[derive(Debug)]
 pub struct TcpHost {
     address: SocketAddr,
+    tls: Option<ClientTls>,
     clock: Arc<dyn Clock>,
     controller: Controller,
     counted: Arc<Counted>,
@@ -202,8 +213,21 @@ impl TcpHost {
     /// # Errors
     /// Why that failed.
     pub fn connect(address: SocketAddr, config: HostConfig, clock: Arc<dyn Clock>) -> Result<Self, HostError> {
+        Self::connect_with(address, config, None, clock)
+    }
+
+    /// The same with TLS on every connection, if there is a key.
+    ///
+    /// # Errors
+    /// Why that failed.
+    pub fn connect_with(
+        address: SocketAddr,
+        config: HostConfig,
+        tls: Option<ClientTls>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, HostError> {
         let keep_alive = Duration::from_millis(config.keep_alive_ms.into());
-        let link = TcpLink::open(address, config.queue, Arc::clone(&clock)).map_err(HostError::Io)?;
+        let link = TcpLink::open(address, config.queue, tls.as_ref(), Arc::clone(&clock)).map_err(HostError::Io)?;
         let counted = Arc::clone(&link.counted);
         let admin = Admin::connect(link, config)?;
         let controller = admin.controller().clone();
@@ -213,7 +237,7 @@ impl TcpHost {
             thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
         });
         let keeper = keeper.transpose().map_err(HostError::Io)?;
-        Ok(Self { address, clock, controller, counted, shared, keeper })
+        Ok(Self { address, tls, clock, controller, counted, shared, keeper })
     }
 
     /// What went over all its connections.
@@ -249,7 +273,8 @@ impl TcpHost {
     pub fn io_queue_with(&self, queue: u16, digests: bool) -> Result<Io<TcpLink>, HostError> {
         let mut config = self.controller.queue_config();
         config.data_digest &= digests;
-        let mut link = TcpLink::open(self.address, config, Arc::clone(&self.clock)).map_err(HostError::Io)?;
+        let clock = Arc::clone(&self.clock);
+        let mut link = TcpLink::open(self.address, config, self.tls.as_ref(), clock).map_err(HostError::Io)?;
         link.counted = Arc::clone(&self.counted);
         Io::connect(link, &self.controller, queue)
     }

@@ -1,7 +1,7 @@
 //! A target over TCP: a thread that accepts, and one for each connection.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use rockmill_io::Clock;
 
 use super::host::waits;
+use super::{ServerTls, Stream};
 use crate::target::{Connection, Target};
 
 /// How often a connection looks at the time, and the server for new ones.
@@ -55,11 +56,26 @@ impl TcpServer {
         config: ServerConfig,
         clock: Arc<dyn Clock>,
     ) -> io::Result<Self> {
+        Self::start_with(listener, target, config, None, clock)
+    }
+
+    /// The same with TLS on every connection, if there are keys: hosts without are disconnected. A host connects only
+    /// under the name that its key is for.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        listener: TcpListener,
+        target: Arc<Target>,
+        config: ServerConfig,
+        tls: Option<ServerTls>,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         // Accepting must not keep it from stopping.
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let server = Serving { target, config, clock, stop: Arc::clone(&stop) };
+        let server = Serving { target, config, tls, clock, stop: Arc::clone(&stop) };
         let thread = thread::Builder::new().name("nvme-accept".into()).spawn(move || server.accept(&listener))?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
@@ -90,6 +106,7 @@ impl Drop for TcpServer {
 struct Serving {
     target: Arc<Target>,
     config: ServerConfig,
+    tls: Option<ServerTls>,
     clock: Arc<dyn Clock>,
     stop: Arc<AtomicBool>,
 }
@@ -127,13 +144,24 @@ impl Serving {
         }
     }
 
-    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
+    fn serve(&self, socket: TcpStream) -> io::Result<()> {
         // Not inherited everywhere, but where it is, the loop below would spin.
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(POLL))?;
-        stream.set_write_timeout(Some(POLL))?;
+        socket.set_nonblocking(false)?;
+        socket.set_nodelay(true)?;
+        // What TLS takes counts, too.
         let mut connection = self.target.accept(self.now());
+        let mut stream = match &self.tls {
+            Some(tls) => {
+                let limit = self.target.config().handshake_timeout;
+                tls.accept(socket, &[], limit, &|| self.stops(), &self.clock)?
+            }
+            None => Stream::plain(socket),
+        };
+        if let Some(host) = stream.host() {
+            connection.only_host(host);
+        }
+        stream.set_read_timeout(POLL)?;
+        stream.socket().set_write_timeout(Some(POLL))?;
         let mut buffer = vec![0; READ_BYTES];
         while !self.stops() {
             self.send(&mut stream, &mut connection)?;
@@ -158,7 +186,7 @@ impl Serving {
         Ok(())
     }
 
-    fn send(&self, stream: &mut TcpStream, connection: &mut Connection) -> io::Result<()> {
+    fn send(&self, stream: &mut Stream, connection: &mut Connection) -> io::Result<()> {
         let mut progress = self.now();
         while !connection.output().is_empty() {
             match stream.write(connection.output()) {
@@ -180,8 +208,8 @@ impl Serving {
     }
 
     /// Closing a socket with unread bytes resets it, and the host would not learn why.
-    fn linger(&self, mut stream: TcpStream, buffer: &mut [u8]) -> io::Result<()> {
-        stream.shutdown(Shutdown::Write)?;
+    fn linger(&self, mut stream: Stream, buffer: &mut [u8]) -> io::Result<()> {
+        stream.end_writing()?;
         let since = self.now();
         while !self.stops() && self.now().saturating_sub(since) < LINGER {
             match stream.read(buffer) {

@@ -23,7 +23,7 @@ pub(super) fn take(channel: &mut Channel) -> Job {
     let Message::Offer { epoch, subsystem, port, spec, .. } = next(channel) else { panic!("no offer") };
     channel.tell(&Message::Accepted { epoch }).unwrap();
     let address = SocketAddr::new(channel.stream().peer_addr().unwrap().ip(), port);
-    let place = Place { address, subsystem, name: WORKER.to_owned(), host_id: [3; 16], auth: None };
+    let place = Place { address, subsystem, name: WORKER.to_owned(), host_id: [3; 16], auth: None, tls: None };
     Job { epoch, spec, device: NvmeDevice::connect(place, clock()).unwrap() }
 }
 

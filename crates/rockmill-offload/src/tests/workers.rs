@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rockmill::internals::{DEVICE_BLOCK, JobResult, WorkerDevice as _};
+use rockmill_nvme::psk::TlsKey;
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::{Namespace, Target, TargetConfig};
-use rockmill_nvme::tcp::{ServerConfig, TcpServer};
+use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, TcpServer};
 
 use super::*;
 use crate::MetricsServer;
@@ -68,9 +69,14 @@ impl Namespace for Broken {
 
 /// Serves it.
 fn serve(device: &Arc<Broken>) -> TcpServer {
+    serve_with(device, None)
+}
+
+/// The same, with TLS if there is a key.
+fn serve_with(device: &Arc<Broken>, tls: Option<ServerTls>) -> TcpServer {
     let target = Target::new(TargetConfig::new(SUBSYSTEM)).unwrap();
     target.add_namespace(1, Arc::clone(device) as Arc<dyn Namespace>).unwrap();
-    TcpServer::start(listener(), target, ServerConfig::default(), clock()).unwrap()
+    TcpServer::start_with(listener(), target, ServerConfig::default(), tls, clock()).unwrap()
 }
 
 /// The spec of some job, as stores send it.
@@ -163,14 +169,23 @@ fn a_job_that_is_not_wanted_ends_though_its_device_does_not_answer() {
 /// Once a connection is lost no call waits for an answer anew.
 #[test]
 fn a_device_whose_connection_is_lost_answers_at_once() {
+    lost_connection(None, None);
+    if cfg!(feature = "tls") {
+        let psk = TlsKey::generate(&SystemRandom).unwrap().psk(WORKER, SUBSYSTEM);
+        lost_connection(Some(ServerTls::new(vec![psk.clone()]).unwrap()), Some(ClientTls::new(&psk).unwrap()));
+    }
+}
+
+fn lost_connection(server: Option<ServerTls>, tls: Option<ClientTls>) {
     let device = Arc::new(Broken { waits: true, ..Broken::default() });
-    let server = serve(&device);
+    let server = serve_with(&device, server);
     let place = Place {
         address: server.address(),
         subsystem: SUBSYSTEM.to_owned(),
         name: WORKER.to_owned(),
         host_id: [3; 16],
         auth: None,
+        tls,
     };
     let theirs = NvmeDevice::connect(place, clock()).unwrap();
     let cutter = theirs.cutter().unwrap();

@@ -1,0 +1,425 @@
+//! TLS 1.3 with a pre-shared key, by OpenSSL: one version, one cipher suite, always with a Diffie-Hellman exchange, and
+//! no certificates, tickets or early data.
+//!
+//! OpenSSL sees no socket: it takes what was received from a buffer and leaves what is to be sent in another one. So
+//! time limits, ends and the amount of memory are this module's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use openssl::error::ErrorStack;
+use openssl::ex_data::Index;
+use openssl::ssl::{
+    ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode, SslStream,
+    SslVerifyMode, SslVersion,
+};
+use rockmill_io::Clock;
+
+use super::host::waits;
+use super::stream::Stream;
+use crate::auth::Hash;
+use crate::psk::Psk;
+
+/// The cipher suite that every NVMe/TCP with TLS has, and the only one that OpenSSL takes such keys for.
+const CIPHER_SUITE: &str = "TLS_AES_128_GCM_SHA256";
+/// Bytes of an identity: OpenSSL has room for so many and a zero.
+const IDENTITY_BYTES_MAX: usize = 255;
+/// Bytes of one receive.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Bytes of the caller's that become records before they are sent.
+const WRITE_BYTES: usize = 64 << 10;
+/// Records that wait to be sent, at most: one write's, and what the handshake or an alert adds.
+const OUTGOING_BYTES_MAX: usize = 2 * WRITE_BYTES;
+/// How often a handshake looks at the time.
+const POLL: Duration = Duration::from_millis(20);
+/// What OpenSSL adds to the number of an alert of the peer's.
+const ALERT: i32 = 1000;
+
+/// What OpenSSL reads from and writes to.
+#[derive(Default)]
+struct Buffers {
+    /// As large as a receive once there was one.
+    incoming: Vec<u8>,
+    filled: usize,
+    taken: usize,
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// The peer closed the connection.
+    ended: bool,
+}
+
+impl Read for Buffers {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let there = self.incoming.get(self.taken..self.filled).unwrap_or_default();
+        if there.is_empty() && !self.ended {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let n = there.len().min(into.len());
+        if let (Some(from), Some(to)) = (there.get(..n), into.get_mut(..n)) {
+            to.copy_from_slice(from);
+        }
+        self.taken += n;
+        Ok(n)
+    }
+}
+
+impl Write for Buffers {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.outgoing.len() + data.len() > OUTGOING_BYTES_MAX {
+            return Err(io::Error::new(ErrorKind::OutOfMemory, "the peer asks for more than it takes"));
+        }
+        self.outgoing.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Buffers {
+    /// Sends what there is to send.
+    fn send(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        while let Some(rest) = self.outgoing.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match socket.write(rest)? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                n => self.sent += n,
+            }
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Receives once, when all that was there has been taken.
+    fn receive(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        if self.taken < self.filled {
+            return Ok(());
+        }
+        self.incoming.resize(RECEIVE_BYTES, 0);
+        (self.taken, self.filled) = (0, 0);
+        self.filled = socket.read(&mut self.incoming)?;
+        self.ended |= self.filled == 0;
+        Ok(())
+    }
+}
+
+/// The state of TLS on a connection.
+pub(super) struct Session {
+    ssl: SslStream<Buffers>,
+    clock: Arc<dyn Clock>,
+    /// Bytes of the caller's that are records already, and not yet all sent.
+    owed: usize,
+    host: Option<String>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A session whose peer has sent `received` already.
+    fn new(context: &SslContext, accepts: bool, received: &[u8], clock: &Arc<dyn Clock>) -> io::Result<Self> {
+        let mut ssl = Ssl::new(context)?;
+        if accepts {
+            ssl.set_accept_state();
+        } else {
+            ssl.set_connect_state();
+        }
+        let buffers = Buffers { incoming: received.to_vec(), filled: received.len(), ..Buffers::default() };
+        Ok(Self { ssl: SslStream::new(ssl, buffers)?, clock: Arc::clone(clock), owed: 0, host: None })
+    }
+
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_nanos())
+    }
+
+    /// Makes the keys of the connection. Both sides know then that the other one has the pre-shared key.
+    fn shake_hands(&mut self, socket: &TcpStream, limit: Duration, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+        socket.set_read_timeout(Some(POLL))?;
+        socket.set_write_timeout(Some(POLL))?;
+        let since = self.now();
+        let mut done = false;
+        loop {
+            if !done {
+                match self.ssl.do_handshake() {
+                    Ok(()) => done = true,
+                    Err(e) if e.code() == ErrorCode::WANT_READ => {}
+                    Err(e) => {
+                        let _ = self.ssl.get_mut().send(socket); // an alert, if it can still be sent
+                        return Err(failure(&e));
+                    }
+                }
+            }
+            let moved = match self.ssl.get_mut().send(socket) {
+                Ok(()) if done => return self.check(),
+                Ok(()) => self.ssl.get_mut().receive(socket),
+                Err(e) => Err(e),
+            };
+            moved.or_else(|e| if waits(&e) { Ok(()) } else { Err(e) })?;
+            if is_stopped() {
+                return Err(io::Error::new(ErrorKind::ConnectionAborted, "it is not wanted any more"));
+            }
+            if self.now().saturating_sub(since) >= limit {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not go on with the TLS handshake"));
+            }
+        }
+    }
+
+    /// Whatever was agreed on: without the key the peer has proven nothing.
+    fn check(&self) -> io::Result<()> {
+        let ssl = self.ssl.ssl();
+        let is_good = ssl.version2() == Some(SslVersion::TLS1_3) && ssl.session_reused();
+        match is_good && ssl.peer_certificate().is_none() {
+            true => Ok(()),
+            false => Err(refused("TLS without the pre-shared key")),
+        }
+    }
+
+    /// The time limit of the socket is `limit`.
+    pub fn read(&mut self, socket: &TcpStream, limit: Option<Duration>, into: &mut [u8]) -> io::Result<usize> {
+        let since = self.now();
+        let mut is_first = true;
+        loop {
+            match self.ssl.ssl_read(into) {
+                Ok(n) => return Ok(n + self.read_more(into.get_mut(n..).unwrap_or_default())),
+                Err(e) if e.code() == ErrorCode::ZERO_RETURN => return Ok(0),
+                Err(e) if e.code() == ErrorCode::WANT_READ => {}
+                Err(e) => {
+                    let _ = self.ssl.get_mut().send(socket); // why, if it can still be said
+                    return Err(failure(&e));
+                }
+            }
+            // A peer that sends a byte now and then must not hold the caller for longer than it wants to wait.
+            let is_over = limit.is_some_and(|limit| self.now().saturating_sub(since) >= limit);
+            if is_over && !is_first {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            is_first = false;
+            // Answers of TLS itself; a write that waits sends them, too.
+            if self.owed == 0 {
+                let sent = self.ssl.get_mut().send(socket);
+                sent.or_else(|e| if waits(&e) { Ok(()) } else { Err(e) })?;
+            }
+            self.ssl.get_mut().receive(socket)?;
+        }
+    }
+
+    /// Takes what else was received, without waiting. What is wrong with it the next read says.
+    fn read_more(&mut self, into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.ssl.ssl_read(rest) {
+                Ok(n) => filled += n,
+                Err(_) => break,
+            }
+        }
+        filled
+    }
+
+    pub fn write(&mut self, socket: &TcpStream, data: &[u8]) -> io::Result<usize> {
+        let data = data.get(..WRITE_BYTES).unwrap_or(data);
+        if self.owed == 0 && !data.is_empty() {
+            // The buffer takes all of it.
+            self.owed = self.ssl.ssl_write(data).map_err(|e| failure(&e))?;
+        }
+        self.ssl.get_mut().send(socket)?;
+        Ok(std::mem::take(&mut self.owed).min(data.len()))
+    }
+
+    /// Tells the peer that nothing more comes, if it takes that at once.
+    pub fn say_end(&mut self, socket: &TcpStream) {
+        // The connection ends in any case.
+        let _ = self.ssl.shutdown();
+        let _ = self.ssl.get_mut().send(socket);
+    }
+}
+
+fn refused(what: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, what.into())
+}
+
+/// What OpenSSL says, as few words as it can be. A peer that refuses is `PermissionDenied`.
+fn failure(e: &openssl::ssl::Error) -> io::Error {
+    if let Some(e) = e.io_error() {
+        return io::Error::new(e.kind(), e.to_string());
+    }
+    let first = e.ssl_error().and_then(|stack| stack.errors().first());
+    let reason = first.and_then(|e| e.reason()).unwrap_or("the connection ended").to_owned();
+    match first.map(|e| e.reason_code()) {
+        // No key that it knows, and no certificate; a key that is another one; and no key at all, as a worker says it.
+        Some(code) if code == ALERT + 40 => refused(format!("the peer does not know this key for TLS ({reason})")),
+        Some(code) if code == ALERT + 47 => refused(format!("the peer has another key for TLS ({reason})")),
+        Some(code) if code == ALERT + 49 => refused(format!("the peer has no key for TLS ({reason})")),
+        Some(code) if code > ALERT => refused(format!("the peer ends TLS: {reason}")),
+        Some(_) if reason != "unexpected eof while reading" => {
+            io::Error::new(ErrorKind::InvalidData, format!("TLS: {reason}"))
+        }
+        _ => io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection without a word of TLS"),
+    }
+}
+
+/// Refuses a key that OpenSSL cannot use so.
+fn check_key(psk: &Psk) -> io::Result<()> {
+    let bad = |what: String| Err(io::Error::new(ErrorKind::InvalidInput, what));
+    if psk.hash() != Hash::Sha256 {
+        return bad("a key for TLS with SHA-384: only those with SHA-256 work (nvme gen-tls-key --hmac=1)".to_owned());
+    }
+    if psk.identity().len() > IDENTITY_BYTES_MAX {
+        return bad(format!("names that are too long for TLS, {} bytes together", psk.identity().len()));
+    }
+    Ok(())
+}
+
+/// What both sides have in common.
+fn context() -> Result<SslContextBuilder, ErrorStack> {
+    let mut context = SslContext::builder(SslMethod::tls())?;
+    context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+    context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
+    context.set_ciphersuites(CIPHER_SUITE)?;
+    // Each connection proves the key anew.
+    context.set_session_cache_mode(SslSessionCacheMode::OFF);
+    context.set_options(SslOptions::NO_TICKET);
+    context.set_num_tickets(0)?;
+    Ok(context)
+}
+
+/// Copies a key to where OpenSSL wants it. Zero bytes, which mean that there is no key, where there is no room.
+fn give(key: &[u8], into: &mut [u8]) -> usize {
+    match into.get_mut(..key.len()) {
+        Some(place) => {
+            place.copy_from_slice(key);
+            key.len()
+        }
+        None => 0,
+    }
+}
+
+/// TLS of those that connect: a host in NVMe/TCP.
+#[derive(Clone)]
+pub struct ClientTls(SslContext);
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientTls")
+    }
+}
+
+impl ClientTls {
+    /// With this key.
+    ///
+    /// # Errors
+    /// A key that is not for SHA-256, names that are too long, or what OpenSSL says.
+    pub fn new(psk: &Psk) -> io::Result<Self> {
+        check_key(psk)?;
+        let mut context = context()?;
+        // No certificate is good: nobody is trusted.
+        context.set_verify(SslVerifyMode::PEER);
+        let psk = psk.clone();
+        context.set_psk_client_callback(move |_, _, identity, key| {
+            let named = give(psk.identity().as_bytes(), identity);
+            // Ended by a zero.
+            match identity.get_mut(named) {
+                Some(end) if named > 0 => {
+                    *end = 0;
+                    Ok(give(psk.key(), key))
+                }
+                _ => Ok(0),
+            }
+        });
+        Ok(Self(context.build()))
+    }
+
+    /// Begins TLS on a connection that was just opened, and returns when the peer has proven that it knows the key.
+    ///
+    /// # Errors
+    /// The peer has no TLS, not this key, or refuses it (`PermissionDenied`); it takes longer than `limit`, or
+    /// `is_stopped` says that the connection is not wanted any more.
+    pub fn connect(
+        &self,
+        socket: TcpStream,
+        limit: Duration,
+        is_stopped: &dyn Fn() -> bool,
+        clock: &Arc<dyn Clock>,
+    ) -> io::Result<Stream> {
+        let mut session = Session::new(&self.0, false, &[], clock)?;
+        session.shake_hands(&socket, limit, is_stopped)?;
+        Ok(Stream::with(socket, session))
+    }
+}
+
+/// Where a session keeps whose key it was.
+fn host_index() -> Result<Index<Ssl, String>, ErrorStack> {
+    static INDEX: OnceLock<Index<Ssl, String>> = OnceLock::new();
+    match INDEX.get() {
+        Some(index) => Ok(*index),
+        None => {
+            let made = Ssl::new_ex_index()?;
+            Ok(*INDEX.get_or_init(|| made))
+        }
+    }
+}
+
+/// TLS of those that are connected to: a controller in NVMe/TCP.
+#[derive(Clone)]
+pub struct ServerTls(SslContext);
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerTls")
+    }
+}
+
+impl ServerTls {
+    /// With these keys: a host says which one it has.
+    ///
+    /// # Errors
+    /// As [`ClientTls::new`].
+    pub fn new(psks: Vec<Psk>) -> io::Result<Self> {
+        psks.iter().try_for_each(check_key)?;
+        let known: BTreeMap<Vec<u8>, Psk> =
+            psks.into_iter().map(|psk| (psk.identity().as_bytes().to_vec(), psk)).collect();
+        let index = host_index()?;
+        let mut context = context()?;
+        context.set_psk_server_callback(move |ssl, identity, key| {
+            let Some(psk) = identity.and_then(|identity| known.get(identity)) else { return Ok(0) };
+            ssl.set_ex_data(index, psk.host().to_owned());
+            Ok(give(psk.key(), key))
+        });
+        Ok(Self(context.build()))
+    }
+
+    /// Begins TLS on a connection that was just accepted, of which `received` was read already. Returns when the peer
+    /// has proven that it knows a key.
+    ///
+    /// # Errors
+    /// As [`ClientTls::connect`].
+    pub fn accept(
+        &self,
+        socket: TcpStream,
+        received: &[u8],
+        limit: Duration,
+        is_stopped: &dyn Fn() -> bool,
+        clock: &Arc<dyn Clock>,
+    ) -> io::Result<Stream> {
+        let mut session = Session::new(&self.0, true, received, clock)?;
+        let done = session.shake_hands(&socket, limit, is_stopped);
+        session.host = session.ssl.ssl().ex_data(host_index()?).cloned();
+        done.map_err(|e| match &session.host {
+            _ if e.kind() != ErrorKind::InvalidData => e,
+            None => refused(format!("the peer has no key for TLS that is known here ({e})")),
+            Some(host) => refused(format!("the peer says that it is {host:?}, and its key for TLS is another ({e})")),
+        })?;
+        Ok(Stream::with(socket, session))
+    }
+}

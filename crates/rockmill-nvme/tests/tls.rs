@@ -1,0 +1,547 @@
+//! Both sides over TLS; peers without it, without the key, or with less than they should have; bytes that change.
+#![cfg(feature = "tls")]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{BLOCK, Bench, NQN, pattern};
+use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslStream, SslVerifyMode, SslVersion};
+use rockmill_io::{Clock, SystemClock};
+use rockmill_nvme::auth::SystemRandom;
+use rockmill_nvme::initiator::HostError;
+use rockmill_nvme::psk::{Psk, TlsKey};
+use rockmill_nvme::status::Status;
+use rockmill_nvme::target::TargetConfig;
+use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, Stream, TcpHost, TcpServer};
+
+const HOST: &str = "nqn.2026-11.test:host";
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock::default())
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+fn key() -> TlsKey {
+    TlsKey::generate(&SystemRandom).unwrap()
+}
+
+struct Served {
+    bench: Bench,
+    server: TcpServer,
+    key: TlsKey,
+}
+
+fn served(bench: Bench) -> Served {
+    let key = key();
+    let tls = ServerTls::new(vec![key.psk(HOST, NQN)]).unwrap();
+    let target = Arc::clone(&bench.target);
+    let server = TcpServer::start_with(listener(), target, ServerConfig::default(), Some(tls), clock()).unwrap();
+    Served { bench, server, key }
+}
+
+impl Served {
+    fn connect(&self, address: SocketAddr, psk: Option<&Psk>) -> Result<TcpHost, HostError> {
+        let tls = psk.map(|psk| ClientTls::new(psk).unwrap());
+        TcpHost::connect_with(address, self.bench.host.clone(), tls, clock())
+    }
+
+    fn host(&self, address: SocketAddr) -> TcpHost {
+        self.connect(address, Some(&self.key.psk(HOST, NQN))).unwrap()
+    }
+}
+
+/// What stands between both sides, and sees and changes the bytes of all connections.
+#[derive(Default)]
+struct Between {
+    seen: Mutex<Vec<u8>>,
+    count: AtomicU64,
+    /// The byte that changes, of all that go by.
+    changes: Option<u64>,
+    /// Hands on one byte at a time.
+    drips: AtomicBool,
+}
+
+impl Between {
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) -> std::io::Result<()> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let n = from.read(&mut buffer)?;
+            if n == 0 {
+                return Ok(());
+            }
+            let bytes = &mut buffer[..n];
+            self.seen.lock().unwrap().extend_from_slice(bytes);
+            let before = self.count.fetch_add(n as u64, Ordering::Relaxed);
+            if let Some(at) = self.changes.and_then(|at| at.checked_sub(before)).filter(|at| *at < n as u64) {
+                bytes[at as usize] ^= 0x10;
+            }
+            if self.drips.load(Ordering::Relaxed) {
+                for byte in bytes {
+                    to.write_all(&[*byte])?;
+                    thread::sleep(Duration::from_millis(3));
+                }
+            } else {
+                to.write_all(bytes)?;
+            }
+        }
+    }
+}
+
+/// Puts it before `to`; gives the address to connect to.
+fn between(to: SocketAddr, course: &Arc<Between>) -> SocketAddr {
+    let (listener, course) = (listener(), Arc::clone(course));
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(to) else { continue };
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                to.set_nodelay(true).unwrap();
+                let (from, to, course) = (from.try_clone().unwrap(), to.try_clone().unwrap(), Arc::clone(&course));
+                thread::spawn(move || {
+                    let both = [from.try_clone().unwrap(), to.try_clone().unwrap()];
+                    let _ = course.pass(from, to);
+                    both.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+                });
+            }
+        }
+    });
+    address
+}
+
+fn has(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn several_queues_write_and_read_at_once_and_nobody_reads_along() {
+    let marker = b"what nobody may read on its way";
+    for encrypted in [true, false] {
+        let bench = Bench::new();
+        let plain = TcpServer::start(listener(), Arc::clone(&bench.target), ServerConfig::default(), clock()).unwrap();
+        let served = served(bench);
+        let course = Arc::new(Between::default());
+        let server = if encrypted { served.server.address() } else { plain.address() };
+        let address = between(server, &course);
+        let psk = served.key.psk(HOST, NQN);
+        let host = served.connect(address, encrypted.then_some(&psk)).unwrap();
+        assert_eq!(host.admin(|admin| admin.set_queues(3)).unwrap(), 3);
+        let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+        thread::scope(|scope| {
+            for q in 1..=3u16 {
+                let host = &host;
+                scope.spawn(move || {
+                    let mut io = host.io_queue(q).unwrap();
+                    let first = u64::from(q - 1) * 2048;
+                    for round in 0..3 {
+                        let mut data = pattern(u64::from(q) * 100 + round, 2048 * BLOCK);
+                        data[5000..5000 + marker.len()].copy_from_slice(marker);
+                        io.write(&disk, first, &data, round == 2).unwrap();
+                        let mut back = vec![0; data.len()];
+                        io.read(&disk, first, &mut back).unwrap();
+                        assert!(back == data, "queue {q}, round {round}");
+                    }
+                });
+            }
+        });
+        let seen = course.seen.lock().unwrap();
+        assert!(seen.len() > 3 * 3 * 2 * 2048 * BLOCK, "{}", seen.len());
+        assert_eq!(has(&seen, marker), !encrypted);
+    }
+}
+
+/// Neither side must wait for the other to read first, however little a socket holds.
+#[test]
+fn reads_and_writes_larger_than_all_buffers_do_not_block_each_other() {
+    use rockmill_nvme::command::{read, write};
+    use rockmill_nvme::initiator::{Command, Link};
+    let mut config = TargetConfig::new(NQN);
+    config.output_max = 4096;
+    let mut bench = Bench::with(config);
+    bench.host.queue.entries = 128;
+    let served = served(bench);
+    let host = served.host(served.server.address());
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    let link = io.link();
+    let mut ids = Vec::new();
+    for i in 0..60 {
+        let sqe = read(1, 0, 2048);
+        ids.push(link.queue().submit(Command::reading(sqe, 1 << 20)).unwrap());
+        let data = vec![i as u8; 1 << 20];
+        ids.push(link.queue().submit(Command::writing(write(1, 2048, 2048, false), data)).unwrap());
+    }
+    for id in ids {
+        let done = loop {
+            match link.queue().take(id) {
+                Some(done) => break done,
+                None => link.exchange().unwrap(),
+            }
+        };
+        assert!(done.status.is_success());
+    }
+    let mut last = vec![0; 1 << 20];
+    io.read(&disk, 2048, &mut last).unwrap();
+    assert!(last.iter().all(|&b| b == 59));
+}
+
+#[track_caller]
+fn is_io(got: Result<TcpHost, HostError>, kind: ErrorKind, says: &str) {
+    match got {
+        Err(HostError::Io(e)) => assert!(e.kind() == kind && e.to_string().contains(says), "{:?}: {e}", e.kind()),
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("it was let in"),
+    }
+}
+
+#[test]
+fn a_host_without_the_key_does_not_get_in() {
+    let served = served(Bench::new());
+    let address = served.server.address();
+    let connect = |psk: Option<&Psk>| served.connect(address, psk);
+    // Another key; the right one for another host or subsystem, as a worker of an earlier job has it; and none.
+    for psk in [
+        key().psk(HOST, NQN),
+        served.key.psk("nqn.2026-11.test:other", NQN),
+        served.key.psk(HOST, "nqn.2026-11.test:earlier"),
+    ] {
+        is_io(connect(Some(&psk)), ErrorKind::PermissionDenied, "not know this key");
+    }
+    connect(None).map(drop).unwrap_err();
+    assert_eq!(served.bench.target.controllers(), 0);
+    connect(Some(&served.key.psk(HOST, NQN))).unwrap();
+}
+
+/// The identity is no secret; the key under it is.
+#[test]
+fn the_right_identity_with_another_key_does_not_get_in() {
+    let served = served(Bench::new());
+    let psk = served.key.psk(HOST, NQN);
+    for (bytes, is_let_in) in [(psk.key().to_vec(), true), (vec![7; 32], false)] {
+        let (identity, bytes) = (psk.identity().to_owned(), bytes);
+        let done = client(served.server.address(), move |context| {
+            context.set_min_proto_version(Some(SslVersion::TLS1_3)).unwrap();
+            with_psk(context, identity.clone(), bytes.clone());
+        });
+        assert_eq!(done.is_ok(), is_let_in, "{:?}", done.err());
+        if let Ok(ssl) = done {
+            let ssl = ssl.ssl();
+            assert_eq!(ssl.version2(), Some(SslVersion::TLS1_3));
+            assert_eq!(ssl.current_cipher().unwrap().name(), "TLS_AES_128_GCM_SHA256");
+            // By the key, without a certificate, and with a Diffie-Hellman exchange.
+            assert!(ssl.session_reused() && ssl.peer_certificate().is_none() && ssl.peer_tmp_key().is_ok());
+        }
+    }
+    let since = Instant::now();
+    while served.bench.target.controllers() > 0 {
+        assert!(since.elapsed() < Duration::from_secs(30));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn with_psk(context: &mut SslContextBuilder, identity: String, psk: Vec<u8>) {
+    context.set_psk_client_callback(move |_, _, name, key| {
+        name[..identity.len()].copy_from_slice(identity.as_bytes());
+        name[identity.len()] = 0;
+        key[..psk.len()].copy_from_slice(&psk);
+        Ok(psk.len())
+    });
+}
+
+/// A client of OpenSSL's own, set as it likes.
+fn client(address: SocketAddr, set: impl FnOnce(&mut SslContextBuilder)) -> Result<SslStream<TcpStream>, String> {
+    let mut context = SslContext::builder(SslMethod::tls_client()).unwrap();
+    context.set_verify(SslVerifyMode::NONE);
+    set(&mut context);
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut stream = SslStream::new(Ssl::new(&context.build()).unwrap(), socket).unwrap();
+    stream.connect().map_err(|e| e.to_string())?;
+    Ok(stream)
+}
+
+#[test]
+fn older_versions_other_suites_and_no_key_are_refused() {
+    let served = served(Bench::new());
+    let psk = served.key.psk(HOST, NQN);
+    let refused = |what: &str, set: &dyn Fn(&mut SslContextBuilder)| {
+        let got = client(served.server.address(), |context| {
+            with_psk(context, psk.identity().to_owned(), psk.key().to_vec());
+            set(context);
+        });
+        assert!(got.is_err(), "{what} was let in");
+    };
+    refused("TLS 1.2", &|context| {
+        context.set_max_proto_version(Some(SslVersion::TLS1_2)).unwrap();
+        context.set_cipher_list("PSK").unwrap();
+    });
+    refused("another suite", &|context| context.set_ciphersuites("TLS_CHACHA20_POLY1305_SHA256").unwrap());
+    let no_key = client(served.server.address(), |context| {
+        context.set_min_proto_version(Some(SslVersion::TLS1_3)).unwrap();
+    });
+    assert!(no_key.is_err());
+}
+
+/// A controller that answers once as `answer` does, and what a host with a key says of it.
+fn against(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<TcpHost, HostError> {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let answers = thread::spawn(move || answer(listener.accept().unwrap().0));
+    let tls = ClientTls::new(&key().psk(HOST, NQN)).unwrap();
+    let got = TcpHost::connect_with(address, Bench::new().host, Some(tls), clock());
+    answers.join().unwrap();
+    got
+}
+
+/// Whoever stands in for the controller has no key. A certificate does not help.
+#[test]
+fn a_host_with_a_key_refuses_a_controller_without() {
+    use openssl::asn1::Asn1Time;
+    use openssl::ec::{EcGroup, EcKey};
+    use openssl::hash::MessageDigest;
+    use openssl::nid::Nid;
+    use openssl::pkey::PKey;
+    use openssl::x509::{X509, X509NameBuilder};
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let own = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
+    let mut name = X509NameBuilder::new().unwrap();
+    name.append_entry_by_text("CN", "127.0.0.1").unwrap();
+    let name = name.build();
+    let mut certificate = X509::builder().unwrap();
+    certificate.set_version(2).unwrap();
+    certificate.set_subject_name(&name).unwrap();
+    certificate.set_issuer_name(&name).unwrap();
+    certificate.set_pubkey(&own).unwrap();
+    certificate.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
+    certificate.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
+    certificate.sign(&own, MessageDigest::sha256()).unwrap();
+    let certificate = certificate.build();
+    let got = against(move |socket| {
+        let mut context = SslContext::builder(SslMethod::tls_server()).unwrap();
+        context.set_certificate(&certificate).unwrap();
+        context.set_private_key(&own).unwrap();
+        let mut stream = SslStream::new(Ssl::new(&context.build()).unwrap(), socket).unwrap();
+        assert!(stream.accept().and_then(|()| stream.ssl_read(&mut [0; 100])).is_err());
+    });
+    is_io(got, ErrorKind::InvalidData, "certificate verify failed");
+    // One that has no TLS, and one that closes the connection.
+    let got = against(|mut socket| {
+        let mut hello = [0; 100];
+        socket.read_exact(&mut hello).unwrap();
+        let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    is_io(got, ErrorKind::InvalidData, "wrong version number");
+    let got = against(|mut socket| socket.read_exact(&mut [0; 100]).unwrap());
+    assert!(matches!(got, Err(HostError::Io(_))), "{:?}", got.err());
+}
+
+/// Any byte of any connection: of the handshake, of what goes there or back.
+#[test]
+fn a_byte_that_changed_on_its_way_ends_the_connection() {
+    for at in [3, 60, 400, 700, 1500, 60_000, 200_000, 700_000, 1_500_000] {
+        let mut config = TargetConfig::new(NQN);
+        config.handshake_timeout = Duration::from_secs(2); // for a length that is too large now
+        let served = served(Bench::with(config));
+        let course = Arc::new(Between { changes: Some(at), ..Between::default() });
+        let address = between(served.server.address(), &course);
+        let all = || -> Result<(), HostError> {
+            let host = served.connect(address, Some(&served.key.psk(HOST, NQN)))?;
+            let disk = host.admin(|admin| admin.namespace(1))?;
+            let mut io = host.io_queue(1)?;
+            for round in 0..3 {
+                let data = pattern(round, 1024 * BLOCK);
+                io.write(&disk, 0, &data, false)?;
+                let mut back = vec![0; data.len()];
+                io.read(&disk, 0, &mut back)?;
+                assert!(back == data, "byte {at}: what was read was another");
+            }
+            Ok(())
+        };
+        let e = all().expect_err("it was not seen");
+        assert!(matches!(e, HostError::Io(_)), "byte {at}: {e}");
+        // What was written before is whole blocks of what was sent.
+        let there = served.bench.disk.contents()[..1024 * BLOCK].to_vec();
+        let sent: Vec<Vec<u8>> = (0..3).map(|round| pattern(round, 1024 * BLOCK)).collect();
+        for (i, block) in there.chunks(BLOCK).enumerate() {
+            let at = i * BLOCK..(i + 1) * BLOCK;
+            let is_known = block.iter().all(|b| *b == 0) || sent.iter().any(|data| data[at.clone()] == *block);
+            assert!(is_known, "byte changed, block {i} is nothing that was sent");
+        }
+    }
+}
+
+#[test]
+fn a_host_has_the_name_that_its_key_is_for() {
+    let key = key();
+    let other = "nqn.2026-11.test:other";
+    let bench = Bench::new();
+    let tls = ServerTls::new(vec![key.psk(HOST, NQN), key.psk(other, NQN)]).unwrap();
+    let target = Arc::clone(&bench.target);
+    let server = TcpServer::start_with(listener(), target, ServerConfig::default(), Some(tls), clock()).unwrap();
+    let connect = |name: &str| {
+        let tls = ClientTls::new(&key.psk(name, NQN)).unwrap();
+        TcpHost::connect_with(server.address(), bench.host.clone(), Some(tls), clock())
+    };
+    connect(HOST).unwrap();
+    assert_eq!(connect(other).unwrap_err().status(), Some(Status::CONNECT_INVALID_HOST));
+}
+
+/// One that says nothing, nonsense, or a byte now and then: `handshake_timeout` ends it.
+#[test]
+fn slow_handshakes_end_and_nonsense_does_no_harm() {
+    let mut config = TargetConfig::new(NQN);
+    config.handshake_timeout = Duration::from_millis(500);
+    let served = served(Bench::with(config));
+    let address = served.server.address();
+    let ended = |mut socket: TcpStream, what: &str| {
+        let since = Instant::now();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = Vec::new();
+        // A reset is an end, too.
+        let _ = socket.read_to_end(&mut answer);
+        assert!(since.elapsed() < Duration::from_secs(15), "{what} took {:?}", since.elapsed());
+        assert!(answer.len() < 100, "{what}: {answer:?}");
+    };
+    ended(TcpStream::connect(address).unwrap(), "silence");
+    let mut rng = fastrand::Rng::with_seed(7);
+    for round in 0..40 {
+        let mut socket = TcpStream::connect(address).unwrap();
+        let mut bytes: Vec<u8> = (0..rng.usize(1..40_000)).map(|_| rng.u8(..)).collect();
+        if round % 2 == 0 {
+            // What looks like a ClientHello at first, with a length that lies.
+            let head = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
+            let n = head.len().min(bytes.len());
+            bytes[..n].copy_from_slice(&head[..n]);
+        }
+        let _ = socket.write_all(&bytes);
+        ended(socket, "nonsense");
+    }
+    let mut dripping = TcpStream::connect(address).unwrap();
+    let since = Instant::now();
+    let head = [22, 3, 1, 0x40, 0].into_iter().chain(std::iter::repeat(1));
+    for byte in head {
+        if dripping.write_all(&[byte]).is_err() {
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(15), "it is still there");
+        thread::sleep(Duration::from_millis(20));
+    }
+    served.host(address);
+}
+
+/// Two ends of a connection with TLS; the second is the host's.
+fn pair(through: Option<&Arc<Between>>) -> (Stream, Stream) {
+    let key = key();
+    let listener = listener();
+    let there = listener.local_addr().unwrap();
+    let address = through.map_or(there, |course| between(there, course));
+    let psk = key.psk(HOST, NQN);
+    let tls = ServerTls::new(vec![psk.clone()]).unwrap();
+    let limit = Duration::from_secs(20);
+    let accepts = thread::spawn(move || {
+        let socket = listener.accept().unwrap().0;
+        tls.accept(socket, &[], limit, &|| false, &clock()).unwrap()
+    });
+    let socket = TcpStream::connect(address).unwrap();
+    let client = ClientTls::new(&psk).unwrap().connect(socket, limit, &|| false, &clock()).unwrap();
+    let server = accepts.join().unwrap();
+    assert_eq!((server.host(), client.host()), (Some(HOST), None));
+    assert!(server.is_encrypted() && client.is_encrypted());
+    (server, client)
+}
+
+/// A record that comes byte by byte holds nobody for longer than the limit, and is whole in the end.
+#[test]
+fn a_read_that_waited_goes_on_where_it_was() {
+    let course = Arc::new(Between::default());
+    let (mut server, mut client) = pair(Some(&course));
+    course.drips.store(true, Ordering::Relaxed);
+    client.set_read_timeout(Duration::from_millis(30)).unwrap();
+    let data = pattern(1, 400);
+    assert_eq!(server.write(&data).unwrap(), data.len());
+    let (mut got, mut waited, mut buffer) = (Vec::new(), 0, [0; 1000]);
+    while got.len() < data.len() {
+        let since = Instant::now();
+        match client.read(&mut buffer) {
+            Ok(n) => got.extend_from_slice(&buffer[..n]),
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{e}");
+                waited += 1;
+            }
+        }
+        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    }
+    assert!(got == data && waited > 3, "it waited {waited} times");
+}
+
+#[test]
+fn an_end_that_was_announced_is_told_from_one_that_was_not() {
+    let (mut server, mut client) = pair(None);
+    server.write(b"last words").unwrap();
+    server.end_writing().unwrap();
+    let mut buffer = [0; 100];
+    client.set_read_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(client.read(&mut buffer).unwrap(), 10);
+    assert_eq!(client.read(&mut buffer).unwrap(), 0);
+    // The other direction is still open.
+    client.write(b"an answer").unwrap();
+    server.set_read_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(server.read(&mut buffer).unwrap(), 9);
+    let (server, mut client) = pair(None);
+    drop(server);
+    client.set_read_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(client.read(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+/// A peer that reads nothing: writes say that they wait, and go on where they were when it reads.
+#[test]
+fn a_write_that_waited_goes_on_where_it_was() {
+    let (mut server, mut client) = pair(None);
+    let data = pattern(3, 40 << 20);
+    server.socket().set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (mut rest, mut waited) = (&data[..], 0);
+    let mut reader = None;
+    while !rest.is_empty() {
+        match server.write(rest) {
+            Ok(n) => rest = &rest[n..],
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{e}");
+                waited += 1;
+            }
+        }
+        if waited == 3 && reader.is_none() {
+            let mut client = std::mem::replace(&mut client, pair(None).1);
+            let bytes = data.len();
+            reader = Some(thread::spawn(move || {
+                let (mut all, mut buffer) = (Vec::new(), vec![0; 100_000]);
+                client.set_read_timeout(Duration::from_secs(20)).unwrap();
+                while all.len() < bytes {
+                    let n = client.read(&mut buffer).unwrap();
+                    all.extend_from_slice(&buffer[..n]);
+                }
+                all
+            }));
+        }
+    }
+    assert!(waited >= 3);
+    assert!(reader.unwrap().join().unwrap() == data);
+}
+
+#[test]
+fn keys_that_openssl_cannot_use_are_refused() {
+    let long =
+        TlsKey::parse("NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:");
+    let e = ClientTls::new(&long.unwrap().psk(HOST, NQN)).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("SHA-384"), "{e}");
+    let e = ServerTls::new(vec![key().psk(&"h".repeat(120), &"s".repeat(120))]).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("too long"), "{e}");
+    ClientTls::new(&key().psk(&"h".repeat(100), &"s".repeat(100))).unwrap();
+}
