@@ -54,12 +54,15 @@ impl fmt::Debug for InProcess {
     }
 }
 
+/// A write that is held back, and its offset.
+type HeldWrite = (u64, Vec<u8>);
+
 #[derive(Debug)]
 struct Lent {
     device: Arc<JobDevice>,
     damages: Option<u64>,
-    /// Writes that are held back, with their offsets.
-    held: Option<Mutex<Vec<(u64, Vec<u8>)>>>,
+    /// What is held back; `None` where nothing is.
+    held: Option<Mutex<Vec<HeldWrite>>>,
 }
 
 impl Lent {
