@@ -51,8 +51,9 @@ struct Course {
 impl Course {
     fn act(&self) {
         if let Some(act) = self.act.lock().expect("no panic").take() {
-            act();
+            // Before it: whoever waits for the end of a process that this kills looks here then.
             self.acted.store(true, Ordering::Release);
+            act();
         }
         while self.holds && !self.let_go.load(Ordering::Acquire) {
             thread::sleep(Duration::from_millis(2));
