@@ -93,7 +93,7 @@ impl OffloadFlags {
             };
             *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
         }
-        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, check, allow, tls, json] =
+        let [db, mb, value_size, inputs, compression, repeat, threads, worker, program, check, allow, tls, json] =
             <[String; 13]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let flags = Self {
             mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
@@ -106,7 +106,7 @@ impl OffloadFlags {
             db,
             compression,
             worker,
-            worker_program,
+            worker_program: program,
             check: check.parse().map_err(|e| Error::Usage(format!("--check: {e}")))?,
             json,
         };
