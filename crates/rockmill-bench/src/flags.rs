@@ -326,14 +326,14 @@ flags! {
     "Read tables past the page cache." use_direct_reads: bool = false;
     "Flush and compact past the page cache." use_direct_io_for_flush_and_compaction: bool = false;
     "Bytes gathered before a table write goes to the kernel." writable_file_max_buffer_size: usize = 1 << 20;
-    "Start write-back of tables every so many bytes; 0: off." bytes_per_sync: u64 = 0;
-    "Start write-back of the WAL every so many bytes; 0: off." wal_bytes_per_sync: u64 = 0;
+    "Bytes after which write-back of a table is started; 0: off." bytes_per_sync: u64 = 0;
+    "Bytes after which write-back of the WAL is started; 0: off." wal_bytes_per_sync: u64 = 0;
     "Use fsync instead of fdatasync." use_fsync: bool = false;
     "Bytes per second that the device reads, such as 300M: Rockmill's files are slowed to it; 0: as it is (not in \
      db_bench)." device_read: Size = Size(0);
     "The same for what is written (not in db_bench)." device_write: Size = Size(0);
     "The same for both together (not in db_bench)." device_total: Size = Size(0);
-    "Microseconds of each read and sync of the slowed device, beside the bytes (not in db_bench)."
+    "Microseconds of each read and sync of the slowed device, on top of its bytes (not in db_bench)."
         device_latency_us: u64 = 0;
     "Directory on a faster device. Rockmill: its logs, which keep the values of the newest data (fast_capacity above \
      0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)."

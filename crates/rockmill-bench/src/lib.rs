@@ -12,7 +12,8 @@
 //!    samples throughput, stalls and levels meanwhile. `place` says what may be emptied or replaced for that.
 //! 5. `measure` and `kernel` read what the kernel counted: CPU, memory, bytes, switches, system calls. `device` says
 //!    what the disk could do at best, `machine` where and when.
-//!    `compact/` is the benchmark of single compactions, `rockmill bench compact`.
+//!    `compact/` is the benchmark of single compactions, `rockmill bench compact`, and `offload/` that of compactions
+//!    by workers, `rockmill bench offload`.
 //! 6. `outcome` prints db_bench's lines and the JSON, `pairs` the table with ratios, `page/` the page with charts.
 
 mod compact;
@@ -26,6 +27,7 @@ mod machine;
 mod measure;
 mod mixgraph;
 mod nutanix;
+mod offload;
 mod outcome;
 mod page;
 mod pairs;
@@ -50,8 +52,10 @@ pub use device::{DeviceLimits, MixedLimit, mixed, probe};
 pub use error::{Error, Result};
 pub use flags::{Auto, Command, Flags, List, nearest};
 pub use generate::{KeyGenerator, ValueGenerator};
-pub use machine::Machine;
+pub use machine::{Machine, today};
 pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};
+pub use offload::run as run_offload;
+pub use offload::{OffloadCommand, OffloadFlags, OffloadReport, OffloadRun, SizeReport};
 pub use outcome::{EngineReport, Outcome, Report, SideReport, SpaceUse, StallTotals};
 pub use pairs::{Comparison, comparisons};
 pub use place::{Caches, check_output};
@@ -81,6 +85,9 @@ fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
     if args.next_if(|first| first == "compact").is_some() {
         return main_compact(args);
     }
+    if args.next_if(|first| first == "offload").is_some() {
+        return main_offload(args);
+    }
     let flags = match Flags::parse(args)? {
         Command::Help => {
             let written = stdout.lock().write_all(flags::help().as_bytes());
@@ -105,6 +112,19 @@ fn main_compact(args: impl Iterator<Item = String>) -> Result<()> {
     let report = run_compact(&flags, &mut stdout.lock())?;
     write(&flags.base.json, || format!("{:#}\n", report.to_json()))?;
     write(&flags.base.report, || report.to_html())
+}
+
+fn main_offload(args: impl Iterator<Item = String>) -> Result<()> {
+    let stdout = std::io::stdout();
+    let flags = match OffloadFlags::parse(args)? {
+        OffloadCommand::Help => {
+            let written = stdout.lock().write_all(offload::help().as_bytes());
+            return written.map_err(|e| Error::io("standard output", &e));
+        }
+        OffloadCommand::Run(flags) => flags,
+    };
+    let report = run_offload(&flags, &mut stdout.lock())?;
+    write(&flags.json, || format!("{:#}\n", report.to_json()))
 }
 
 /// Writes a text to a file; nothing where no file was asked for.

@@ -62,8 +62,7 @@ impl Machine {
 
     /// The day, as year-month-day in UTC.
     pub fn date(&self) -> String {
-        let (year, month, day) = civil(self.unix_seconds / 86_400);
-        format!("{year}-{month:02}-{day:02}")
+        date(self.unix_seconds)
     }
 
     /// As JSON.
@@ -94,6 +93,16 @@ fn file_system(mounts: &str, path: &Path) -> String {
     covering
         .max_by_key(|(_, at, _)| at.len())
         .map_or("unknown".to_owned(), |(from, _, kind)| format!("{kind} on {from}"))
+}
+
+/// Today, as year-month-day in UTC.
+pub fn today() -> String {
+    date(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs()))
+}
+
+fn date(unix_seconds: u64) -> String {
+    let (year, month, day) = civil(unix_seconds / 86_400);
+    format!("{year}-{month:02}-{day:02}")
 }
 
 /// Year, month and day of a day number since 1970-01-01, in the proleptic Gregorian calendar.

@@ -8,8 +8,8 @@ use crate::store::OpKind;
 use crate::timeline::short;
 use crate::workload::Workload;
 
-/// A ratio this near to 1 is no difference worth a word, however narrow its spread.
-const SAME_WITHIN: f64 = 0.02;
+/// A ratio this near to 1 is a tie, however narrow its spread.
+const TIE_WITHIN: f64 = 0.02;
 
 /// One figure of one benchmark, of the first side and another.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,10 +42,9 @@ impl Comparison {
         (median(&self.ratios), least, most)
     }
 
-    /// True when the spread crosses 1, so that neither side can be called better.
+    /// True when neither side can be called better: the spread crosses 1, or the median is too near to it.
     pub fn is_tie(&self) -> bool {
-        let (_, least, most) = self.spread();
-        least <= 1.0 && most >= 1.0
+        first_is_better(&self.ratios, self.more_is_better).is_none()
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -266,10 +265,18 @@ pub(crate) fn verdict(c: &Comparison) -> &'static str {
     match () {
         () if c.ratios.len() < 2 => "one pair",
         () if c.is_tie() => "tie",
-        () if (middle - 1.0).abs() < SAME_WITHIN => "same",
         () if (middle > 1.0) == c.more_is_better => "better",
         () => "worse",
     }
+}
+
+/// True if these ratios, first over other, make the first side the better one; `None` for a tie.
+pub(crate) fn first_is_better(ratios: &[f64], more_is_better: bool) -> Option<bool> {
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let middle = median(ratios);
+    let tie = ratios.is_empty() || (least <= 1.0 && most >= 1.0) || (middle - 1.0).abs() < TIE_WITHIN;
+    (!tie).then_some((middle > 1.0) == more_is_better)
 }
 
 #[cfg(test)]
@@ -327,6 +334,12 @@ mod tests {
         let all = comparisons(&r);
         let verdicts: Vec<&str> = all.iter().filter(|c| c.measure == "ops/s").map(verdict).collect();
         assert_eq!(verdicts, ["better", "worse"]);
+        let near = report(&[[101, 101, 101], [100, 100, 100]]);
+        let all = comparisons(&near);
+        let c = all.iter().find(|c| c.measure == "ops/s").expect("the rate");
+        assert!(c.is_tie() && verdict(c) == "tie", "one percent is a tie");
+        assert_eq!(first_is_better(&[0.5], false), Some(true), "half of the time");
+        assert_eq!(first_is_better(&[], true), None);
     }
 
     #[test]

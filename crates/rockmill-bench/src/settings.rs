@@ -204,7 +204,8 @@ pub(crate) fn differences_text(sides: &[SideReport]) -> String {
         let (chosen, set): (Vec<_>, Vec<_>) =
             differences(&first.settings, &other.settings).into_iter().partition(|(name, a, b)| is_chosen(name, a, b));
         let list = |all: &[(String, String, String)]| {
-            let all: Vec<String> = all.iter().map(|(name, a, b)| format!("{name} {a} | {b}")).collect();
+            let all: Vec<String> =
+                all.iter().map(|(name, a, b)| format!("{name} {} | {}", in_words(a), in_words(b))).collect();
             all.join("; ")
         };
         let both = format!("ptions that {} and {} both have, at different values: ", first.label, other.label);
@@ -219,11 +220,20 @@ pub(crate) fn differences_text(sides: &[SideReport]) -> String {
     text
 }
 
+/// The value of `ttl` and `periodic_compaction_seconds` that lets the store choose.
+const CHOSEN: &str = "18446744073709551614";
+/// The value that stands for no limit.
+const UNLIMITED: &str = "18446744073709551615";
+
+/// A value, or several in braces, with the two numbers above written as words.
+pub(crate) fn in_words(value: &str) -> String {
+    value.replace(CHOSEN, "default").replace(UNLIMITED, "unlimited")
+}
+
 /// True if one of two values says that the store chooses.
 fn is_chosen(name: &str, a: &str, b: &str) -> bool {
-    const AGE: &str = "18446744073709551614";
     let by_zero = matches!(name, "max_compaction_bytes" | "arena_block_size");
-    [a, b].iter().any(|value| *value == AGE || (by_zero && *value == "0"))
+    [a, b].iter().any(|value| *value == CHOSEN || (by_zero && *value == "0"))
 }
 
 /// Every option with a value of its own: those of structs under `struct.member`, an object under its option's name
@@ -341,7 +351,8 @@ mod tests {
             text.starts_with("WARNING: options that one and two both have") && text.contains("max_dict_bytes 0 | ")
         );
         let text = differences_text(&[side("one", more("18446744073709551614")), side("two", more("7"))]);
-        assert!(text.contains("different values: none\n") && text.contains("to the store: ttl 184"), "{text}");
+        assert!(text.contains("different values: none\n") && text.contains("to the store: ttl default | 7"), "{text}");
+        assert_eq!(in_words("{a=18446744073709551615;b=18446744073709551614;c=1}"), "{a=unlimited;b=default;c=1}");
         let t = parse_options_file("[TableOptions/BlockBasedTable \"default\"]\n  block_size=4096\n");
         assert_eq!(value_of(&t, "table.block_size"), Some("4096"));
         let tph = "[TableOptions/BlockBasedTable \"default\"]\n  #rockmill tph_table_factory={}\n  block_size=8192\n";

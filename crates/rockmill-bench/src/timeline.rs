@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::record::Progress;
 use crate::store::{Stalls, Store};
 use crate::usage::{Begun, Places, Use};
+pub(crate) use rockmill_page::short;
 
 /// Levels change slowly and cost more to ask for.
 const BETWEEN_LEVELS: Duration = Duration::from_millis(900);
@@ -224,19 +225,6 @@ impl Live<'_> {
     }
 }
 
-/// A number in at most five characters: 1.2M, 34k.
-pub(crate) fn short(n: f64) -> String {
-    match n.abs() {
-        x if x >= 1e9 => format!("{:.1}G", n / 1e9),
-        x if x >= 1e6 => format!("{:.1}M", n / 1e6),
-        x if x >= 1e4 => format!("{:.0}k", n / 1e3),
-        x if x >= 1e3 => format!("{:.1}k", n / 1e3),
-        x if x >= 100.0 || x == 0.0 => format!("{n:.0}"),
-        x if x >= 1.0 => format!("{n:.1}"),
-        _ => format!("{n:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,11 +284,5 @@ mod tests {
         t.samples.push(sample(2.0, 0, 0, ""));
         assert_eq!(t.threads(), (2.0, 2f64.sqrt()), "a sample that tells nothing does not count");
         assert!(Timeline::default().threads_at_most().is_empty());
-    }
-
-    #[test]
-    fn short_numbers() {
-        let all: Vec<String> = [0.0, 0.5, 7.25, 123.4, 5_300.0, 45_000.0, 1.25e6, 3e9].map(short).into();
-        assert_eq!(all, ["0", "0.50", "7.2", "123", "5.3k", "45k", "1.2M", "3.0G"]);
     }
 }

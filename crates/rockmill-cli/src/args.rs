@@ -10,6 +10,8 @@ use crate::downgrade::DowngradeArgs;
 use crate::flush::FlushArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
 use crate::offload::{OffloadArgs, WorkerArgs};
+use crate::ldb::calls::{ApproxSizeArgs, BatchPutArgs, DeleteRangeArgs, GetPropertyArgs};
+use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
 use crate::shell::{CompletionsArgs, ManPagesArgs};
@@ -57,6 +59,7 @@ pub struct Cli {
 pub enum Command {
     Load(LoadArgs),
     WriteSst(WriteSstArgs),
+    #[command(alias = "ingest_extern_sst")]
     Ingest(IngestArgs),
     Put(PutArgs),
     Merge(MergeArgs),
@@ -69,16 +72,23 @@ pub enum Command {
     Flush(FlushArgs),
     Compact(CompactArgs),
     Downgrade(DowngradeArgs),
+    #[command(alias = "checkconsistency")]
     Verify(VerifyArgs),
+    #[command(aliases = ["manifest_dump", "dump_wal"])]
     Dump(DumpArgs),
     Options(OptionsArgs),
     SetOptions(SetOptionsArgs),
+    #[command(alias = "list_column_families")]
     ListCf(ListCfArgs),
+    #[command(alias = "create_column_family")]
     CreateCf(CreateCfArgs),
+    #[command(alias = "drop_column_family")]
     DropCf(DropCfArgs),
     Backup(BackupArgs),
     Checkpoint(CheckpointArgs),
     Repair(RepairArgs),
+    #[command(alias = "query")]
+    Shell(ShellArgs),
     Stress(Box<StressArgs>),
     Simulate(Box<SimulateArgs>),
     Worker(WorkerArgs),
@@ -86,6 +96,14 @@ pub enum Command {
     ManPages(ManPagesArgs),
     #[command(hide = true)]
     StressChild(ChildArgs),
+    #[command(hide = true, alias = "deleterange")]
+    DeleteRange(DeleteRangeArgs),
+    #[command(hide = true, alias = "batchput")]
+    BatchPut(BatchPutArgs),
+    #[command(hide = true, alias = "approxsize")]
+    ApproxSize(ApproxSizeArgs),
+    #[command(hide = true)]
+    GetProperty(GetPropertyArgs),
     /// Measure Rockmill and other stores on the same work, with db_bench's and YCSB's workloads
     #[command(disable_help_flag = true)]
     Bench {
@@ -202,16 +220,16 @@ pub struct StoredArgs {
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
     /// Directory of the WALs on a faster device; values stay there until they are flushed in large runs
-    #[arg(long, value_name = "DIR", alias = "fast_path", conflicts_with = "wal_dir")]
+    #[arg(long, value_name = "DIR", conflicts_with = "wal_dir")]
     pub fast_path: Option<PathBuf>,
     /// Bytes of WALs at most, with values that stay in them [default: 1G with --fast-path, otherwise off]
-    #[arg(long, value_name = "SIZE", alias = "fast_capacity", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub fast_capacity: Option<u64>,
     /// Directories of the tables, in the order of every opening: {{path=DIR;target_size=SIZE}:{path=DIR}}
-    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    #[arg(long, value_name = "PATHS")]
     pub db_paths: Option<String>,
     /// Directories of the tables of the column families, instead of those
-    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    #[arg(long, value_name = "PATHS")]
     pub cf_paths: Option<String>,
     /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
     #[arg(long)]
@@ -245,13 +263,13 @@ pub struct ReadArgs {
 #[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct TableArgs {
     /// Kind of tables; those of the other kind that are there stay until compactions rewrite them [new: block]
-    #[arg(long, value_enum, alias = "table_format")]
+    #[arg(long, value_enum)]
     pub table_format: Option<TableFormatArg>,
     /// Files that a TPH table consists of at most [new: 16]
-    #[arg(long, value_name = "N", alias = "piece_limit", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub piece_limit: Option<u32>,
     /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [new: 20]
-    #[arg(long, value_name = "N", alias = "garbage_percent", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub garbage_percent: Option<u32>,
 }
 
@@ -373,7 +391,7 @@ pub struct InputArgs {
 /// Load files into a database; creates the database, and the column family, if missing
 ///
 /// The format follows from a file's extension, or give --format. A record whose key is there already replaces it.
-/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and all else as they stand in
+/// A file - is standard input. Of jsonl, strings are taken by their characters, numbers and everything else as it is in
 /// the line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -582,7 +600,7 @@ pub struct ScanArgs {
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
     /// Entries at most
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", alias = "max_keys")]
     pub limit: Option<u64>,
     /// From the last key to the first
     #[arg(long)]
@@ -591,7 +609,7 @@ pub struct ScanArgs {
     #[arg(long)]
     pub hex: bool,
     /// Leave the values out
-    #[arg(long)]
+    #[arg(long, alias = "no_value")]
     pub keys_only: bool,
     /// Print the number of entries only
     #[arg(long)]
@@ -610,6 +628,7 @@ Examples:
   rockmill stats my.db
   rockmill stats my.db --column-family sessions
   rockmill stats my.db --watch
+  rockmill stats my.db --report tree.html
   rockmill stats my.db --prometheus > my.db.prom
   rockmill stats my.db --json | jq '.column_families[0].levels'")]
 pub struct StatsArgs {
@@ -623,6 +642,9 @@ pub struct StatsArgs {
     /// command's own opening
     #[arg(long, conflicts_with = "watch")]
     pub prometheus: bool,
+    /// Write a page with the tree as a picture, too: levels, sorted runs, ages of tables, what overlaps what
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "prometheus"])]
+    pub report: Option<PathBuf>,
     /// The file that the process writes its status to [default: STATUS in the database directory]
     #[arg(long, value_name = "FILE")]
     pub status_file: Option<PathBuf>,
@@ -718,10 +740,10 @@ pub struct DirArgs {
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
     /// Directories of the tables, as the database is opened with: {{path=DIR;target_size=SIZE}:{path=DIR}}
-    #[arg(long, alias = "db_paths", value_name = "PATHS")]
+    #[arg(long, value_name = "PATHS")]
     pub db_paths: Option<String>,
     /// Directories of the tables of the column families, instead of those
-    #[arg(long, alias = "cf_paths", value_name = "PATHS")]
+    #[arg(long, value_name = "PATHS")]
     pub cf_paths: Option<String>,
 }
 

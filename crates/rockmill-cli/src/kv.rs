@@ -82,10 +82,7 @@ pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let value = value_arg("value", &args.value, args.hex)?;
     let options = store::durability(args.durability)?;
     let open = OpenToWrite { path: &args.db, args: &args.store, create: args.create, family, fs: None };
-    let (db, cf) = open.open().map_err(|e| match e.hint.as_deref() {
-        Some(store::CREATE_HINT) => e.hint("--create makes a new database there"),
-        _ => e,
-    })?;
+    let (db, cf) = open.open().map_err(how_to_create)?;
     db.put_cf_opt(&cf, &key, &value, &options)?;
     if args.durability.wal == Switch::Off {
         db.flush_cf(&cf)?;
@@ -94,6 +91,14 @@ pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         out.json_object(&json!({ "written": 1 }))?;
     }
     Ok(())
+}
+
+/// Says of a database that is missing how this command makes one.
+pub fn how_to_create(e: CliError) -> CliError {
+    match e.hint.as_deref() {
+        Some(store::CREATE_HINT) => e.hint("--create makes a new database there"),
+        _ => e,
+    }
 }
 
 /// `rockmill merge`

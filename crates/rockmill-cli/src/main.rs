@@ -8,6 +8,7 @@
 //! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, merge, get, delete; scans |
 //! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
+//! | `tree_page.rs` | the tree as a picture |
 //! | `top/`, `running.rs` | a database that another process has open |
 //! | `downgrade.rs` | merging away what RocksDB does not know |
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
@@ -16,7 +17,9 @@
 //! | `offload.rs` | compactions on other machines: the worker, and who uses workers |
 //! | `stress.rs` | a database under load, killed and checked |
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
+//! | `prompt/` | the query shell: commands on one database, line by line |
 //! | `shell.rs` | short and long help, completions, man pages |
+//! | `ldb.rs` | calls in the style of RocksDB's `ldb` |
 //! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | what people and programs see |
 
 mod args;
@@ -33,11 +36,13 @@ mod ingest;
 mod input;
 mod interrupt;
 mod kv;
+mod ldb;
 mod load;
 mod offload;
 mod options;
 mod output;
 mod progress;
+mod prompt;
 mod repair;
 mod running;
 mod scan;
@@ -48,6 +53,7 @@ mod stats;
 mod store;
 mod stress;
 mod top;
+mod tree_page;
 mod verify;
 
 use std::borrow::Cow;
@@ -84,7 +90,9 @@ fn main() -> ExitCode {
         // Its flags are db_bench's, in db_bench's syntax: not clap's business.
         return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
     }
-    let parsed = shell::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = shell::command();
+    let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
+    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => return usage_error(&e),
@@ -120,6 +128,8 @@ fn only_shows(command: &Command) -> bool {
         | Command::Dump(_)
         | Command::Options(_)
         | Command::ListCf(_)
+        | Command::ApproxSize(_)
+        | Command::GetProperty(_)
         | Command::Completions(_)
         | Command::Simulate(_) => true,
         Command::Backup(args) => matches!(args.command, backup::BackupCommand::List(_)),
@@ -152,6 +162,11 @@ fn say_what_is_kept(command: &Command) {
 
 fn run(cli: &Cli, out: &mut Out) -> Result<()> {
     say_what_is_kept(&cli.command);
+    dispatch(cli, out)
+}
+
+/// Runs a command. The shell calls this for each line, so signals are prepared for in [`run`] instead.
+fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
     let cf = cli.column_family.as_deref();
     match &cli.command {
         Command::Load(args) => load::run(args, cf, out),
@@ -180,9 +195,14 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::Repair(args) => repair::run(args, out),
         Command::Stress(args) => stress::run(args, out),
         Command::Simulate(args) => simulate::run(args, out),
+        Command::Shell(args) => prompt::run(args, cf, out),
         Command::Worker(args) => offload::worker(args, out),
         Command::Completions(args) => shell::completions(args, out),
         Command::ManPages(args) => shell::man_pages(args, out),
+        Command::DeleteRange(args) => ldb::calls::delete_range(args, cf, out),
+        Command::BatchPut(args) => ldb::calls::batch_put(args, cf, out),
+        Command::ApproxSize(args) => ldb::calls::approx_size(args, cf, out),
+        Command::GetProperty(args) => ldb::calls::get_property(args, cf, out),
         Command::StressChild(args) => stress::child(args),
         Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
     }

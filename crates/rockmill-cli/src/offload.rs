@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use rockmill::Options;
 use rockmill_io::{Clock, SystemClock};
-use rockmill_offload::{Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
+use rockmill_offload::{MetricsServer, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
 use serde_json::json;
 
 use crate::args::parse_size;
@@ -31,7 +31,8 @@ const DRAIN_SECONDS: u64 = 60;
 #[command(after_help = "\
 Examples:
   rockmill worker --listen 127.0.0.1:4421
-  rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4")]
+  rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
+  rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421")]
 pub struct WorkerArgs {
     /// Address and port
     #[arg(long, value_name = "ADDR")]
@@ -51,6 +52,9 @@ pub struct WorkerArgs {
     /// Threads of one job
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
+    /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
 }
 
 /// Who does compactions besides this process.
@@ -58,7 +62,7 @@ pub struct WorkerArgs {
 #[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct OffloadArgs {
     /// Workers (`rockmill worker`) that do large compactions; what fails there is done here
-    #[arg(long, alias = "compaction_workers", value_name = "ADDR,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     pub compaction_workers: Vec<String>,
     /// File with the store's secret and those of workers; nobody else may read it
     #[arg(long, value_name = "FILE", requires = "compaction_workers")]
@@ -117,6 +121,7 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
 /// `rockmill worker`
 pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
     let address = resolve(&args.listen)?;
+    let metrics_address = args.metrics.as_deref().map(resolve).transpose()?;
     let mut config = WorkerConfig {
         secrets: args.secrets.as_deref().map(read_secrets).transpose()?,
         allow_unauthenticated: args.allow_unauthenticated,
@@ -146,17 +151,28 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
             counters.refused
         ));
     });
-    let listener =
-        TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))?;
+    let listen_at = |address: SocketAddr| {
+        TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))
+    };
+    let listener = listen_at(address)?;
     let started = Worker::start(listener, config, clock());
     let worker = started.map_err(|e| {
         CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated")
     })?;
     let address = worker.address();
+    let serve_metrics = |address: SocketAddr| {
+        let server = MetricsServer::start(listen_at(address)?, worker.metrics(), clock());
+        server.map_err(|e| CliError::io(format_args!("--metrics {address}"), &e))
+    };
+    let metrics = metrics_address.map(serve_metrics).transpose()?;
     *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
-    match out.json {
-        true => out.json_object(&json!({ "listening": address.to_string() }))?,
-        false => out.line(format!("listening at {address}"))?,
+    let metrics_at = metrics.as_ref().map(|server| format!("http://{}/metrics", server.address()));
+    match (out.json, metrics_at) {
+        (true, at) => out.json_object(&json!({ "listening": address.to_string(), "metrics": at }))?,
+        (false, at) => {
+            out.line(format!("listening at {address}"))?;
+            at.map_or(Ok(()), |at| out.line(format!("metrics at {at}")))?;
+        }
     }
     out.flush()?;
     loop {

@@ -193,6 +193,19 @@ pub fn plural(n: u64, thing: &str) -> String {
     }
 }
 
+/// The command line of this process, quoted so that a shell would take it.
+pub fn command_line() -> String {
+    let quoted = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+        match !word.is_empty() && word.chars().all(plain) {
+            true => word.to_owned(),
+            false => format!("'{}'", word.replace('\'', "'\\''")),
+        }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("rockmill".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
 /// Seconds for people: `3.21 s`, `4 min 5 s`.
 pub fn seconds(s: f64) -> String {
     if s < 120.0 { format!("{s:.2} s") } else { format!("{} min {} s", s as u64 / 60, s as u64 % 60) }

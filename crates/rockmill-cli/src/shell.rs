@@ -15,6 +15,28 @@ use crate::output::{self, Out};
 /// Options below such a heading are many, alike in most commands, and seldom needed: `--help` has them, `-h` does not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Input"];
 
+/// Commands with so many options that `-h` has only those that most calls need.
+const SHORT: [(&str, &[&str]); 2] = [
+    ("stress", &["duration", "scenario", "config", "kill_every", "threads", "keys", "limit", "verify", "seed", "keep"]),
+    (
+        "simulate",
+        &[
+            "strategy",
+            "threads",
+            "data",
+            "workload",
+            "write",
+            "rate",
+            "value_size",
+            "device",
+            "option",
+            "compare",
+            "settle",
+            "report",
+        ],
+    ),
+];
+
 /// What `-h` ends with.
 const SEE_HELP: &str = "--help has examples, and every option";
 
@@ -47,15 +69,32 @@ pub struct ManPagesArgs {
     pub dir: PathBuf,
 }
 
-/// The command line with a short help for `-h` and a long one for `--help`.
+/// The command line with a short help for `-h` and a long one for `--help`, and with the spelling of RocksDB's tools.
 pub fn command() -> Command {
-    shorten(Cli::command())
+    with_underscores(shorten(Cli::command()))
+}
+
+/// Accepts names with underscores, as `ldb` and `db_bench` spell them: `--write_buffer_size` for `--write-buffer-size`,
+/// `multi_get` for `multi-get`.
+fn with_underscores(command: Command) -> Command {
+    let other = |name: &str| name.contains('-').then(|| name.replace('-', "_"));
+    let command = command.mut_args(|a| match a.get_long().and_then(other) {
+        Some(alias) => a.alias(alias),
+        None => a,
+    });
+    let command = match other(command.get_name()) {
+        Some(alias) => command.alias(alias),
+        None => command,
+    };
+    command.mut_subcommands(with_underscores)
 }
 
 /// Leaves out of `-h` what is long: examples, and options that most calls do not need.
 fn shorten(command: Command) -> Command {
     let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
-    let command = command.mut_args(|a| if long(&a) { a.hide_short_help(true) } else { a });
+    let short = SHORT.iter().find(|(name, _)| *name == command.get_name()).map(|(_, options)| *options);
+    let seldom = |a: &Arg| short.is_some_and(|s| !a.is_positional() && !s.contains(&a.get_id().as_str()));
+    let command = command.mut_args(|a| if long(&a) || seldom(&a) { a.hide_short_help(true) } else { a });
     let command = match command.get_after_help().cloned() {
         Some(examples) => command.after_long_help(examples).after_help(SEE_HELP),
         None => command,

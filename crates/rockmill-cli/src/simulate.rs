@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
+use rockmill_sim::page::About;
 use rockmill_sim::{
     AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload,
 };
@@ -11,7 +12,7 @@ use rockmill_sim::{
 use crate::args::{TableFormatArg, parse_size};
 use crate::calibrate;
 use crate::error::{CliError, Result};
-use crate::output::Out;
+use crate::output::{self, Out};
 use crate::progress;
 
 /// Which keys are written.
@@ -21,7 +22,7 @@ pub enum Keys {
     Uniform,
     /// Few keys often (--theta)
     Zipfian,
-    /// One key behind the other
+    /// One key after the other
     Sequential,
 }
 
@@ -157,7 +158,7 @@ pub struct SimulateArgs {
     /// Microseconds of a read before its first byte [default: 80]
     #[arg(long, value_name = "X")]
     pub device_latency: Option<f64>,
-    /// A fast device in front of this one: so many bytes of it are used. Memtables, index tables, levels and limits are
+    /// A fast device in front of this one, of which this much is used. Memtables, index tables, levels and limits are
     /// sized by it, as scripts/bench_hybrid does, where --option does not say otherwise
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "calibrate")]
     pub fast_capacity: Option<u64>,
@@ -175,14 +176,14 @@ pub struct SimulateArgs {
     /// CPU nanoseconds of an index merge for each entry
     #[arg(long, value_name = "X", default_value_t = 200.0, requires = "fast_capacity")]
     pub index_merge_ns: f64,
-    /// CPU nanoseconds of a flush for each value that it reads from a log, beside --flush-ns-per-entry
+    /// CPU nanoseconds of a flush for each value that it reads from a log, in addition to --flush-ns-per-entry
     #[arg(long, value_name = "X", default_value_t = 400.0, requires = "fast_capacity")]
     pub read_value_ns: f64,
     /// With --compare and --fast-capacity: cores, and as many compaction threads
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,20", requires = "fast_capacity",
           requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub compare_cores: Vec<u16>,
-    /// Microseconds of a sync, beside the bytes
+    /// Microseconds of a sync, in addition to the time of its bytes
     #[arg(long, value_name = "X", default_value_t = 500.0)]
     pub device_sync: f64,
     /// Jobs read, merge and write one after the other, as the engine pread does
@@ -201,7 +202,7 @@ pub struct SimulateArgs {
     /// CPU nanoseconds of a flush for each entry
     #[arg(long, value_name = "X", default_value_t = 400.0)]
     pub flush_ns_per_entry: f64,
-    /// Lookups that users want each second, beside the writes
+    /// Lookups that users want each second, next to the writes
     #[arg(long, value_name = "N", default_value_t = 0.0)]
     pub reads: f64,
     /// Seeks that users want each second
@@ -223,14 +224,14 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub delayed_write_rate: u64,
     /// Kind of tables; of TPH tables, what compactions leave where it is and what functions take are modelled
-    #[arg(long, value_enum, alias = "table_format", default_value_t = TableFormatArg::Block)]
+    #[arg(long, value_enum, default_value_t = TableFormatArg::Block)]
     pub table_format: TableFormatArg,
     /// Files that a TPH table consists of at most [default: 16]
-    #[arg(long, value_name = "N", alias = "piece_limit", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub piece_limit: Option<u32>,
     /// Unused bytes of a TPH table, in percent of those in use, from which on compactions rewrite its files [default:
     /// 20]
-    #[arg(long, value_name = "N", alias = "garbage_percent", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub garbage_percent: Option<u32>,
     /// An option of the column family, as in OPTIONS files; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
@@ -238,10 +239,10 @@ pub struct SimulateArgs {
     /// Go on after the last write until no compaction is due, and say what that took
     #[arg(long)]
     pub settle: bool,
-    /// Of jitter in how long jobs take
+    /// Seed of the jitter in how long jobs take
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write a page with charts
+    /// Write a page with charts to FILE
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Measure below DIR, predict a run there, and compare
@@ -376,7 +377,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         let all = AllStrategies::run(&args.settings()?, tell);
         bar.finish_and_clear();
         let all = all.map_err(|e| CliError::usage(e.to_string()))?;
-        write_page(args, || all.to_html())?;
+        write_page(args, || all.to_html(&about()))?;
         return match out.json {
             true => out.json_object(&all.to_json()),
             false => out.text(all.to_text()),
@@ -386,7 +387,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         let both = Comparison::run(&args.settings()?, tell);
         bar.finish_and_clear();
         let both = both.map_err(|e| CliError::usage(e.to_string()))?;
-        write_page(args, || both.to_html())?;
+        write_page(args, || both.to_html(&about()))?;
         return match out.json {
             true => out.json_object(&both.to_json()),
             false => out.text(both.to_text()),
@@ -395,11 +396,16 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     let report = rockmill_sim::run_telling(&args.settings()?, tell);
     bar.finish_and_clear();
     let report = report.map_err(|e| CliError::usage(e.to_string()))?;
-    write_page(args, || rockmill_sim::page::page(&report))?;
+    write_page(args, || rockmill_sim::page::page(&report, &about()))?;
     match out.json {
         true => out.json_object(&report.to_json()),
         false => out.text(report.to_text()),
     }
+}
+
+/// What a page says of how it came about.
+fn about() -> About {
+    About { command: output::command_line(), date: rockmill_bench::today() }
 }
 
 fn write_page(args: &SimulateArgs, page: impl FnOnce() -> String) -> Result<()> {

@@ -2,12 +2,15 @@
 //! had it last.
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use comfy_table::modifiers::UTF8_ROUND_CORNERS;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use rockmill::internals::told_by_own_file;
-use rockmill::{ColumnFamily, Db, LevelStats, properties};
+use rockmill::{ColumnFamily, Db, LevelStats, Range, properties};
+use rockmill_format::comparator::{BYTEWISE_NAME, BytewiseComparator, comparator_named};
 use rockmill_format::filename;
 use rockmill_io::{FileSystem, PosixFileSystem};
 use serde_json::{Value, json};
@@ -19,9 +22,13 @@ use crate::output::{self, Out};
 use crate::running;
 use crate::store;
 use crate::top::{self, TopArgs};
+use crate::tree_page;
 
 /// L0 tables at which RocksDB's default starts a compaction.
 const L0_TRIGGER: u64 = 4;
+
+/// Ranges of keys whose sizes are asked for, for the picture of a tree.
+const RANGES_MAX: usize = 20_000;
 
 /// A level, as it is printed.
 pub struct LevelRow {
@@ -340,6 +347,9 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
     if args.prometheus {
         return prometheus(args, family, out);
     }
+    if let Some(path) = &args.report {
+        tree_page::check(path)?;
+    }
     let db = store::open_to_read(&args.db, &args.store, Some(args.shape), family)?;
     let contents = read_contents(&db)?;
     let names = family.map_or_else(|| db.cf_names(), |name| vec![name.to_owned()]);
@@ -348,6 +358,9 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         families.push(Family::new(&db, &store::family(&db, Some(name))?, &contents)?);
     }
     families.sort_by_key(|f| f.id);
+    if let Some(path) = &args.report {
+        write_page(path, args, &db, &families)?;
+    }
     let capacity = db.property_int_value("rocksdb.block-cache-capacity")?.unwrap_or(0);
     let usage = db.property_int_value("rocksdb.block-cache-usage")?.unwrap_or(0);
     let (told, memory) = (running::told(&args.db), db.memory_parts());
@@ -416,6 +429,38 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
     ))
 }
 
+/// The page with the tree of each column family.
+fn write_page(path: &Path, args: &StatsArgs, db: &Db, families: &[Family]) -> Result<()> {
+    let orders = store::families(&args.db)?;
+    let mut trees = Vec::new();
+    for f in families {
+        let order = orders.iter().find(|o| o.name == f.name).map_or(BYTEWISE_NAME, |o| o.comparator.as_str());
+        let order = comparator_named(order).unwrap_or_else(|| Arc::new(BytewiseComparator));
+        let cf = store::family(db, Some(&f.name))?;
+        let tables = db.get_column_family_metadata_cf(&cf);
+        let sizes = {
+            let bounds = tree_page::bounds(&tables, &*order);
+            let ranges: Vec<Range<'_>> = bounds.windows(2).map(|b| Range::new(b[0], b[1])).collect();
+            if ranges.len() > RANGES_MAX { Vec::new() } else { db.get_approximate_sizes_cf(&cf, &ranges) }
+        };
+        let heads = ["level", "tables", "bytes", "target", "score", "debt", "entries", "deletions"];
+        let rows = level_rows(f).into_iter().map(Vec::from).collect();
+        trees.push(tree_page::Tree {
+            name: f.name.clone(),
+            order,
+            tables,
+            sizes,
+            due: f.levels.iter().filter(|l| l.score >= 1.0 && l.files > 0).map(|l| (l.level, l.score)).collect(),
+            runs: f.sorted_runs(),
+            space: f.space_amplification(),
+            heads,
+            rows,
+            words: words(f),
+        });
+    }
+    tree_page::write(path, &args.db, &trees)
+}
+
 fn level_table(f: &Family) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).apply_modifier(UTF8_ROUND_CORNERS);
@@ -423,6 +468,12 @@ fn level_table(f: &Family) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
+    table.add_rows(level_rows(f));
+    table
+}
+
+/// The cells of the table of levels, and of all together.
+fn level_rows(f: &Family) -> Vec<[String; 8]> {
     let dash = |n: u64, text: String| if n == 0 { "-".to_owned() } else { text };
     let row = |name: String, l: &LevelRow| {
         let c = l.contents.unwrap_or_default();
@@ -438,9 +489,7 @@ fn level_table(f: &Family) -> Table {
             dash(c.deletions, output::count(c.deletions)),
         ]
     };
-    for l in &f.levels {
-        table.add_row(row(format!("L{}", l.level), l));
-    }
+    let mut rows: Vec<[String; 8]> = f.levels.iter().map(|l| row(format!("L{}", l.level), l)).collect();
     let sum = LevelRow {
         level: 0,
         files: f.files(),
@@ -451,8 +500,8 @@ fn level_table(f: &Family) -> Table {
         contents: Some(f.contents()),
         extra_runs: f.levels.iter().map(|l| l.extra_runs).sum(),
     };
-    table.add_row(row("all".to_owned(), &sum));
-    table
+    rows.push(row("all".to_owned(), &sum));
+    rows
 }
 
 fn words(f: &Family) -> Vec<String> {

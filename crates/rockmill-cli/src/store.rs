@@ -457,7 +457,7 @@ fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDe
     Ok(ColumnFamilyDescriptor::new(family.name.as_str(), options))
 }
 
-fn unknown_family(name: &str, known: &[DbSummary]) -> CliError {
+pub fn unknown_family(name: &str, known: &[DbSummary]) -> CliError {
     let names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
     CliError::usage(format!("column family {name:?} does not exist")).hint(format!("there are: {}", names.join(", ")))
 }

@@ -29,9 +29,10 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 /// Run random operations on a new database, kill them at random moments, and check that nothing is lost
 ///
 /// A child process works on the database with many threads; this one kills it (SIGKILL), starts it again, and so on.
-/// What was acknowledged stands in DB.stress/expected; after every start the whole database is compared with it, and
-/// reads are while it runs. Every so many deaths RocksDB's `ldb`, if it is installed, and `rockmill verify` check what
-/// was left behind. Memory, file handles, threads and disk are sampled; if they grow after a warm-up, the run fails.
+/// DB.stress/expected records every acknowledged write. After each start the whole database is compared with it, and
+/// every read is compared while the run goes on. From time to time `rockmill verify` and RocksDB's `ldb`, if it is
+/// installed, check what a kill left. Memory, file handles, threads and disk space are sampled; the run fails if they
+/// keep growing after a warm-up.
 ///
 /// Exit code 1 if something was lost, wrong or growing: the message names it, and DB and DB.stress are kept.
 #[derive(Debug, Args)]
@@ -51,16 +52,16 @@ pub struct StressArgs {
     /// How long (30s, 10m, 2h); over all scenarios together
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub duration: Duration,
-    /// End earlier, after so many operations
+    /// End earlier, after N operations
     #[arg(long, value_name = "N")]
     pub ops: Option<u64>,
     /// A run by name, or all one after the other; `list` shows them
     #[arg(long, value_name = "NAME")]
     pub scenario: Option<String>,
-    /// Only compare what a kept run left behind
+    /// Only compare what a kept run left
     #[arg(long, conflicts_with = "scenario")]
     pub verify: bool,
-    /// Seed of what is random, but for what threads do at the same time [default: any]
+    /// Seed of what is random, except what threads do at the same time [default: any]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Threads [default: 8]
@@ -75,7 +76,7 @@ pub struct StressArgs {
     /// Column families; there is one more, of counters [default: 3]
     #[arg(long, value_name = "N")]
     pub column_families: Option<usize>,
-    /// One of a thread's so many writes is synced; 0 for none [default: 1000]
+    /// One of N writes of a thread is synced; 0 for none [default: 1000]
     #[arg(long, value_name = "N")]
     pub sync_every: Option<u64>,
     /// AXIS=CHOICE,... or `random` (another for each life), or both: random,format=5
@@ -105,19 +106,19 @@ pub struct StressArgs {
     /// Samples of the beginning of a life that do not count
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub warm_up: Duration,
-    /// Growth over less than this, behind the warm-up, is not judged
+    /// Growth over less than this, after the warm-up, is not judged
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "120s")]
     pub judge_after: Duration,
     /// Time without a completed operation after which a child is taken to hang
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "120s")]
     pub hang: Duration,
-    /// Keep DB and DB.stress also when all is well
+    /// Keep DB and DB.stress even when all is well
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shares: ShareArgs,
-    /// Leak so many bytes an operation, to see the run fail
+    /// Leak BYTES with each operation, to see the run fail
     #[arg(long, value_name = "BYTES", hide = true)]
     pub leak: Option<usize>,
 }

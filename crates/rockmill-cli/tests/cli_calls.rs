@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use cli_support::{ROCKMILL, Sandbox};
 use serde_json::Value;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "load",
     "put",
     "merge",
@@ -26,6 +26,7 @@ const COMMANDS: [&str; 18] = [
     "list-cf",
     "create-cf",
     "drop-cf",
+    "shell",
     "stress",
 ];
 
@@ -45,6 +46,37 @@ fn every_command_has_help_with_an_example() {
         assert!(help.lines().all(|l| l.chars().count() <= 120), "{help}");
     }
     assert!(s.ok(&["--version"]).starts_with("rockmill "));
+}
+
+/// `--db=DIR`, `ldb`'s names of commands and options, and `db_bench`'s underscores.
+#[test]
+fn calls_in_the_style_of_rocksdbs_tools_are_understood() {
+    let s = Sandbox::new();
+    s.ok(&["put", "--db=db", "k1", "v1", "--create", "--write_buffer_size=1M"]);
+    s.ok(&["--db", "db", "put", "k2", "v2"]);
+    assert_eq!(s.ok(&["--db=db", "get", "k1"]), "v1");
+    assert_eq!(s.ok(&["--db=db", "scan", "--max_keys=1", "--no_value"]), "k1\n");
+    assert!(s.ok(&["multi_get", "--db=db", "k1", "k2"]).contains("v2"));
+    s.ok(&["create_column_family", "--db=db", "sessions"]);
+    assert!(s.ok(&["list_column_families", "--db=db"]).contains("sessions"));
+    s.ok(&["put", "--db=db", "--column_family=sessions", "s", "1"]);
+    assert_eq!(s.ok(&["--column_family", "sessions", "--db=db", "get", "s"]), "1");
+    s.ok(&["drop_column_family", "--db=db", "sessions"]);
+    s.ok(&["checkconsistency", "--db=db"]);
+    s.ok(&["--db=db", "batchput", "k3", "v3", "k4", "v4"]);
+    s.run(&["--db=db", "batchput", "k3", "v3", "k4"]).fails(2, &["\"k4\" has no value"]);
+    s.run(&["--db=none", "batchput", "k3", "v3"]).fails(3, &["none: no such directory", "--create"]);
+    s.ok(&["--db=new", "batchput", "--create_if_missing", "k", "v"]);
+    s.ok(&["--db=db", "deleterange", "k2", "k4"]);
+    assert_eq!(s.ok(&["--db=db", "scan", "--no_value"]), "k1\nk4\n");
+    s.ok(&["--db=db", "flush"]);
+    let bytes: u64 = s.ok(&["--db=db", "approxsize", "--from=k", "--to=l"]).trim().parse().expect("a number");
+    assert!(bytes > 0);
+    assert_eq!(s.ok(&["--db=db", "approxsize", "--from=l", "--to=m"]), "0\n");
+    let levels = s.ok(&["--db=db", "get_property", "rocksdb.num-files-at-level0"]);
+    assert_eq!(levels, "rocksdb.num-files-at-level0: 2\n");
+    s.run(&["--db=db", "get_property", "rocksdb.nothing"]).fails(1, &["\"rocksdb.nothing\" not found"]);
+    s.run(&["--db=db"]).fails(2, &["--db"]);
 }
 
 #[test]

@@ -53,6 +53,20 @@ fn stats_show_the_levels() {
     assert!(s.ok(&["stats", "db"]).contains("another process has the database open; it runs 0 jobs now"));
     drop(open);
 
+    // The same with the tree as a picture; a page is replaced, and nothing else is.
+    let report = |file: &str| s.run(&["stats", "db", "--report", file]);
+    assert!(report("tree.html").ok().contains("column family default"));
+    let page = std::fs::read_to_string(s.path("tree.html")).expect("a page");
+    for part in ["<svg", "rockmill stats db --report tree.html", "key000000 to key007999", "no level is due", "newest"]
+    {
+        assert!(page.contains(part), "no {part} in\n{page}");
+    }
+    assert!(!page.contains("<script") && !page.contains("http"), "{page}");
+    report("tree.html").ok();
+    s.file("thesis.html", "mine");
+    report("thesis.html").fails(2, &["holds something else"]);
+    s.run(&["stats", "db", "--report", "tree.html", "--prometheus"]).fails(2, &["--prometheus"]);
+
     let empty = s.file("empty.tsv", "");
     s.ok(&["load", "empty", &empty]);
     assert_eq!(s.json(&["stats", "empty"])["column_families"][0]["space_amplification"], 1.0);

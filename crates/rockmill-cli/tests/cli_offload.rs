@@ -1,8 +1,11 @@
 //! `rockmill worker` as another process: it does compactions, and is killed while it does.
 
 mod cli_support;
+#[path = "cli_offload/kills.rs"]
+mod kills;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -10,12 +13,18 @@ use cli_support::{ROCKMILL, Sandbox};
 
 /// A worker in another process, and where it listens.
 struct Worker {
-    child: Child,
+    /// `None` once somebody else has it.
+    child: Option<Child>,
     address: String,
 }
 
 impl Worker {
     fn start(dir: &Path, args: &[&str]) -> Self {
+        Self::start_with_lines(dir, args, 1).0
+    }
+
+    /// The same; also gives the lines that it says after the first, of so many in all.
+    fn start_with_lines(dir: &Path, args: &[&str], count: usize) -> (Self, Vec<String>) {
         let mut child = Command::new(ROCKMILL)
             .args(["worker", "--listen", "127.0.0.1:0"])
             .args(args)
@@ -24,18 +33,20 @@ impl Worker {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the worker starts");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let address = line.trim_end().strip_prefix("listening at ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
-        Self { child, address }
+        let stdout = BufReader::new(child.stdout.as_mut().expect("a pipe"));
+        let mut lines: Vec<String> = stdout.lines().take(count).map(|line| line.expect("a line")).collect();
+        let rest = lines.split_off(1);
+        let address = lines[0].strip_prefix("listening at ").unwrap_or_else(|| panic!("{lines:?}")).to_owned();
+        (Self { child: Some(child), address }, rest)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -104,7 +115,7 @@ fn a_worker_that_is_killed_costs_nothing_but_time() {
             .spawn()
             .expect("the command starts");
         std::thread::sleep(std::time::Duration::from_millis(30 + 40 * round));
-        worker.child.kill().expect("it is killed");
+        worker.child.as_mut().expect("it runs").kill().expect("it is killed");
         assert!(compacts.wait().expect("it ends").success());
         came_back += u32::from(log(&s, "db").contains("Not done by a worker"));
         assert!(s.ok(&["scan", "db"]) == wanted, "round {round}");
@@ -124,4 +135,48 @@ fn what_is_not_safe_is_refused() {
     let far = ["compact", "db", "--compaction-workers", "192.0.2.1:4421"];
     s.run(&far).fails(2, &["without secrets"]);
     s.run(&["compact", "db", "--worker-input-min", "0"]).fails(2, &["compaction-workers"]);
+}
+
+#[test]
+fn a_worker_has_metrics_and_a_unit_with_options_that_it_knows() {
+    let s = Sandbox::new();
+    let (worker, lines) = Worker::start_with_lines(s.dir.path(), &["--metrics", "127.0.0.1:0"], 2);
+    filled(&s, "db");
+    s.ok(&["compact", "db", "--compaction-workers", &worker.address, "--worker-input-min", "0"]);
+    let at = lines[0].strip_prefix("metrics at http://").and_then(|at| at.strip_suffix("/metrics"));
+    let mut asks = TcpStream::connect(at.unwrap_or_else(|| panic!("{lines:?}"))).expect("it listens");
+    asks.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").expect("it is asked");
+    let mut page = String::new();
+    asks.read_to_string(&mut page).expect("it answers");
+    let done = page.lines().find_map(|line| line.strip_prefix("rockmill_worker_jobs_done_total "));
+    assert!(done.is_some_and(|n| n != "0"), "{page}");
+
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/rockmill-worker.service");
+    let unit = std::fs::read_to_string(unit).expect("the unit");
+    let starts = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("what it starts");
+    let help = s.ok(&["worker", "--help"]);
+    let options: Vec<&str> = starts.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert!(options.contains(&"--listen") && options.iter().all(|option| help.contains(option)), "{starts}\n{help}");
+}
+
+#[test]
+fn jobs_of_a_worker_are_measured_against_those_done_here() {
+    let s = Sandbox::new();
+    let line = ["bench", "offload", "--db=b", "--mb=1,2", "--repeat=1", "--value_size=100", "--json=offload.json"];
+    let text = s.ok(&line);
+    for part in ["1 MiB here", "2 MiB worker", "round trips", "The host spends less CPU with a worker"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = std::fs::read_to_string(s.path("offload.json")).expect("the results");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let runs = json["sizes"][1]["runs"].as_array().expect("runs");
+    let elsewhere = runs.iter().find(|run| run["worker"] == true).expect("a run of the worker");
+    let number = |name: &str| elsewhere[name].as_f64().expect("a number");
+    let input = json["sizes"][1]["input_bytes"].as_f64().expect("a number");
+    assert!(number("round_trips") > 10.0 && number("wire_bytes") > input, "{elsewhere}");
+    assert!(number("worker_cpu_seconds") > 0.0 && number("host_user_seconds") > 0.0, "{elsewhere}");
+    assert!(!s.path("b").exists(), "what it made is gone");
+    // A worker that is not there.
+    let nobody = ["bench", "offload", "--db=b", "--mb=1", "--repeat=1", "--worker=127.0.0.1:1"];
+    s.run(&nobody).fails(1, &["the worker did 0 jobs of one", "done here"]);
 }

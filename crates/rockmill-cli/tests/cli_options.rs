@@ -176,7 +176,7 @@ fn a_fast_device_is_simulated_and_compared() {
         assert!(text.contains(words), "{text}");
     }
     let page = std::fs::read_to_string(s.path("fast.html")).expect("the page");
-    assert!(page.contains("On the fast device, GiB") && page.contains("Slow device by task"));
+    assert!(page.contains("On the fast device") && page.contains("GiB") && page.contains("Slow device by task"));
     let both = s.ok(&[&device[..7], &["--compare", "--compare-cores", "2,4"]].concat());
     assert!(both.contains("| 2 |") && both.contains("| 4 |") && both.contains("index, rocksdb"), "{both}");
     let help = s.ok(&["simulate", "--help"]);
@@ -194,6 +194,9 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     assert_eq!(first["busy_threads_by_level"].as_array().map(Vec::len), Some(7));
     let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
     assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
+    // How it came about, and what came out.
+    assert!(page.contains("rockmill simulate --strategy tiered --data 1G"), "{page}");
+    assert!(page.contains("modelled, in virtual time") && page.contains("class=\"verdict\">tiered with 2 threads"));
     let text = s.ok(&args[..7]);
     let words = ["throughput", "write amplification", "space amplification", "sorted runs", "a lookup", "a seek"];
     for words in words.into_iter().chain(["limited by"]) {

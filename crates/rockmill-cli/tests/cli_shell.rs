@@ -21,14 +21,21 @@ fn h_is_short_and_help_is_long() {
     let s = Sandbox::new();
     for command in commands(&s).iter().filter(|c| *c != "bench") {
         let (short, long) = (s.ok(&[command, "-h"]), s.ok(&[command, "--help"]));
-        // What these two run is made of many parts, each with its own option.
-        let most = if command == "stress" || command == "simulate" { 100 } else { 40 };
-        assert!(short.lines().count() <= most, "{command} -h:\n{short}");
+        assert!(short.lines().count() <= 40, "{command} -h:\n{short}");
         assert!(!short.contains("Store options") && !short.contains("Examples:"), "{command} -h:\n{short}");
         assert!(short.trim_end().ends_with("--help has examples, and every option"), "{command} -h:\n{short}");
         assert!(long.contains("Examples:") && !long.contains("--help has examples"), "{command} --help:\n{long}");
     }
     assert!(s.ok(&["load", "--help"]).contains("--write-buffer-size"));
+    let (short, long) = (s.ok(&["stress", "-h"]), s.ok(&["stress", "--help"]));
+    assert!(
+        short.contains("--kill-every") && short.contains("--config") && !short.contains("--judge-after"),
+        "{short}"
+    );
+    assert!(long.contains("--judge-after") && long.contains("Shares of operations"), "{long}");
+    let (short, long) = (s.ok(&["simulate", "-h"]), s.ok(&["simulate", "--help"]));
+    assert!(short.contains("--strategy") && short.contains("--report") && !short.contains("--device-sync"), "{short}");
+    assert!(long.contains("--device-sync") && long.contains("--merge-ns-per-byte"), "{long}");
     assert!(s.ok(&["-h"]).lines().count() <= 50);
     assert!(s.ok(&["--help"]).contains("Exit codes:"));
 }
@@ -90,4 +97,43 @@ fn every_command_has_a_man_page() {
     s.file("file", "x");
     s.run(&["man-pages", "file"]).fails(3, &["file"]);
     assert!(std::path::Path::new(ROCKMILL).exists());
+}
+
+/// Lines from a pipe: each a command on the database, until one fails.
+#[test]
+fn a_shell_does_its_lines() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "ada", "1815", "--create"]);
+    let shell = |lines: &str| {
+        let mut child = Command::new(ROCKMILL)
+            .args(["shell", "db"])
+            .current_dir(s.dir.path())
+            .env("HOME", s.dir.path())
+            .env_remove("XDG_STATE_HOME")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), lines.as_bytes()).expect("written");
+        let done = child.wait_with_output().expect("ends");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    };
+    let (code, out, err) = shell("# a note\n\nput 'the key' \"a value\"\nget 'the key'\nget ada --json\nget ada\n");
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    // To a pipe, a value is its bytes and nothing else.
+    assert!(out.starts_with("a value{") && out.contains("\"1815\"") && out.ends_with("1815"), "{out}");
+    let (code, out, _) = shell("create-cf sessions\nuse sessions\nput s1 ada\nscan\nuse\nget s1\nget ada\n");
+    assert_eq!(code, Some(1), "a key that is not there ends it: {out}");
+    assert!(out.contains("s1\tada") && !out.contains("1815"), "{out}");
+    let (code, out, err) = shell("gett ada\n");
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.contains("\"gett\" is not a command of the shell") && err.contains("did you mean get?"), "{err}");
+    let (code, out, _) = shell("help\nscan -h\nexit\nget nothing\n");
+    assert!(code == Some(0) && out.contains("multi-get") && out.contains("--limit"), "{out}");
+    assert_eq!(shell("use nowhere\n").0, Some(2));
+    assert_eq!(shell("get 'ada\n").0, Some(2));
+    assert!(!s.path(".local").exists(), "a pipe leaves no history");
+    s.run(&["shell", "nothing-here"]).fails(3, &["nothing-here", "no such directory"]);
 }

@@ -38,7 +38,13 @@ pub const fn align_up(n: u64) -> u64 {
 pub struct AlignedBuf {
     start: NonNull<u8>,
     capacity: usize,
+    /// Bytes of the allocation that lie before `start`.
+    before: usize,
 }
+
+/// From so many bytes on the allocator is asked for memory without an alignment, and for a page more: it then hands on
+/// zeroed pages of the kernel's as they are, where it would fill aligned ones with zeros itself, used or not.
+const PLAIN_BYTES_MIN: usize = 256 << 10;
 
 // SAFETY: the buffer owns its memory alone, and shared access to it is read-only; it is a Vec<u8> but for alignment.
 unsafe impl Send for AlignedBuf {}
@@ -48,7 +54,7 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// A buffer without memory.
     pub const fn empty() -> Self {
-        Self { start: NonNull::dangling(), capacity: 0 }
+        Self { start: NonNull::dangling(), capacity: 0, before: 0 }
     }
 
     /// At least `capacity` zeroed bytes, rounded up to the alignment.
@@ -60,11 +66,16 @@ impl AlignedBuf {
         if capacity == 0 {
             return Self::empty();
         }
-        let layout = Self::layout(capacity.checked_next_multiple_of(ALIGNMENT).expect("capacity overflow"));
+        let capacity = capacity.checked_next_multiple_of(ALIGNMENT).expect("capacity overflow");
+        let layout = Self::layout(capacity);
         // SAFETY: the layout's size is not zero: the capacity is not, and it was rounded up.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, capacity: layout.size() }
+        let whole = unsafe { alloc_zeroed(layout) };
+        let Some(whole) = NonNull::new(whole) else { handle_alloc_error(layout) };
+        // Zero where the layout is aligned; otherwise less than the page by which it is larger than the capacity.
+        let before = whole.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+        // SAFETY: `before` and `capacity` bytes lie within the allocation, see above.
+        let start = unsafe { whole.add(before) };
+        Self { start, capacity, before }
     }
 
     /// Makes room for `capacity` bytes and keeps the first `used` ones. Does nothing when they fit already.
@@ -83,8 +94,13 @@ impl AlignedBuf {
         self.capacity
     }
 
+    /// Of the whole allocation for a capacity, a multiple of the alignment.
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT).expect("capacity overflow")
+        let layout = match capacity < PLAIN_BYTES_MIN {
+            true => Layout::from_size_align(capacity, ALIGNMENT),
+            false => Layout::from_size_align(capacity.saturating_add(ALIGNMENT), align_of::<usize>()),
+        };
+        layout.expect("capacity overflow")
     }
 }
 
@@ -116,8 +132,8 @@ impl DerefMut for AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.capacity != 0 {
-            // SAFETY: allocated in `with_capacity` with this very layout, and freed only here.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
+            // SAFETY: allocated in `with_capacity` with this very layout, `before` bytes earlier, and freed only here.
+            unsafe { dealloc(self.start.sub(self.before).as_ptr(), Self::layout(self.capacity)) }
         }
     }
 }
@@ -128,7 +144,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zeroed_and_rounded_up() {
-        for wanted in [1, 4095, 4096, 4097, if cfg!(miri) { 1 << 15 } else { 1 << 20 }] {
+        for wanted in [1, 4095, 4096, 4097, PLAIN_BYTES_MIN - 1, PLAIN_BYTES_MIN] {
             let buf = AlignedBuf::with_capacity(wanted);
             assert_eq!(buf.as_ptr() as usize % ALIGNMENT, 0);
             assert_eq!(buf.capacity(), wanted.next_multiple_of(ALIGNMENT));

@@ -1,4 +1,4 @@
-//! The traits.
+//! The traits of file systems and files.
 
 use std::fmt::Debug;
 use std::io;
@@ -10,8 +10,8 @@ use crate::sync::Mutex;
 use crate::error::path_error;
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
 
-/// Longest file that is read as a whole where the caller names no other bound. RocksDB's longest such files, OPTIONS of
-/// thousands of column families and lists of a backup's files, have some ten megabytes.
+/// The longest file that is read as a whole, unless the caller gives another bound. RocksDB's longest such files are
+/// OPTIONS of thousands of column families and the file lists of backups, with about ten megabytes.
 pub const SMALL_FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// How a file is written.
@@ -21,30 +21,32 @@ pub struct WriteOptions {
     pub direct: bool,
     /// Bytes gathered before a write goes to the kernel; 0 takes the default of 1 MiB.
     pub buffer_size: usize,
-    /// Ask the kernel to start writing back every so many bytes (`bytes_per_sync`); 0 off. Buffered files only.
+    /// Ask the kernel to start write-back each time this many bytes were written (`bytes_per_sync`); 0 is off. Buffered
+    /// files only.
     pub bytes_per_sync: u64,
-    /// With `bytes_per_sync`: wait for the write-back started before rather than let dirty data gather.
+    /// With `bytes_per_sync`: wait for the previous write-back before starting the next, so that unwritten data does
+    /// not pile up.
     pub strict_bytes_per_sync: bool,
-    /// Space to reserve ahead in steps of this many bytes (`fallocate`, size kept); 0 off.
+    /// Reserve space in steps of this many bytes (`fallocate`, the file's size does not change); 0 is off.
     pub preallocate: u64,
-    /// Permission bits that the file may have at most, of those that the file system gives files: those of the file
-    /// that it is a copy of.
+    /// The permission bits that the file may have at most. For a copy, those of the original, so that no other user can
+    /// read the copy who cannot read the original.
     pub mode_max: Option<u32>,
 }
 
-/// How a file is made longer ahead of what is appended: [`WritableFile::extend_ahead`].
+/// How a file is made longer than its contents: [`WritableFile::extend_ahead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ahead {
     /// It is not.
     #[default]
     No,
-    /// Space is allocated, in steps of so many bytes. The first write to a block of it is journaled.
+    /// Space is allocated in steps of this many bytes. The first write to each block of it goes through the journal.
     Allocated(u64),
-    /// So many bytes of zeros are written behind an append that ends where none are: nothing is left to be journaled.
+    /// When an append has used up the zeros, this many more are written after it. Later appends then need no journal.
     Zeros(u64),
 }
 
-/// What a name stands for.
+/// What kind of thing has a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -57,39 +59,39 @@ pub enum EntryKind {
     Other,
 }
 
-/// What is under a name itself, links not followed.
+/// What has a name; links are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Its kind.
     pub kind: EntryKind,
-    /// It belongs to the process's user, or to whom the view gives what it makes, and nobody else can write to it by
-    /// its mode, its group neither.
+    /// It belongs to the process's user, or to the user that the view gives new files to, and its mode lets no other
+    /// user or group write to it.
     pub ours: bool,
     /// The same file has other names.
     pub shared: bool,
 }
 
-/// Whom files and directories that are made belong to, and who may read them.
+/// The owner of new files and directories, and who may read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Permission bits of files, at most 0644; the process's umask takes from them. Directories can be searched by
-    /// those who may read.
+    /// Permission bits of files, at most 0644; the process's umask still applies. Users who may read a directory may
+    /// also enter it.
     pub mode: u32,
-    /// User and group, where they are not the process's and it may give files away.
+    /// User and group, if they are not the process's own and the process may give files away.
     pub owner: Option<(u32, u32)>,
 }
 
-/// How a view of a file system differs from it.
+/// How a view of a file system differs from the file system.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Every path must be below this directory, and no name below it may be a link. How the directory itself is
-    /// reached does not matter.
+    /// Every path must be below this directory, and no name below it may be a link. The path to the directory itself
+    /// may go through links.
     pub beneath: Option<PathBuf>,
-    /// Of what is made through the view.
+    /// Owner and permissions of what is made through the view.
     pub access: Option<Access>,
 }
 
-/// Methods that a wrapper of a file system or of a file hands on to a part of itself as they are:
+/// Methods that a wrapper of a file system or a file forwards unchanged to a part of itself:
 /// `pass_on! { inner => fn size(&self) -> u64; }`.
 #[macro_export]
 macro_rules! pass_on {
@@ -101,31 +103,31 @@ macro_rules! pass_on {
     };
 }
 
-/// A file system. Paths are as the caller gives them; errors carry the path in their message.
+/// A file system. Paths are used as the caller gives them, and error messages contain them.
 ///
-/// What is read must be a regular file: anything else is refused before a read could wait for it or find no end. Links
-/// to files are followed for reading only. What is created, replaced, renamed or removed is the name itself, never what
-/// a link of that name leads to.
+/// Only regular files can be read. Anything else is refused first, because reading it might block or never end. Links
+/// to files are followed only for reading. Creating, replacing, renaming and removing affect the name itself, never the
+/// target of a link with that name.
 pub trait FileSystem: Send + Sync + Debug {
     /// Opens an existing file for reads at any offset. `direct` bypasses the page cache where possible.
     fn open_random(&self, path: &Path, direct: bool) -> io::Result<Arc<dyn RandomAccessFile>>;
-    /// Opens an existing file for one read from front to back.
+    /// Opens an existing file to be read once, from front to back.
     fn open_sequential(&self, path: &Path) -> io::Result<Box<dyn SequentialFile>>;
-    /// Creates a new file for appending. A file or link of that name is removed first; other names of such a file keep
-    /// what it holds.
+    /// Creates a new file for appending. A file or link with that name is removed first. If that file has other names,
+    /// its contents stay under them.
     fn create(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
-    /// Renames `old` to `new` and opens it for overwriting from the start without truncating it (recycled WALs). Both
-    /// may be the same. A link, and a file that has other names, is refused ([`is_not_plain`]).
+    /// Renames `old` to `new` and opens it to be overwritten from the start, without truncating it (recycled WALs).
+    /// Both names may be the same. Links, and files with other names, are refused ([`is_not_plain`]).
     ///
     /// [`is_not_plain`]: crate::error::is_not_plain
     fn reuse(&self, old: &Path, new: &Path, options: WriteOptions) -> io::Result<Box<dyn WritableFile>>;
     /// Names in a directory, without `.` and `..`, in no order.
     fn list_dir(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// True when something is there.
+    /// True if anything has this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Length in bytes.
     fn file_size(&self, path: &Path) -> io::Result<u64>;
-    /// When the file's contents last changed, in seconds since the Unix epoch.
+    /// When the file's contents last changed, in seconds since 1970.
     fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
         Err(unsupported("ask the modification time of", path))
     }
@@ -135,31 +137,31 @@ pub trait FileSystem: Send + Sync + Debug {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Deletes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Creates a directory; fine if it is there, but without `parents` no link. Parents are created where `parents` is
-    /// set.
+    /// Creates a directory, and with `parents` those above it. It may exist already; without `parents`, a link to a
+    /// directory is an error.
     fn create_dir(&self, path: &Path, parents: bool) -> io::Result<()>;
-    /// Creates a directory that was not there: an error where anything has the name.
+    /// Creates a directory. It is an error if anything has the name already.
     fn create_new_dir(&self, path: &Path) -> io::Result<()> {
         if self.exists(path)? {
             return Err(path_error("create directory", path, io::ErrorKind::AlreadyExists.into()));
         }
         self.create_dir(path, false)
     }
-    /// Second name for a file. Of a link there is none: `Unsupported`.
+    /// Gives a file a second name. Links are refused as `Unsupported`.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Shortens or extends an existing file.
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
-    /// Makes the contents and length of an existing file durable that somebody else wrote (fdatasync).
+    /// Makes the contents and length of an existing file durable, whoever wrote it (fdatasync).
     fn sync_file(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and deletions in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Takes the exclusive lock file, for as long as the result lives. `WouldBlock` when another holder (this
-    /// process included) has it.
+    /// Locks the lock file exclusively for as long as the result lives. `WouldBlock` if it is locked already, by this
+    /// process or another.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>>;
-    /// Free bytes for an ordinary user where `path` is.
+    /// Bytes that an ordinary user can still write where `path` is.
     fn free_space(&self, path: &Path) -> io::Result<u64>;
 
-    /// What is under a name, a link not followed; `None` where nothing is. The default is for file systems without
+    /// What has a name, without following links; `None` if nothing has it. The default is for file systems without
     /// links and owners.
     fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
         if !self.exists(path)? {
@@ -168,13 +170,13 @@ pub trait FileSystem: Send + Sync + Debug {
         let kind = if self.list_dir(path).is_ok() { EntryKind::Directory } else { EntryKind::File };
         Ok(Some(Entry { kind, ours: true, shared: false }))
     }
-    /// What keeps files made in `dir` as private as the directory and as those of `files` that are there; `None` where
-    /// there are no modes.
+    /// Owner and permissions that make new files in `dir` as private as the directory, and as those of `files` that
+    /// exist; `None` on file systems without permissions.
     fn access(&self, _dir: &Path, _files: &[&Path]) -> io::Result<Option<Access>> {
         Ok(None)
     }
 
-    /// How a copy of a file is written, by a system that knows modes: nobody may read it who may not read the file.
+    /// How to write a copy of a file, so that no user may read the copy who may not read the file.
     ///
     /// # Errors
     /// The file's directory cannot be looked at.
@@ -184,20 +186,20 @@ pub trait FileSystem: Send + Sync + Debug {
         Ok(WriteOptions { mode_max, ..WriteOptions::default() })
     }
 
-    /// The same file system, with less allowed or with other rights for what is made; `None` where it knows neither
-    /// links nor modes, so that it is as good as any view of it.
+    /// The same file system with less allowed, or with another owner or other permissions for new files. `None` if the
+    /// file system has neither links nor permissions, so that a view would not differ.
     fn view(&self, _view: &View) -> io::Result<Option<Arc<dyn FileSystem>>> {
         Ok(None)
     }
 
-    /// Creates a new file as [`create`](Self::create) does, for writes at offsets, several at a time: what a
-    /// [`BatchWriter`](crate::ring::BatchWriter) writes to. The default appends to a file of [`create`](Self::create).
+    /// Creates a new file as [`create`](Self::create) does, but for writes at offsets, several of them at a time
+    /// ([`BatchWriter`](crate::ring::BatchWriter)). The default appends to a file of [`create`](Self::create).
     fn create_positioned(&self, path: &Path, options: WriteOptions) -> io::Result<Box<dyn PositionedFile>> {
         let inner = self.create(path, options)?;
         Ok(Box::new(InOrderFile { path: path.to_path_buf(), inner: Mutex::new(inner) }))
     }
 
-    /// Many reads and writes in flight at once, for the calling thread. The default has plain calls only.
+    /// What lets the calling thread have many reads and writes in flight. The default makes plain calls.
     fn batch_io(&self, kind: BatchKind, limits: &BatchLimits) -> io::Result<BatchIo> {
         let reason = "this file system has no io_uring".to_string();
         match kind {
@@ -206,26 +208,26 @@ pub trait FileSystem: Send + Sync + Debug {
             BatchKind::Pread => BatchIo::plain(limits, None),
         }
     }
-    /// Whether [`BatchKind::Uring`] is to be had, and if not, why.
+    /// Whether [`BatchKind::Uring`] is available, and if not, why.
     fn batch_probe(&self) -> BatchProbe {
         BatchProbe::unavailable("this file system has no io_uring")
     }
-    /// True when both names are of one file or directory, through links and relative names too. The default compares
-    /// the names alone.
+    /// True if both names lead to the same file or directory, also through links and relative names. The default
+    /// compares only the names.
     fn same_file(&self, a: &Path, b: &Path) -> io::Result<bool> {
         Ok(a == b)
     }
-    /// The device that holds `path`; `None` when that is none, or nobody knows.
+    /// The device that `path` is on; `None` if there is none or it is not known.
     fn device(&self, _path: &Path) -> Option<DeviceFacts> {
         None
     }
 
-    /// A whole small file, of at most [`SMALL_FILE_BYTES_MAX`].
+    /// Reads a whole file of at most [`SMALL_FILE_BYTES_MAX`] bytes.
     fn read_to_vec(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read_small(path, SMALL_FILE_BYTES_MAX)
     }
 
-    /// A whole file of at most `bytes_max`; a longer one is an error.
+    /// Reads a whole file of at most `bytes_max` bytes; a longer one is an error.
     fn read_small(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut f = self.open_sequential(path)?;
         let mut out = Vec::new();
@@ -243,7 +245,7 @@ pub trait FileSystem: Send + Sync + Debug {
         }
     }
 
-    /// Writes a whole small file and syncs it (not its directory).
+    /// Writes a whole small file and syncs it, but not its directory.
     fn write_all(&self, path: &Path, data: &[u8]) -> io::Result<()> {
         let mut f = self.create(path, WriteOptions::default())?;
         f.append(data)?;
@@ -252,112 +254,112 @@ pub trait FileSystem: Send + Sync + Debug {
     }
 }
 
-/// What a call answers that a file system made elsewhere does not have.
+/// The error of a call that a file system does not implement.
 fn unsupported(operation: &'static str, path: &Path) -> io::Error {
     path_error(operation, path, io::Error::new(io::ErrorKind::Unsupported, "this file system cannot"))
 }
 
-/// Held lock; dropping it releases.
+/// A lock; dropping it unlocks.
 pub trait FileLock: Send + Sync + Debug {}
 
-/// How a file will be read, told to the kernel.
+/// How a file will be read, as a hint for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessPattern {
-    /// As the kernel thinks best, with its own read-ahead.
+    /// The kernel reads ahead as it sees fit.
     Normal,
-    /// Here and there: what is asked for and no more.
+    /// At random: the kernel reads what is asked for and nothing more.
     Random,
 }
 
 /// Reads at any offset, from any thread.
 pub trait RandomAccessFile: Send + Sync + Debug {
-    /// Fills `buf` from `offset`; short only at the end of the file. Any alignment is allowed; a direct file bounces
-    /// through an aligned buffer where it must.
+    /// Fills `buf` from `offset`; it gets fewer bytes only at the end of the file. Any alignment is allowed: direct
+    /// files use an aligned buffer of their own if they must.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
-    /// One read, which may give fewer bytes than there are; at least one before the end.
+    /// A single read, which may return fewer bytes than there are, but at least one before the end of the file.
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.read_at(offset, buf)
     }
     /// Length in bytes when it was opened.
     fn size(&self) -> u64;
-    /// Permission bits when it was opened; `None` where there are none.
+    /// Permission bits when it was opened; `None` on file systems without them.
     fn mode(&self) -> Option<u32> {
         None
     }
     /// Tells the kernel that this range will be read soon. May do nothing.
     fn prefetch(&self, offset: u64, len: u64);
-    /// Tells the kernel how the file will be read; a new one is taken to be read at random. May do nothing.
+    /// Tells the kernel how the file will be read; the default is at random. May do nothing.
     fn advise(&self, _pattern: AccessPattern) {}
-    /// True when reads bypass the page cache.
+    /// True if reads bypass the page cache.
     fn is_direct(&self) -> bool;
-    /// True when reads are known to return the device's bytes: direct reads, on a file system that never serves them
-    /// from the page cache. Ask again after reading, because a read may find out that it cannot be direct. The device
-    /// and the page cache differ after a failed write-back.
+    /// True if reads certainly return what is on the device: direct reads, on a file system that never serves them from
+    /// the page cache. Ask again after a read, because it may find that it cannot be direct. The device and the page
+    /// cache can differ after a failed write-back.
     fn reads_device(&self) -> bool {
         false
     }
-    /// About how many bytes of the file are in the page cache, whoever put them there; `None` where that is not known.
+    /// About how many bytes of the file are in the page cache; `None` if that is not known.
     fn cached_bytes(&self) -> Option<u64> {
         None
     }
-    /// To a multiple of what offsets and lengths of direct reads through the descriptor must be, in bytes: a power of
-    /// two, at most [`ALIGNMENT`](crate::aligned::ALIGNMENT).
+    /// Offsets and lengths of direct reads through the descriptor must be multiples of this many bytes: a power of two,
+    /// at most [`ALIGNMENT`](crate::aligned::ALIGNMENT).
     fn direct_alignment(&self) -> u64 {
         crate::aligned::ALIGNMENT as u64
     }
-    /// The descriptor, for engines that submit their own reads; `None` for files that have none.
+    /// The file descriptor, for engines that submit their own reads; `None` if the file has none.
     fn raw_fd(&self) -> Option<i32> {
         None
     }
-    /// A ring of io_uring to read from this file with; an error where there is none.
+    /// An io_uring ring for reads of this file; an error if there is none.
     fn ring(&self, _limits: &BatchLimits) -> io::Result<BatchIo> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "files of this file system have no ring"))
     }
 }
 
-/// Writes at any offset. Who uses it sees to it that no two writes at a time touch the same bytes.
+/// Writes at any offset. The caller makes sure that no two writes at the same time touch the same bytes.
 pub trait PositionedFile: Send + Sync + Debug {
-    /// Where it is.
+    /// Its path.
     fn path(&self) -> &Path;
-    /// True when writes bypass the page cache: then memory, offsets and lengths are to be aligned.
+    /// True if writes bypass the page cache. Memory, offsets and lengths must then be aligned.
     fn is_direct(&self) -> bool;
-    /// One write, which may take fewer bytes than given.
+    /// A single write, which may take fewer bytes than it is given.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
-    /// Reserves space for a write that ends at `end`, where the options ask for that; with `extend` the file may become
-    /// as long as what is reserved. True when there may now be space behind the end that closing must cut. A failure is
-    /// left to the write itself, which needs less.
+    /// Reserves space for a write that ends at `end`, if the options ask for that. With `extend`, the file may become
+    /// as long as the reserved space. True if closing may now have to cut space after the end. A failure here is
+    /// ignored: the write itself needs less space and reports its own failure.
     fn reserve(&self, _end: u64, _extend: bool) -> bool {
         false
     }
-    /// Hands the kernel what the file itself gathered.
+    /// Hands what is in the file's own buffer to the kernel.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Makes the file exactly so long.
+    /// Makes the file exactly this long.
     fn cut(&self, len: u64) -> io::Result<()>;
     /// Makes contents and length durable (fdatasync).
     fn sync(&self) -> io::Result<()>;
-    /// Starts write-back of a range without waiting for it. Nothing where there is no such call.
+    /// Starts write-back of a range without waiting for it. Does nothing if the system has no such call.
     fn start_write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Waits for write-back of a range that was started.
+    /// Waits for the write-back of a range that was started before.
     fn await_write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Closes. Not durable without [`sync`](Self::sync) before.
+    /// Closes the file. Without [`sync`](Self::sync) before, its contents are not durable.
     fn close(&self) -> io::Result<()>;
-    /// True when writes must come one after the other, each where the last one ended.
+    /// True if each write must begin where the last one ended.
     fn in_order(&self) -> bool {
         false
     }
-    /// The descriptor, for engines that submit their own writes; `None` for files that have none.
+    /// The file descriptor, for engines that submit their own writes; `None` if the file has none.
     fn raw_fd(&self) -> Option<i32> {
         None
     }
 }
 
-/// A [`WritableFile`] that takes writes at offsets, as long as each begins where the last one ended.
+/// A [`WritableFile`] as a [`PositionedFile`]: each write must begin where the last one ended.
 #[derive(Debug)]
 struct InOrderFile {
     path: PathBuf,
@@ -409,62 +411,64 @@ impl PositionedFile for InOrderFile {
     }
 }
 
-/// Reads from front to back.
+/// A file that is read from front to back.
 pub trait SequentialFile: Send + Debug {
     /// Reads up to `buf.len()` bytes; 0 at the end.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
-    /// Passes over `n` bytes.
+    /// Skips `n` bytes.
     fn skip(&mut self, n: u64) -> io::Result<()>;
 }
 
-/// Appends. Data is in the kernel's hands (and survives this process) after `flush`, on the disk after `sync`.
+/// A file that is appended to. After `flush`, data is with the kernel and survives the death of the process; after
+/// `sync` it is on the disk.
 ///
-/// After any failed call the file refuses further use: a failed sync must never be retried as if it had worked.
-/// Dropping without `close` loses what was not flushed, and leaves space reserved behind the end as it is.
+/// After a failed call the file refuses all further ones, because a sync that failed must never be retried as if it
+/// could succeed. Dropping the file without `close` loses what was not flushed, and does not cut reserved space.
 pub trait WritableFile: Send + Debug {
-    /// Appends to the buffer, writing it out when full.
+    /// Appends to the buffer, which is written when it is full.
     fn append(&mut self, data: &[u8]) -> io::Result<()>;
-    /// [`append`](Self::append), then [`flush`](Self::flush), in one write and without gathering: what a log does for
-    /// each record.
+    /// [`append`](Self::append) and [`flush`](Self::flush) in one write, with nothing left in the
+    /// buffer. A log does this for each record.
     fn append_and_flush(&mut self, data: &[u8]) -> io::Result<()> {
         self.append(data)?;
         self.flush()
     }
-    /// Hands everything appended to the kernel (for a direct file: writes it, padding the last sector for now).
+    /// Hands everything that was appended to the kernel. A direct file writes it, and pads the last sector for now.
     fn flush(&mut self) -> io::Result<()>;
     /// Flushes and makes contents and length durable (fdatasync).
     fn sync(&mut self) -> io::Result<()>;
-    /// Begins what [`sync`](Self::sync) does, without waiting where the file can; true when it is done already.
+    /// Starts what [`sync`](Self::sync) does, without waiting if the file can do that. True if it is done already.
     ///
-    /// [`poll_sync`](Self::poll_sync) moves it on; `sync` and `close` wait for it. A failure comes out of any of them,
-    /// once.
+    /// [`poll_sync`](Self::poll_sync) continues it; `sync` and `close` wait for it. A failure is returned once, by
+    /// whichever of them comes first.
     fn begin_sync(&mut self) -> io::Result<bool> {
         self.sync()?;
         Ok(true)
     }
-    /// Moves a sync on that was begun, without waiting; true when it is over and what was appended before is durable.
+    /// Continues a sync that was started, without waiting. True if it is over and what was appended before is durable.
     fn poll_sync(&mut self) -> io::Result<bool> {
         Ok(true)
     }
-    /// From here on makes the file longer than what is appended, where the file system can; [`Ahead::No`]: no more.
+    /// From here on, makes the file longer than its contents, if the file system can do that; [`Ahead::No`] ends this.
     ///
-    /// A sync then has no new length to make durable, which on a file system with a journal takes about as long again
-    /// as the data. Behind what was appended zeros are read, until [`close`](Self::close) cuts them, and after a crash.
-    /// Nothing happens where there is no room or no such call.
+    /// A sync then has no new length to make durable. With a journaling file system, that would take about as long
+    /// again as the data itself. After the contents, zeros are read until [`close`](Self::close) cuts them, and also
+    /// after a crash. Without room or such a call, this does nothing.
     fn extend_ahead(&mut self, _how: Ahead) {}
-    /// Flushes, cuts preallocated or recycled space behind the end, and closes. Not durable without `sync` before.
+    /// Flushes, cuts preallocated or recycled space after the contents, and closes. Without `sync` before, the contents
+    /// are not durable.
     fn close(&mut self) -> io::Result<()>;
     /// Bytes appended so far.
     fn len(&self) -> u64;
-    /// Times that write-back was started so far (`bytes_per_sync`), for statistics.
+    /// How often write-back was started so far (`bytes_per_sync`), for statistics.
     fn write_backs(&self) -> u64 {
         0
     }
-    /// Writes made to the kernel so far, for statistics.
+    /// How many writes went to the kernel so far, for statistics.
     fn kernel_writes(&self) -> u64 {
         0
     }
-    /// True before the first append.
+    /// True if nothing was appended.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

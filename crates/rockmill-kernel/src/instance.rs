@@ -1,9 +1,10 @@
 //! A program with its memory, loaded into the kernel, which runs it. One instance does one merge at a time, for any
 //! thread.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rockmill_io::ring::BatchIo;
 
@@ -285,10 +286,24 @@ fn says_why(line: &str) -> bool {
     !line.trim().is_empty() && !no.iter().any(|no| line.starts_with(no))
 }
 
-/// What the kernel calls the types that the driver `loop` needs.
+/// What was found in the kernel's description of itself, or what it lacks, by the functions that a program calls.
+type FoundTypes = HashMap<Vec<String>, Result<LoopTypes, String>>;
+
+/// What the kernel calls the types that the driver `loop` needs. A kernel's description has several megabytes and stays
+/// the same while it runs, so each process looks once for each set of functions.
 fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
-    let btf = Btf::of_kernel().map_err(|e| unavailable(format!("{e}: the driver loop needs Linux 7.1 with BTF")))?;
-    LoopTypes::find(&btf, &program.functions()).map_err(|what| {
+    static FOUND: Mutex<Option<FoundTypes>> = Mutex::new(None);
+    let functions = program.functions();
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = found.get_or_insert_default();
+    let names: Vec<String> = functions.iter().map(|&name| name.to_owned()).collect();
+    if !found.contains_key(&names) {
+        // What cannot be read today may be readable the next time.
+        let btf = Btf::of_kernel();
+        let btf = btf.map_err(|e| unavailable(format!("{e}: the driver loop needs Linux 7.1 with BTF")))?;
+        found.insert(names.clone(), LoopTypes::find(&btf, &functions));
+    }
+    found[&names].clone().map_err(|what| {
         unavailable(format!(
             "the kernel does not know {what}: the driver loop needs Linux 7.1 with CONFIG_IO_URING_BPF_OPS"
         ))

@@ -4,5 +4,5 @@
 mod host;
 mod server;
 
-pub use host::{TcpHost, TcpLink};
+pub use host::{Cutter, LinkCounters, TcpHost, TcpLink};
 pub use server::{ServerConfig, TcpServer};

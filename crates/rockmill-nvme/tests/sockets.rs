@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use common::{BLOCK, Bench, pattern};
 use rockmill_io::{Clock, SystemClock};
-use rockmill_nvme::initiator::HostError;
+use rockmill_nvme::initiator::{HostError, Io};
 use rockmill_nvme::pdu::{Direction, Framing, Pdu};
 use rockmill_nvme::pdu_error::FatalError;
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::TargetConfig;
-use rockmill_nvme::tcp::{ServerConfig, TcpHost, TcpServer};
+use rockmill_nvme::tcp::{LinkCounters, ServerConfig, TcpHost, TcpLink, TcpServer};
 
 struct Served {
     bench: Bench,
@@ -74,6 +74,30 @@ fn several_queues_write_and_read_at_once() {
     host.admin(|admin| admin.shut_down()).unwrap();
     drop(host);
     served.until("the controller's end", || served.bench.target.controllers() == 0);
+}
+
+#[test]
+fn round_trips_and_bytes_are_counted() {
+    let served = served(Bench::new());
+    let host = served.host();
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    let large = 256 * BLOCK;
+    let mut cost = |body: &mut dyn FnMut(&mut Io<TcpLink>)| {
+        let before = host.counters();
+        body(&mut io);
+        let now = host.counters();
+        assert_eq!(io.link().counters(), now);
+        let of = |of: fn(&LinkCounters) -> u64| of(&now) - of(&before);
+        (of(|c| c.round_trips), of(|c| c.sent_bytes), of(|c| c.received_bytes))
+    };
+    let (trips, sent, received) = cost(&mut |io| io.read(&disk, 0, &mut vec![0; large]).unwrap());
+    assert!(trips == 1 && sent < 200 && received > large as u64, "{trips} {sent} {received}");
+    // In the capsule; and one that waits for an R2T.
+    let (trips, sent, received) = cost(&mut |io| io.write(&disk, 0, &pattern(1, BLOCK), false).unwrap());
+    assert!(trips == 1 && sent > BLOCK as u64 && received < 200, "{trips} {sent} {received}");
+    let (trips, sent, received) = cost(&mut |io| io.write(&disk, 0, &pattern(1, large), false).unwrap());
+    assert!(trips == 2 && sent > large as u64 && received < 400, "{trips} {sent} {received}");
 }
 
 /// Neither side must wait for the other to read first, however little a socket holds.

@@ -11,8 +11,11 @@ use rockmill_nvme::auth::{ControllerExchange, HostExchange, Step};
 use crate::message::{BODY_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEAD_BYTES, Message};
 use crate::{Secrets, VERSION};
 
-/// How long a peer may take for each step until both sides know each other, and to take what is sent.
+/// How long a peer may take for each step until both sides know each other, and to take a short message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How slowly a peer may take a longer one. Without it, one that takes a byte now and then would hold a thread for
+/// ever.
+const SEND_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// How long a write waits before the time is looked at.
 const POLL: Duration = Duration::from_millis(100);
 /// Bytes of one read.
@@ -33,6 +36,10 @@ pub(crate) struct Channel {
 
 fn nonsense(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
+}
+
+fn not_wanted() -> io::Error {
+    io::Error::new(ErrorKind::ConnectionAborted, "it is not wanted any more")
 }
 
 fn waits(e: &io::Error) -> bool {
@@ -64,23 +71,44 @@ impl Channel {
     /// Sends a message.
     ///
     /// # Errors
-    /// The connection is lost, or the peer takes nothing for too long.
-    pub fn send(&mut self, message: &Message) -> io::Result<()> {
+    /// The connection is lost, the peer takes it too slowly, or the message has to wait and `is_stopped`.
+    pub fn send(&mut self, message: &Message, is_stopped: Stopped<'_>) -> io::Result<()> {
         let frame = message.encode()?;
-        let (mut rest, mut moved) = (&*frame, self.now());
+        let (mut rest, since) = (&*frame, self.now());
+        let limit = STEP_TIMEOUT + Duration::from_secs(frame.len() as u64 / SEND_BYTES_PER_SECOND_MIN);
         while !rest.is_empty() {
             match self.stream.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => (rest, moved) = (rest.get(n..).unwrap_or_default(), self.now()),
-                Err(e) if waits(&e) => {
-                    if self.now().saturating_sub(moved) > STEP_TIMEOUT {
-                        return Err(io::Error::new(ErrorKind::TimedOut, "the peer takes nothing"));
-                    }
-                }
+                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                Err(e) if waits(&e) => {}
                 Err(e) => return Err(e),
+            }
+            if !rest.is_empty() && is_stopped() {
+                return Err(not_wanted());
+            }
+            if !rest.is_empty() && self.now().saturating_sub(since) > limit {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the peer takes what it is sent too slowly"));
             }
         }
         Ok(())
+    }
+
+    /// Takes what is only taken of a peer that is known.
+    #[cfg(test)]
+    pub fn allow_long_messages(&mut self) {
+        self.body_max = BODY_BYTES_MAX;
+    }
+
+    /// Bytes of memory for what was received.
+    #[cfg(test)]
+    pub fn memory(&self) -> usize {
+        self.received.capacity()
+    }
+
+    /// Sends a message that is wanted in any case.
+    #[cfg(test)]
+    pub fn tell(&mut self, message: &Message) -> io::Result<()> {
+        self.send(message, &|| false)
     }
 
     /// The next message; `None` if none is complete within `wait`.
@@ -121,6 +149,7 @@ impl Channel {
         }
         let message = Message::decode(body).map_err(|e| nonsense(e.to_string()))?;
         self.received.drain(..HEAD_BYTES + length);
+        self.received.shrink_to(READ_BYTES); // a spec or a result is large, and what follows it is not
         Ok(Some(message))
     }
 
@@ -138,7 +167,7 @@ impl Channel {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not answer"));
             }
         }
-        Err(io::Error::new(ErrorKind::ConnectionAborted, "it is not wanted any more"))
+        Err(not_wanted())
     }
 
     fn next_auth(&mut self, is_stopped: Stopped<'_>) -> io::Result<Vec<u8>> {
@@ -159,7 +188,7 @@ impl Channel {
         is_stopped: Stopped<'_>,
     ) -> io::Result<String> {
         let authenticates = secrets.is_some();
-        self.send(&Message::Hello { version: VERSION, name: own.to_owned(), authenticates })?;
+        self.send(&Message::Hello { version: VERSION, name: own.to_owned(), authenticates }, is_stopped)?;
         let Message::Welcome { version, name, authenticates: asks } = self.next(is_stopped)? else {
             return Err(nonsense("no welcome"));
         };
@@ -170,15 +199,15 @@ impl Channel {
         if let Some(secrets) = secrets {
             let auth = secrets.towards(&name).ok_or_else(|| refused(format!("no secret of worker {name:?}")))?;
             let mut exchange = HostExchange::new(&auth, own, &name, 1);
-            self.send(&Message::Auth(exchange.negotiate()))?;
+            self.send(&Message::Auth(exchange.negotiate()), is_stopped)?;
             while !exchange.is_done() {
                 let message = self.next_auth(is_stopped)?;
                 match exchange.received(&message) {
-                    Ok(Some(answer)) => self.send(&Message::Auth(answer))?,
+                    Ok(Some(answer)) => self.send(&Message::Auth(answer), is_stopped)?,
                     Ok(None) => {}
                     Err(e) => {
                         if let Some(told) = exchange.failure(e) {
-                            let _ = self.send(&Message::Auth(told)); // the failure is what counts
+                            let _ = self.send(&Message::Auth(told), is_stopped); // the failure is what counts
                         }
                         return Err(refused(format!("authentication: {e}")));
                     }
@@ -199,7 +228,7 @@ impl Channel {
         };
         // The other side has to know, too.
         let authenticates = secrets.is_some();
-        self.send(&Message::Welcome { version: VERSION, name: own.to_owned(), authenticates })?;
+        self.send(&Message::Welcome { version: VERSION, name: own.to_owned(), authenticates }, is_stopped)?;
         check_versions(version)?;
         if offers != authenticates {
             return Err(refused("only one side has secrets"));
@@ -210,7 +239,7 @@ impl Channel {
                 let message = self.next_auth(is_stopped)?;
                 let step = exchange.received(&message);
                 if let Some(answer) = exchange.fetch() {
-                    self.send(&Message::Auth(answer))?;
+                    self.send(&Message::Auth(answer), is_stopped)?;
                 }
                 match step {
                     Step::Continues => {}

@@ -3,13 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rockmill::internals::{DEVICE_BLOCK, WorkerDevice};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::HostAuth;
 use rockmill_nvme::initiator::{HostConfig, HostError, Io, NamespaceInfo, QueueConfig};
-use rockmill_nvme::tcp::{TcpHost, TcpLink};
+use rockmill_nvme::tcp::{Cutter, LinkCounters, TcpHost, TcpLink};
 
 /// The only namespace of a job's subsystem.
 pub(crate) const NAMESPACE: u32 = 1;
@@ -24,8 +25,10 @@ pub(crate) struct NvmeDevice {
     transfer_max: usize,
     reads: Mutex<Io<TcpLink>>,
     writes: Mutex<Io<TcpLink>>,
+    /// A connection was lost, so that nothing more is asked: each call would wait for an answer anew.
+    lost: AtomicBool,
     /// Keeps the controller.
-    _host: TcpHost,
+    host: TcpHost,
 }
 
 /// Who connects, and to what.
@@ -69,7 +72,41 @@ impl NvmeDevice {
         let reads = Mutex::new(host.io_queue(1).map_err(failed)?);
         let writes = Mutex::new(host.io_queue(2).map_err(failed)?);
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
-        Ok(Self { namespace, transfer_max, reads, writes, _host: host })
+        Ok(Self { namespace, transfer_max, reads, writes, lost: AtomicBool::new(false), host })
+    }
+
+    /// What ends its connections while others use it.
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn cutter(&self) -> io::Result<Cutter> {
+        let mut cutter = Cutter::default();
+        cutter.add(self.reads.lock().link())?;
+        cutter.add(self.writes.lock().link())?;
+        self.host.admin(|admin| cutter.add(admin.link()))?;
+        Ok(cutter)
+    }
+
+    /// What went over its connections.
+    pub fn counters(&self) -> LinkCounters {
+        self.host.counters()
+    }
+
+    /// Asks something of a queue, unless a connection was lost before.
+    fn ask<T>(
+        &self,
+        queue: &Mutex<Io<TcpLink>>,
+        body: impl FnOnce(&mut Io<TcpLink>) -> Result<T, HostError>,
+    ) -> io::Result<T> {
+        let mut queue = queue.lock();
+        if self.lost.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "a connection to the store was lost before"));
+        }
+        let done = body(&mut queue);
+        if matches!(done, Err(HostError::Io(_) | HostError::Ended(_))) {
+            self.lost.store(true, Ordering::Release);
+        }
+        done.map_err(failed)
     }
 }
 
@@ -79,16 +116,18 @@ impl WorkerDevice for NvmeDevice {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.reads.lock().read(&self.namespace, offset / DEVICE_BLOCK as u64, into).map_err(failed)
+        self.ask(&self.reads, |reads| reads.read(&self.namespace, offset / DEVICE_BLOCK as u64, into))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let (mut writes, mut at) = (self.writes.lock(), offset);
-        // One command after another: an output takes what comes in order alone.
-        for piece in data.chunks(self.transfer_max) {
-            writes.write(&self.namespace, at / DEVICE_BLOCK as u64, piece, false).map_err(failed)?;
-            at += piece.len() as u64;
-        }
-        Ok(())
+        self.ask(&self.writes, |writes| {
+            let mut at = offset;
+            // One command after another: an output takes what comes in order alone.
+            for piece in data.chunks(self.transfer_max) {
+                writes.write(&self.namespace, at / DEVICE_BLOCK as u64, piece, false)?;
+                at += piece.len() as u64;
+            }
+            Ok(())
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob};
+use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob, RemoteUsage, TakenWorker};
 use rockmill::{Error, ErrorKind};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
@@ -18,7 +18,7 @@ use crate::device::NAMESPACE;
 use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
 use crate::namespace::JobNamespace;
-use crate::{NOT_PRIVATE, Secrets};
+use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
 
 /// How long a connection to a worker may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,8 +94,9 @@ impl Workers {
     pub fn new(config: WorkersConfig, clock: Arc<dyn Clock>) -> io::Result<Arc<Self>> {
         let open = config.secrets.is_none() && !config.allow_unauthenticated;
         if open && config.workers.iter().any(|worker| !worker.ip().is_loopback()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_PRIVATE));
+            return Err(bad_configuration(NOT_PRIVATE));
         }
+        check_name(&config.name).map_err(bad_configuration)?;
         let states = Mutex::new(vec![WorkerState::default(); config.workers.len()]);
         Ok(Arc::new(Self { config, clock, states, epochs: Epochs::default() }))
     }
@@ -104,12 +105,16 @@ impl Workers {
         Duration::from_nanos(self.clock.monotonic_nanos())
     }
 
-    /// The free worker with the fewest jobs.
-    fn free(&self, states: &[WorkerState]) -> Option<usize> {
+    /// Takes the free worker with the fewest jobs, of those that are not among `tried`.
+    fn choose(&self, tried: &[usize]) -> Option<Taken<'_>> {
         let now = self.now();
+        let mut states = self.states.lock();
         let free = |s: &WorkerState| s.jobs < self.config.jobs_max && s.paused_until <= now;
-        let all = states.iter().enumerate().filter(|(_, s)| free(s));
-        all.min_by_key(|(_, s)| s.jobs).map(|(i, _)| i)
+        let all = states.iter_mut().enumerate().filter(|(i, s)| free(s) && !tried.contains(i));
+        let (place, state) = all.min_by_key(|(_, s)| s.jobs)?;
+        let address = *self.config.workers.get(place)?;
+        state.jobs += 1;
+        Some(Taken { workers: self, place, address })
     }
 
     fn run_on(&self, address: SocketAddr, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
@@ -124,18 +129,18 @@ impl Workers {
         let (subsystem, port) = (export.target.config().nqn.clone(), export.server.address().port());
         let terms = Terms { silence_max: self.config.silence_max, job_max: self.job_max(job.input_bytes) };
         let mut lease = Lease::new(epoch, terms, self.now());
-        channel
-            .send(&Message::Offer { epoch, subsystem, port, silence_ms, spec: job.spec.to_vec() })
-            .map_err(failed)?;
+        let offer = Message::Offer { epoch, subsystem, port, silence_ms, spec: job.spec.to_vec() };
+        channel.send(&offer, job.is_stopped).map_err(failed)?;
+        drop(offer);
         let (end, said) = self.hold(&mut lease, &mut channel, job);
         // First the device: what the worker said is looked at when it can change nothing any more.
         drop(export);
         match (end, said) {
-            (End::Done, Some(Said::Result(result))) => {
-                Ok(RemoteDone { result, worker: format!("{worker} at {address}") })
+            (End::Done, Some(Said::Result(result, usage))) => {
+                Ok(RemoteDone { result, worker: format!("{worker} at {address}"), usage })
             }
             (end, said) => {
-                let _ = channel.send(&Message::Cancel { epoch }); // it notices by itself, too
+                let _ = channel.send(&Message::Cancel { epoch }, job.is_stopped); // it notices by itself, too
                 let why = said.and_then(|said| if let Said::Reason(why) = said { Some(why) } else { None });
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
                 Err(Error::new(ErrorKind::Aborted, format!("worker {worker} at {address}: {end}{why}")))
@@ -165,8 +170,10 @@ impl Workers {
         let target = Target::new(config).map_err(io::Error::other)?;
         let namespace = Arc::new(JobNamespace::new(job.device, nonce));
         target.add_namespace(NAMESPACE, namespace).map_err(io::Error::other)?;
-        // Where the worker already reaches this machine.
-        let listener = TcpListener::bind((channel.stream().local_addr()?.ip(), 0))?;
+        // Where the worker already reaches this machine, a link-local address with its interface included.
+        let mut address = channel.stream().local_addr()?;
+        address.set_port(0);
+        let listener = TcpListener::bind(address)?;
         let limits = ServerConfig { connections_max: CONNECTIONS_MAX, ..ServerConfig::default() };
         let server = TcpServer::start(listener, Arc::clone(&target), limits, Arc::clone(&self.clock))?;
         Ok(Export { target, server })
@@ -184,8 +191,8 @@ impl Workers {
                     (job.progress)(bytes.min(job.input_bytes));
                     Event::Progress(epoch)
                 }
-                Ok(Some(Message::Done { epoch, result })) => {
-                    said = Some(Said::Result(result));
+                Ok(Some(Message::Done { epoch, usage, result })) => {
+                    said = Some(Said::Result(result, usage));
                     Event::Done(epoch)
                 }
                 Ok(Some(Message::Refused { epoch, reason })) => {
@@ -208,7 +215,7 @@ impl Workers {
 
 /// What a worker said last.
 enum Said {
-    Result(Vec<u8>),
+    Result(Vec<u8>, RemoteUsage),
     Reason(String),
 }
 
@@ -226,19 +233,18 @@ impl Drop for Export {
 }
 
 /// A worker that has one job more; one less when this is dropped, also where the job panicked.
-struct Taken<'a>(&'a Workers, usize);
+#[derive(Debug)]
+struct Taken<'a> {
+    workers: &'a Workers,
+    place: usize,
+    address: SocketAddr,
+}
 
 impl Taken<'_> {
     fn change(&self, change: impl FnOnce(&mut WorkerState)) {
-        if let Some(state) = self.0.states.lock().get_mut(self.1) {
+        if let Some(state) = self.workers.states.lock().get_mut(self.place) {
             change(state);
         }
-    }
-
-    /// The worker gets no job for a while.
-    fn pause(&self) {
-        let until = self.0.now().saturating_add(self.0.config.pause);
-        self.change(|state| state.paused_until = until);
     }
 }
 
@@ -248,25 +254,30 @@ impl Drop for Taken<'_> {
     }
 }
 
-impl CompactionWorkers for Workers {
-    fn wants(&self, input_bytes: u64) -> bool {
-        input_bytes >= self.config.input_bytes_min && self.free(&self.states.lock()).is_some()
+impl TakenWorker for Taken<'_> {
+    fn place(&self) -> usize {
+        self.place
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
-        let free = {
-            let mut states = self.states.lock();
-            let free = self.free(&states);
-            free.inspect(|&i| states.iter_mut().skip(i).take(1).for_each(|state| state.jobs += 1))
-        };
-        let Some((i, address)) = free.and_then(|i| Some((i, *self.config.workers.get(i)?))) else {
-            return Err(Error::new(ErrorKind::Busy, "no worker is free"));
-        };
-        let taken = Taken(self, i);
-        let done = self.run_on(address, job);
+        let done = self.workers.run_on(self.address, job);
         if done.is_err() && !(job.is_stopped)() {
-            taken.pause();
+            self.rejected();
         }
         done
+    }
+
+    fn rejected(&self) {
+        let until = self.workers.now().saturating_add(self.workers.config.pause);
+        self.change(|state| state.paused_until = until);
+    }
+}
+
+impl CompactionWorkers for Workers {
+    fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>> {
+        if input_bytes < self.config.input_bytes_min {
+            return None;
+        }
+        Some(Box::new(self.choose(tried)?))
     }
 }

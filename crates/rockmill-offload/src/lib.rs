@@ -18,6 +18,7 @@
 //! | `secrets` | who knows which secret |
 //! | `namespace`, `device` | a job's device as a namespace, and from the other side |
 //! | `host`, `worker` | both sides |
+//! | `metrics` | what a worker counts, for Prometheus |
 //!
 //! The store does not depend on this crate: it asks a trait (`Options::set_compaction_workers`), which [`Workers`]
 //! implements.
@@ -41,19 +42,35 @@ mod device;
 mod host;
 pub mod lease;
 mod message;
+mod metrics;
 mod namespace;
 mod secrets;
 mod worker;
 
+use std::io;
+
 pub use host::{Workers, WorkersConfig};
+pub use metrics::{MetricsServer, WorkerMetrics};
 pub use secrets::Secrets;
 pub use worker::{Worker, WorkerConfig, WorkerCounters};
 
 /// The version of the control channel that this crate speaks. Both sides need the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What is wrong with an address without secrets.
 const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";
+
+fn bad_configuration(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+/// Refuses a name that cannot be sent as it is: what both sides prove depends on each byte of it.
+fn check_name(name: &str) -> Result<(), String> {
+    match (1..=message::NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control) {
+        true => Ok(()),
+        false => Err(format!("a name has 1 to {} bytes without control characters", message::NAME_BYTES_MAX)),
+    }
+}
 
 #[cfg(test)]
 mod tests;

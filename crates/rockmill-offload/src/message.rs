@@ -11,8 +11,11 @@
 
 use std::io;
 
+use rockmill::internals::RemoteUsage;
 use rockmill_format::FormatError;
 use rockmill_format::coding::{Decoder, put_fixed32, put_fixed64, put_length_prefixed};
+
+use crate::VERSION;
 
 /// Bytes of a frame's head.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -45,7 +48,7 @@ pub(crate) enum Message {
     /// Bytes of the inputs that are merged.
     Progress { epoch: u64, bytes: u64 },
     /// The worker is done.
-    Done { epoch: u64, result: Vec<u8> },
+    Done { epoch: u64, usage: RemoteUsage, result: Vec<u8> },
     /// The store does not want the job any more.
     Cancel { epoch: u64 },
 }
@@ -113,9 +116,13 @@ impl Message {
                 put_fixed64(&mut out, *epoch);
                 put_fixed64(&mut out, *bytes);
             }
-            Self::Done { epoch, result } => {
+            Self::Done { epoch, usage, result } => {
                 out.push(8);
                 put_fixed64(&mut out, *epoch);
+                let RemoteUsage { cpu_micros, round_trips, sent_bytes, received_bytes } = *usage;
+                for n in [cpu_micros, round_trips, sent_bytes, received_bytes] {
+                    put_fixed64(&mut out, n);
+                }
                 put_length_prefixed(&mut out, result);
             }
         }
@@ -139,6 +146,14 @@ impl Message {
                     return Err(d.error("another protocol"));
                 }
                 let version = d.fixed32("version")?;
+                if version != VERSION {
+                    // What follows is that version's business: the number is enough to refuse it.
+                    let (name, authenticates) = (String::new(), false);
+                    return Ok(match kind {
+                        1 => Self::Hello { version, name, authenticates },
+                        _ => Self::Welcome { version, name, authenticates },
+                    });
+                }
                 let name = text(&mut d, NAME_BYTES_MAX)?;
                 let authenticates = flag(&mut d)?;
                 match kind {
@@ -156,7 +171,16 @@ impl Message {
             5 => Self::Accepted { epoch: d.fixed64("epoch")? },
             6 => Self::Refused { epoch: d.fixed64("epoch")?, reason: text(&mut d, REASON_BYTES_MAX)? },
             7 => Self::Progress { epoch: d.fixed64("epoch")?, bytes: d.fixed64("bytes")? },
-            8 => Self::Done { epoch: d.fixed64("epoch")?, result: d.length_prefixed("result")?.to_vec() },
+            8 => {
+                let epoch = d.fixed64("epoch")?;
+                let usage = RemoteUsage {
+                    cpu_micros: d.fixed64("CPU time")?,
+                    round_trips: d.fixed64("round trips")?,
+                    sent_bytes: d.fixed64("bytes sent")?,
+                    received_bytes: d.fixed64("bytes received")?,
+                };
+                Self::Done { epoch, usage, result: d.length_prefixed("result")?.to_vec() }
+            }
             9 => Self::Cancel { epoch: d.fixed64("epoch")? },
             _ => return Err(d.error("a kind of message that is not known")),
         };

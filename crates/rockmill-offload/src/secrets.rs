@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rockmill_nvme::auth::{AuthPolicy, HostAuth, HostSecrets, Secret};
 
-use crate::message::NAME_BYTES_MAX;
+use crate::check_name;
 
 /// The word before one's own secret.
 const OWN: &str = "self";
@@ -27,9 +27,18 @@ pub struct Secrets {
 
 impl Secrets {
     /// These secrets.
-    #[must_use]
-    pub fn new(own: Secret, peers: BTreeMap<String, Secret>) -> Self {
-        Self { own, peers }
+    ///
+    /// # Errors
+    /// There is no peer, a name is none, or a peer has one's own secret: then either side could answer for the other.
+    pub fn new(own: Secret, peers: BTreeMap<String, Secret>) -> Result<Self, String> {
+        if peers.is_empty() {
+            return Err("there is no peer".to_owned());
+        }
+        peers.keys().try_for_each(|name| check_name(name))?;
+        if peers.values().any(|peer| *peer == own) {
+            return Err("a peer has one's own secret: each side needs one of its own".to_owned());
+        }
+        Ok(Self { own, peers })
     }
 
     /// Reads the text form.
@@ -46,9 +55,7 @@ impl Secrets {
             let wrong = |what: &str| format!("line {}: {what}", i + 1);
             let (name, secret) = line.split_once(char::is_whitespace).ok_or_else(|| wrong("no name and secret"))?;
             let secret = Secret::parse(secret.trim()).map_err(|e| wrong(&e.to_string()))?;
-            if name.len() > NAME_BYTES_MAX {
-                return Err(wrong("a name that is too long"));
-            }
+            check_name(name).map_err(|e| wrong(&e))?;
             let twice = match name {
                 OWN => own.replace(secret).is_some(),
                 name => peers.insert(name.to_owned(), secret).is_some(),
@@ -57,14 +64,7 @@ impl Secrets {
                 return Err(wrong("a name that was there before"));
             }
         }
-        let own = own.ok_or_else(|| format!("there is no line with `{OWN}`"))?;
-        if peers.is_empty() {
-            return Err("there is no peer".to_owned());
-        }
-        if peers.values().any(|peer| *peer == own) {
-            return Err("a peer has one's own secret: each side needs one of its own".to_owned());
-        }
-        Ok(Self { own, peers })
+        Self::new(own.ok_or_else(|| format!("there is no line with `{OWN}`"))?, peers)
     }
 
     /// What this side, the one that connects, proves to `peer`, and asks of it; `None` for one that is not known.

@@ -4,6 +4,7 @@ mod databases;
 mod leases;
 mod messages;
 mod rogues;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rockmill::{Db, IteratorMode, Options};
+use rockmill::internals::RemoteUsage;
+use rockmill::{Db, DbCounters, IteratorMode, Options};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_nvme::auth::{Hash, Secret, SystemRandom};
 
@@ -38,8 +40,8 @@ fn worker(config: WorkerConfig) -> Worker {
 /// A pair of secrets, as each side has them.
 fn secrets() -> (Secrets, Secrets) {
     let [host, worker] = [0; 2].map(|_| Secret::generate(Some(Hash::Sha256), &SystemRandom).unwrap());
-    let of_host = Secrets::new(host.clone(), BTreeMap::from([(WORKER.to_owned(), worker.clone())]));
-    (of_host, Secrets::new(worker, BTreeMap::from([(HOST.to_owned(), host)])))
+    let of_host = Secrets::new(host.clone(), BTreeMap::from([(WORKER.to_owned(), worker.clone())])).unwrap();
+    (of_host, Secrets::new(worker, BTreeMap::from([(HOST.to_owned(), host)])).unwrap())
 }
 
 /// Every job goes to these, and what fails is not held against them.
@@ -115,6 +117,12 @@ fn nothing_is_left(db: &Db, dir: &Path) {
 /// Fills a database, compacts it with these workers, and checks everything; gives how many jobs were done elsewhere,
 /// and how many came back.
 fn run_database(config: WorkersConfig) -> (u64, u64) {
+    let counters = run_counted(config);
+    (counters.compactions_elsewhere, counters.compactions_returned)
+}
+
+/// The same; gives all counters of the database.
+fn run_counted(config: WorkersConfig) -> DbCounters {
     let dir = tempfile::tempdir().unwrap();
     let options = options(config);
     let db = Db::open(&options, dir.path()).unwrap();
@@ -127,7 +135,7 @@ fn run_database(config: WorkersConfig) -> (u64, u64) {
     let db = Db::open(&options, dir.path()).unwrap();
     assert!(contents(&db) == all);
     nothing_is_left(&db, dir.path());
-    (counters.compactions_elsewhere, counters.compactions_returned)
+    counters
 }
 
 /// Another kind of worker: does what `act` does with each store that connects, until it is dropped.

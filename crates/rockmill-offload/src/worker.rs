@@ -8,17 +8,22 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rockmill::internals::{JobRegistry, JobResult, JobSpec, WorkerDevice, WorkerJob, WorkerMachine};
+use parking_lot::Mutex;
+use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
+use rockmill_nvme::tcp::Cutter;
 
 use crate::channel::Channel;
 use crate::device::{NvmeDevice, Place};
 use crate::message::Message;
-use crate::{NOT_PRIVATE, Secrets};
+use crate::metrics::WorkerMetrics;
+use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
 
 /// How often a worker looks whether it is to end, and what its stores say.
 const POLL: Duration = Duration::from_millis(20);
+/// How often it looks whether a job is done, in the time that the job has taken: a short one is not to wait for long.
+const LOOKS: u32 = 16;
 /// Connections beyond those that have a job.
 const CONNECTIONS_SPARE: usize = 16;
 /// The name that a worker has where it is given none.
@@ -57,7 +62,7 @@ impl Default for WorkerConfig {
 /// What a worker did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
-    /// Jobs whose result was sent.
+    /// Jobs whose tables were written.
     pub done: u64,
     /// Jobs that were begun and ended otherwise.
     pub failed: u64,
@@ -65,6 +70,39 @@ pub struct WorkerCounters {
     pub refused: u64,
     /// Jobs that run now.
     pub running: u64,
+    /// Bytes of the inputs of jobs that were done.
+    pub input_bytes: u64,
+    /// Bytes of the tables that they wrote.
+    pub output_bytes: u64,
+    /// Wall time of jobs that were done, in microseconds.
+    pub job_micros: u64,
+    /// CPU time of their merges, in microseconds.
+    pub cpu_micros: u64,
+    /// Times that jobs waited for an answer to what they sent to their devices, those included that failed later.
+    pub round_trips: u64,
+    /// Bytes sent to devices.
+    pub sent_bytes: u64,
+    /// Bytes received from devices.
+    pub received_bytes: u64,
+}
+
+/// The counters, being counted.
+#[derive(Debug, Default)]
+struct Counted {
+    done: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    input_bytes: AtomicU64,
+    output_bytes: AtomicU64,
+    job_micros: AtomicU64,
+    cpu_micros: AtomicU64,
+    round_trips: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
 }
 
 /// A worker. It stops when it is dropped, and its jobs end early.
@@ -76,7 +114,7 @@ pub struct Worker {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     config: WorkerConfig,
     machine: WorkerMachine,
     clock: Arc<dyn Clock>,
@@ -86,9 +124,7 @@ struct Shared {
     /// Those that run end early.
     stops: AtomicBool,
     running: AtomicUsize,
-    done: AtomicU64,
-    failed: AtomicU64,
-    refused: AtomicU64,
+    counted: Counted,
 }
 
 impl Worker {
@@ -99,8 +135,9 @@ impl Worker {
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_PRIVATE));
+            return Err(bad_configuration(NOT_PRIVATE));
         }
+        check_name(&config.name).map_err(bad_configuration)?;
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
@@ -112,9 +149,7 @@ impl Worker {
             drains: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
-            done: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            counted: Counted::default(),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
@@ -130,9 +165,13 @@ impl Worker {
     /// What it did so far.
     #[must_use]
     pub fn counters(&self) -> WorkerCounters {
-        let Shared { running, done, failed, refused, .. } = &*self.shared;
-        let [done, failed, refused] = [done, failed, refused].map(|n| n.load(Ordering::Relaxed));
-        WorkerCounters { done, failed, refused, running: running.load(Ordering::Relaxed) as u64 }
+        self.shared.counters()
+    }
+
+    /// The counters for Prometheus. What it counts stays when the worker is gone.
+    #[must_use]
+    pub fn metrics(&self) -> WorkerMetrics {
+        WorkerMetrics::new(Arc::clone(&self.shared))
     }
 
     /// Refuses new jobs from here on. Those that run go on.
@@ -176,6 +215,35 @@ struct Offer {
     spec: Vec<u8>,
 }
 
+/// The connections of a job, for the thread that may have to end them.
+#[derive(Debug)]
+enum Line {
+    /// There are none yet.
+    Opening,
+    Open(Cutter),
+    /// The job is over: none is to be used any more.
+    Cut,
+}
+
+impl Line {
+    /// Takes the connections. An error if the job is over already.
+    fn open(line: &Mutex<Self>, cutter: Cutter) -> io::Result<()> {
+        let mut line = line.lock();
+        if matches!(*line, Self::Cut) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the job is over"));
+        }
+        *line = Self::Open(cutter);
+        Ok(())
+    }
+
+    /// Ends the connections, and any call that waits for an answer on them.
+    fn cut(line: &Mutex<Self>) {
+        if let Self::Open(cutter) = std::mem::replace(&mut *line.lock(), Self::Cut) {
+            cutter.cut();
+        }
+    }
+}
+
 impl Shared {
     fn stops(&self) -> bool {
         self.stops.load(Ordering::Acquire)
@@ -183,6 +251,30 @@ impl Shared {
 
     fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.monotonic_nanos())
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> WorkerCounters {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let c = &self.counted;
+        WorkerCounters {
+            done: read(&c.done),
+            failed: read(&c.failed),
+            refused: read(&c.refused),
+            running: self.running.load(Ordering::Relaxed) as u64,
+            input_bytes: read(&c.input_bytes),
+            output_bytes: read(&c.output_bytes),
+            job_micros: read(&c.job_micros),
+            cpu_micros: read(&c.cpu_micros),
+            round_trips: read(&c.round_trips),
+            sent_bytes: read(&c.sent_bytes),
+            received_bytes: read(&c.received_bytes),
+        }
+    }
+
+    /// Its name, how many jobs it does at a time, and whether it begins no more.
+    pub fn state(&self) -> (&str, usize, bool) {
+        (&self.config.name, self.config.jobs_max, self.drains.load(Ordering::Relaxed))
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
@@ -195,7 +287,7 @@ impl Shared {
                     let me = Arc::clone(self);
                     let serve = move || {
                         if me.serve(stream).is_err() {
-                            me.refused.fetch_add(1, Ordering::Relaxed); // the store sees that itself
+                            count(&me.counted.refused, 1); // the store sees that itself
                         }
                     };
                     threads.extend(thread::Builder::new().name("worker-job".into()).spawn(serve));
@@ -220,7 +312,7 @@ impl Shared {
     }
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
-        let peer = stream.peer_addr()?.ip();
+        let peer = stream.peer_addr()?;
         let mut channel = Channel::new(stream, Arc::clone(&self.clock))?;
         let stops = || self.stops();
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
@@ -230,8 +322,9 @@ impl Shared {
         let silence = Duration::from_millis(silence_ms.into());
         let offer = Offer { epoch, subsystem, port, silence, spec };
         let refuse = |channel: &mut Channel, reason: String| {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            channel.send(&Message::Refused { epoch, reason })
+            count(&self.counted.refused, 1);
+            let _ = channel.send(&Message::Refused { epoch, reason }, &stops); // nothing else depends on it
+            Ok(())
         };
         let Some(running) = self.begin() else {
             return refuse(&mut channel, "it has as many jobs as it does at a time, or is about to end".to_owned());
@@ -240,52 +333,67 @@ impl Shared {
             Ok(spec) => spec,
             Err(e) => return refuse(&mut channel, e.to_string()),
         };
-        channel.send(&Message::Accepted { epoch })?;
+        channel.send(&Message::Accepted { epoch }, &stops)?;
+        let mut address = peer; // whole, as a link-local one has an interface
+        address.set_port(offer.port);
         let place = Place {
-            address: SocketAddr::new(peer, offer.port),
+            address,
             subsystem: offer.subsystem.clone(),
             name: self.config.name.clone(),
             host_id: self.host_id,
             auth: self.config.secrets.as_ref().and_then(|secrets| secrets.towards(&store)),
         };
-        let done = NvmeDevice::connect(place, Arc::clone(&self.clock))
-            .and_then(|device| self.work(&mut channel, &offer, &spec, Arc::new(device)));
-        let answer = done.and_then(|result| result.encode().map_err(io::Error::other));
-        let counter = if answer.is_ok() { &self.done } else { &self.failed };
-        counter.fetch_add(1, Ordering::Relaxed);
+        let began = self.now();
+        let done = self.work(&mut channel, &offer, &spec, place);
+        let answer = done.and_then(|(result, usage)| {
+            let made = result.outcome.as_ref().ok().map(|made| made.stats);
+            let result = result.encode().map_err(io::Error::other)?;
+            Ok((made, Message::Done { epoch, usage, result }))
+        });
+        let (made, answer) = answer.unwrap_or_else(|e| (None, Message::Refused { epoch, reason: e.to_string() }));
+        let c = &self.counted;
+        count(if made.is_some() { &c.done } else { &c.failed }, 1);
+        if let Some(stats) = made {
+            count(&c.input_bytes, stats.input_bytes);
+            count(&c.output_bytes, stats.output_bytes);
+            count(&c.cpu_micros, stats.cpu_micros);
+            let micros = self.now().saturating_sub(began).as_micros();
+            count(&c.job_micros, u64::try_from(micros).unwrap_or(u64::MAX));
+        }
         // The store may send the next one as soon as it has the result.
         drop(running);
         // Nobody listens where the connection is what failed.
-        let _ = channel.send(&match answer {
-            Ok(result) => Message::Done { epoch, result },
-            Err(e) => Message::Refused { epoch, reason: e.to_string() },
-        });
+        let _ = channel.send(&answer, &stops);
         Ok(())
     }
 
-    /// Does a job, and tells its store how far it is.
+    /// Does a job, and tells its store how far it is. When this returns, the connections to its device are closed.
     fn work(
         &self,
         channel: &mut Channel,
         offer: &Offer,
         spec: &JobSpec,
-        device: Arc<dyn WorkerDevice>,
-    ) -> io::Result<JobResult> {
+        place: Place,
+    ) -> io::Result<(JobResult, RemoteUsage)> {
         let job = Arc::new(WorkerJob::default());
+        let line = Mutex::new(Line::Opening);
         let (ends, ended) = mpsc::channel();
         thread::scope(|scope| {
-            let (machine, handle) = (&self.machine, Arc::clone(&job));
-            thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(machine.run(spec, device, &handle)); // it is waited for below
+            let (line, handle) = (&line, Arc::clone(&job));
+            let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
+                let _ = ends.send(self.merge(spec, place, &handle, line)); // it is waited for below
             })?;
-            let mut told = self.now();
+            let stops = || self.stops();
+            let began = self.now();
+            let mut told = began;
             let lost = loop {
                 match ended.try_recv() {
-                    Ok(result) => return Ok(result),
+                    Ok(done) => return done,
                     Err(mpsc::TryRecvError::Empty) => {}
                     Err(mpsc::TryRecvError::Disconnected) => break io::Error::other("the job was lost"),
                 }
-                match channel.receive(POLL) {
+                let wait = (self.now().saturating_sub(began) / LOOKS).clamp(Duration::from_millis(1), POLL);
+                match channel.receive(wait) {
                     Ok(None) if self.stops() => break io::Error::other("the worker ends"),
                     Ok(None) => {}
                     Ok(Some(_)) => break io::Error::other("the store does not want the job any more"),
@@ -293,14 +401,41 @@ impl Shared {
                 }
                 if self.now().saturating_sub(told) >= offer.silence / 4 {
                     told = self.now();
-                    if let Err(e) = channel.send(&Message::Progress { epoch: offer.epoch, bytes: job.bytes() }) {
+                    let progress = Message::Progress { epoch: offer.epoch, bytes: job.bytes() };
+                    if let Err(e) = channel.send(&progress, &stops) {
                         break e;
                     }
                 }
             };
             job.cancel();
-            let _ = ended.recv(); // nothing of it is used
+            Line::cut(line);
+            let _ = merging.join(); // nothing of it is used, and a panic of it ended the job, no more
             Err(lost)
         })
+    }
+
+    /// Connects to a job's device, and merges.
+    fn merge(
+        &self,
+        spec: &JobSpec,
+        place: Place,
+        job: &Arc<WorkerJob>,
+        line: &Mutex<Line>,
+    ) -> io::Result<(JobResult, RemoteUsage)> {
+        let device = Arc::new(NvmeDevice::connect(place, Arc::clone(&self.clock))?);
+        Line::open(line, device.cutter()?)?;
+        let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
+        let went = device.counters();
+        let c = &self.counted;
+        count(&c.round_trips, went.round_trips);
+        count(&c.sent_bytes, went.sent_bytes);
+        count(&c.received_bytes, went.received_bytes);
+        let usage = RemoteUsage {
+            cpu_micros: result.outcome.as_ref().map_or(0, |made| made.stats.cpu_micros),
+            round_trips: went.round_trips,
+            sent_bytes: went.sent_bytes,
+            received_bytes: went.received_bytes,
+        };
+        Ok((result, usage))
     }
 }

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::engine::run_telling;
+use crate::page::About;
 use crate::report::{Report, size};
 use crate::settings::{Settings, SettingsError, Split};
 
@@ -67,10 +68,21 @@ impl Comparison {
     }
 
     /// As one page with charts.
-    pub fn to_html(&self) -> String {
+    pub fn to_html(&self, about: &About) -> String {
         let groups: Vec<_> =
             self.runs.iter().map(|(split, plain, df)| (rule(*split, "both"), vec![plain, df])).collect();
-        crate::page::compared(&self.to_text(), &groups)
+        crate::page::compared(&self.verdict(), &self.to_text(), &groups, about)
+    }
+
+    /// What came out, in a sentence.
+    pub fn verdict(&self) -> String {
+        let Some((_, plain, df)) = self.runs.first() else { return String::new() };
+        let (a, b) = (&plain.settings.strategy, &df.settings.strategy);
+        let part = |(split, plain, df): &(Split, Report, Report)| {
+            format!("{:.2} times as much {}", df.throughput() / plain.throughput().max(1e-9), where_rule(*split))
+        };
+        let parts: Vec<String> = self.runs.iter().map(part).collect();
+        format!("Compared with {a}, {b} takes in {}.", parts.join(", and "))
     }
 
     /// For people.
@@ -98,6 +110,11 @@ impl Comparison {
         }
         out
     }
+}
+
+/// The rule as the end of a sentence.
+fn where_rule(split: Split) -> &'static str {
+    if split == Split::Never { "where no job is split" } else { "where jobs are split over idle threads" }
 }
 
 /// What the two rules are, for people.
@@ -144,10 +161,22 @@ impl AllStrategies {
     }
 
     /// As one page with charts.
-    pub fn to_html(&self) -> String {
+    pub fn to_html(&self, about: &About) -> String {
         let groups: Vec<_> =
             self.runs.iter().map(|(split, reports)| (rule(*split, "all"), reports.iter().collect())).collect();
-        crate::page::compared(&self.to_text(), &groups)
+        crate::page::compared(&self.verdict(), &self.to_text(), &groups, about)
+    }
+
+    /// What came out, in a sentence.
+    pub fn verdict(&self) -> String {
+        let part = |(split, reports): &(Split, Vec<Report>)| {
+            let by = |a: &&Report, b: &&Report| a.throughput().total_cmp(&b.throughput());
+            let (most, least) = (reports.iter().max_by(by)?, reports.iter().min_by(by)?);
+            let of = |r: &Report| format!("{} ({}/s)", r.settings.strategy, size(r.throughput()));
+            Some(format!("{} takes in the most and {} the least {}", of(most), of(least), where_rule(*split)))
+        };
+        let parts: Vec<String> = self.runs.iter().filter_map(part).collect();
+        format!("{}.", parts.join("; "))
     }
 
     /// For people.

@@ -199,6 +199,23 @@ impl Report {
         format!("{}, {} threads, up to {} parts a job{split}", s.strategy, s.threads, s.subcompactions)
     }
 
+    /// What came out, in a sentence.
+    pub fn verdict(&self) -> String {
+        let limits = self.limits.largest();
+        let limit = limits.first().map_or_else(String::new, |(limit, part)| {
+            format!(" What limits it: {} ({:.0} % of the time).", limit.words(), part * 100.0)
+        });
+        format!(
+            "{} with {} threads takes in {}/s and writes each byte {:.1} times; there are {:.0} sorted runs on \
+             average.{limit}",
+            self.settings.strategy,
+            self.settings.threads,
+            size(self.throughput()),
+            self.write_amplification(),
+            self.runs
+        )
+    }
+
     /// For programs.
     pub fn to_json(&self) -> Value {
         let s = &self.settings;

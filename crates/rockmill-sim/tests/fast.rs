@@ -186,9 +186,11 @@ fn a_comparison_has_both_for_each_number_of_cores_and_a_page_has_charts_by_task(
     let both = FastComparison::run(&sata(GB, Front::Index), &[2, 4], |_, _| {}).unwrap();
     assert_eq!(both.to_text().lines().count(), 4);
     assert_eq!(both.to_json()["runs"][1]["cores"], 4);
-    let page = rockmill_sim::page::page(&both.runs[0].1);
+    let about = rockmill_sim::page::About::default();
+    let page = rockmill_sim::page::page(&both.runs[0].1, &about);
+    assert!(page.contains("of a fast device in front of it"), "{page}");
     assert!(page.matches("<svg").count() == 16 && page.contains("index merge") && !page.contains("NaN"));
-    let page = rockmill_sim::page::page(&both.runs[0].2);
+    let page = rockmill_sim::page::page(&both.runs[0].2, &about);
     assert!(page.matches("<svg").count() == 13 && !page.contains("NaN"));
     let e = FastComparison::run(&Settings::default(), &[1], |_, _| {}).unwrap_err();
     assert!(e.to_string().contains("no fast device"), "{e}");

@@ -104,6 +104,12 @@ needs! {
     Nightly = "nightly",
     /// Rust's standard library for macOS and Windows (`scripts/platforms`).
     Targets = "targets",
+    /// An emulator of another processor, and a compiler for it (`scripts/platforms`).
+    Emulator = "emulator",
+    /// What builds and runs OCI images: docker, podman or buildah (`scripts/oci`).
+    Oci = "oci",
+    /// `dpkg-deb`, which makes and unpacks Debian packages (`scripts/deb`).
+    Dpkg = "dpkg",
     /// A machine in software with a Linux kernel of the 7 series (`scripts/kernel7`).
     Guest = "guest",
     /// A kernel that has loaded both sides of NVMe over TCP (`nvme-tcp`, `nvmet-tcp`), and root.

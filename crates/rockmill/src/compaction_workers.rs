@@ -31,14 +31,24 @@ pub const DEVICE_BLOCK: usize = 4096;
 
 /// Sends compactions to other machines.
 pub trait CompactionWorkers: Send + Sync + fmt::Debug {
-    /// Whether a job that reads so many bytes is to be sent now: it is large enough, and a worker is free. Quick.
-    fn wants(&self, input_bytes: u64) -> bool;
+    /// A free worker for a job that reads so many bytes, which is this job's until the result is dropped. `tried`:
+    /// places of workers that failed at the same job. `None`: the job is to be done here. Quick.
+    fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>>;
+}
 
-    /// Has a job done. Nothing of the device is used any more when this returns; the store fences it all the same.
+/// A worker that is set aside for one job.
+pub trait TakenWorker: fmt::Debug {
+    /// Its place in the list of workers.
+    fn place(&self) -> usize;
+
+    /// Has the job done. Nothing of the device is used any more when this returns; the store fences it all the same.
     ///
     /// # Errors
-    /// Whatever kept the job from being done. The store then does it itself.
+    /// Whatever kept the job from being done.
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone>;
+
+    /// What it gave back is of no use: it gets no job for a while.
+    fn rejected(&self);
 }
 
 /// A job to be done elsewhere.
@@ -76,6 +86,21 @@ pub struct RemoteDone {
     pub result: Vec<u8>,
     /// Who did it, for the log.
     pub worker: String,
+    /// What that took, as the worker says. It is counted, and nothing else depends on it.
+    pub usage: RemoteUsage,
+}
+
+/// What a job took of a worker and of the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemoteUsage {
+    /// CPU time of the threads that merged, in microseconds, with their reads and writes.
+    pub cpu_micros: u64,
+    /// Times that the worker sent something to the job's device and waited for the answer.
+    pub round_trips: u64,
+    /// Bytes that it sent there, without the headers of TCP.
+    pub sent_bytes: u64,
+    /// Bytes that it received from there.
+    pub received_bytes: u64,
 }
 
 /// How the file of an output is created, by its number.

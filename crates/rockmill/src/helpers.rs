@@ -1,17 +1,18 @@
-//! Helper threads: where cores are idle, they take pieces of work off the threads that flush and compact.
+//! Helper threads. When cores are idle, they do pieces of the work of threads that flush and compact.
 //!
-//! 1. A job's thread hands pieces (blocks to compress or to decompress) to an [`Ahead`], in order, and takes them back
-//!    in this order, done.
-//! 2. Helpers of the database take pieces that nobody has begun. The thread that takes a piece back before anybody has
-//!    begun it does it itself, and while the next one is at work elsewhere it does a later one: it waits only when
-//!    there is nothing left to do. So nothing depends on whether a helper comes, and no result on who did the work.
-//! 3. A core is idle when fewer threads do background work, of all databases of the process, than there are cores.
-//!    Threads of the program itself are not counted: nothing tells what they do.
+//! 1. A job's thread hands pieces of work (blocks to compress or decompress) to an [`Ahead`], in order, and takes the
+//!    finished pieces back in the same order.
+//! 2. The database's helpers take pieces that are not begun yet. If the job's thread wants a piece that no helper has
+//!    begun, it does that piece itself. If a helper is still at work on it, the thread does a later piece meanwhile. It
+//!    waits only when there is nothing left to do. So no job depends on a helper, and no result depends on which thread
+//!    did the work.
+//! 3. A core counts as idle while fewer threads do background work, for all databases of the process, than there are
+//!    cores. The program's own threads are not counted, because it is not known what they do.
 //!
-//! Helpers are started when they are first wanted and end when the database is closed.
+//! A helper is started when it is first wanted, and ends when the database is closed.
 //!
-//! Work that cannot be cut into such pieces is done by threads that its owner starts, and that end with it: the same
-//! rules say how many ([`Help::extra`]).
+//! Work that cannot be cut into such pieces is done by threads that its owner starts and that end with the work. The
+//! same rules limit how many there may be ([`Help::extra`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,7 +26,7 @@ use crate::sync::{Condvar, Mutex};
 
 /// A piece of work.
 pub(crate) trait Piece: Send + 'static {
-    /// Does it. What goes wrong is told to the thread that takes the piece back, and so is a panic.
+    /// Does the work. An error or a panic is reported to the thread that takes the piece back.
     fn run(&mut self) -> Result<()>;
 }
 
@@ -41,36 +42,36 @@ struct Shared {
     state: Mutex<State>,
     /// Signalled when there is a piece to do.
     wake: Condvar,
-    /// Helpers that wait, or are about to.
+    /// How many helpers wait, or are about to.
     sleeping: AtomicUsize,
-    /// Helpers that were started.
+    /// How many helpers were started.
     started: AtomicUsize,
-    /// Helpers that do a piece.
+    /// How many helpers are doing a piece.
     busy: AtomicUsize,
-    /// Threads that jobs have started themselves ([`Help::extra`]).
+    /// How many threads jobs have started themselves ([`Help::extra`]).
     extra: AtomicUsize,
-    /// Pieces that helpers did.
+    /// How many pieces helpers did.
     done: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// Everything that may have pieces to do.
+    /// All that may have pieces to do.
     aheads: Vec<Arc<dyn Offers>>,
-    /// Where the next look begins, so that each has its turn.
+    /// Where the next search begins, so that each gets its turn.
     next: usize,
     closed: bool,
 }
 
-/// Where helpers find pieces.
+/// Where helpers find pieces of work.
 trait Offers: Send + Sync {
-    /// There are pieces that nobody has begun, and another helper may take one.
+    /// True if there are pieces that are not begun, and another helper may take one.
     fn wants_help(&self) -> bool;
-    /// Does one of them; false when there is none any more.
+    /// Does one of them; false if there is none any more.
     fn help(&self) -> bool;
-    /// Help is for idle cores only.
+    /// True if only idle cores may help.
     fn idle_only(&self) -> bool;
-    /// How many threads may help whoever it is, those that [`Help::extra`] allowed included.
+    /// How many threads may help all jobs of the database together, including those that [`Help::extra`] allowed.
     fn most_of_all(&self) -> usize;
 }
 
@@ -82,8 +83,8 @@ impl fmt::Debug for Helpers {
 }
 
 impl Helpers {
-    /// Help for one part of a job, as the option `compaction_helper_threads` has it: -1 where cores are idle, 0 none,
-    /// otherwise so many threads at most, idle cores or not.
+    /// Help for one part of a job, by the option `compaction_helper_threads`: -1 for idle cores, 0 for none, otherwise
+    /// at most this many threads, whether cores are idle or not.
     pub fn help(self: &Arc<Self>, option: i32) -> Option<Help> {
         let (most, idle_only) = match usize::try_from(option) {
             Ok(most) => (most, false),
@@ -98,13 +99,13 @@ impl Helpers {
         })
     }
 
-    /// Pieces that helpers did.
+    /// How many pieces helpers did.
     #[cfg(test)]
     pub fn done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }
 
-    /// Ends the threads, when they have done what they are at. Jobs that still run go on without.
+    /// Ends the threads after their present pieces. Jobs that still run continue without helpers.
     pub fn close(&self) {
         self.shared.state.lock().closed = true;
         self.shared.wake.notify_all();
@@ -113,11 +114,11 @@ impl Helpers {
         }
     }
 
-    /// A piece was handed over: wakes a helper, or starts one, if there may be another.
+    /// Called when a piece was handed over: wakes a helper, or starts one if there may be another.
     fn call(&self, most: usize) {
         let shared = &self.shared;
         if shared.sleeping.load(Ordering::SeqCst) > 0 {
-            // Whoever looked before the piece was there waits by now.
+            // After this, a helper that looked before the piece was there is waiting, and will be woken.
             drop(shared.state.lock());
             shared.wake.notify_one();
         } else if shared.started.load(Ordering::Relaxed) < most {
@@ -176,8 +177,8 @@ fn helper(shared: &Shared) {
 }
 
 impl State {
-    /// Something that wants help which may be given now, next to so many others who help. Where nothing may, whoever
-    /// owns the pieces does them.
+    /// Finds pieces for a helper, while `others` threads help already. If there are none that may have help now, their
+    /// owners do them.
     fn pick(&mut self, others: usize) -> Option<(Arc<dyn Offers>, Working)> {
         let count = self.aheads.len();
         for i in 0..count {
@@ -199,35 +200,35 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct Help {
     helpers: Arc<Helpers>,
-    /// Threads that help it at most.
+    /// The most threads that help this part.
     most: usize,
-    /// Threads that help at most, whoever it is.
+    /// The most threads that help all jobs of the database together.
     most_of_all: usize,
     idle_only: bool,
-    /// Time that helpers spent on it.
+    /// Time that helpers spent on this part.
     nanos: Arc<AtomicU64>,
 }
 
 impl Help {
-    /// The same with so many threads at most.
+    /// The same with at most this many threads.
     pub fn at_most(mut self, threads: usize) -> Option<Self> {
         self.most = self.most.min(threads);
         (self.most > 0).then_some(self)
     }
 
-    /// Threads that help at most.
+    /// The most threads that help this part.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// True when pieces that are handed over now may find a helper.
+    /// True if a piece that is handed over now may find a helper.
     #[inline]
     pub fn is_there(&self) -> bool {
         !self.idle_only || is_idle() || self.helpers.shared.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// How many threads the caller may start for work of its own, `want` at most: they count as helpers until the
-    /// result is dropped, and the time until then as theirs.
+    /// How many threads the caller may start for its own work, at most `want`. They count as helpers until the result
+    /// is dropped, and the time until then counts as theirs.
     pub fn extra(&self, want: usize) -> ExtraThreads {
         let shared = &self.helpers.shared;
         let more = |n| (n + shared.busy.load(Ordering::Relaxed) < self.most_of_all).then_some(n + 1);
@@ -239,19 +240,19 @@ impl Help {
             }
             working
         };
-        // A schedule explorer does not see them.
+        // The schedule explorer would not see these threads.
         let want = if cfg!(rockmill_shuttle) { 0 } else { want.min(self.most) };
         let working = std::iter::from_fn(next).take(want).collect();
         ExtraThreads { help: self.clone(), working, began: crate::perf_context::now_nanos() }
     }
 
-    /// Microseconds that helpers have spent.
+    /// Microseconds that helpers spent on this part.
     pub fn micros(&self) -> u64 {
         self.nanos.load(Ordering::Relaxed) / 1000
     }
 }
 
-/// What [`Help::extra`] allows.
+/// The threads that [`Help::extra`] allows.
 pub(crate) struct ExtraThreads {
     help: Help,
     working: Vec<Working>,
@@ -259,7 +260,7 @@ pub(crate) struct ExtraThreads {
 }
 
 impl ExtraThreads {
-    /// How many.
+    /// How many threads.
     pub fn count(&self) -> usize {
         self.working.len()
     }
@@ -274,7 +275,8 @@ impl Drop for ExtraThreads {
     }
 }
 
-/// Pieces of work that are done ahead of the thread which needs them, taken back in the order they were handed over.
+/// Pieces of work that are done before the thread needs them, and taken back in the order in which they were handed
+/// over.
 pub(crate) struct Ahead<T: Piece> {
     help: Help,
     shared: Arc<AheadShared<T>>,
@@ -283,11 +285,11 @@ pub(crate) struct Ahead<T: Piece> {
 
 struct AheadShared<T> {
     pieces: Mutex<Pieces<T>>,
-    /// Signalled when the piece that the owner waits for is done.
+    /// Signalled when the piece that the owner waits for is finished.
     done: Condvar,
-    /// Pieces that nobody has begun.
+    /// How many pieces are not begun.
     waiting: AtomicUsize,
-    /// Helpers at work on it. Changes under the lock of `pieces` only.
+    /// How many helpers are at work on these pieces. It changes only under the lock of `pieces`.
     helping: AtomicUsize,
     most: usize,
     most_of_all: usize,
@@ -296,7 +298,7 @@ struct AheadShared<T> {
 }
 
 struct Pieces<T> {
-    /// Number of the first in `places`.
+    /// The number of the first piece in `places`.
     first: u64,
     places: VecDeque<PieceState<T>>,
     owner_waits: bool,
@@ -309,7 +311,7 @@ enum PieceState<T> {
 }
 
 impl<T: Piece> Pieces<T> {
-    /// Takes the first piece that nobody has begun, with its number.
+    /// Takes the first piece that is not begun, with its number.
     fn begin(&mut self) -> Option<(u64, T)> {
         let at = self.places.iter().position(|p| matches!(p, PieceState::Waiting(_)))?;
         match std::mem::replace(&mut self.places[at], PieceState::Begun) {
@@ -331,7 +333,7 @@ impl<T: Piece> Pieces<T> {
 
 impl<T: Piece> Offers for AheadShared<T> {
     fn wants_help(&self) -> bool {
-        // Against `Ahead::push`, which counts a piece before it looks whether a helper sleeps.
+        // Pairs with `Ahead::push`, which counts a piece before it checks whether a helper sleeps.
         self.waiting.load(Ordering::SeqCst) > 0 && self.helping.load(Ordering::Relaxed) < self.most
     }
 
@@ -365,7 +367,7 @@ impl<T: Piece> Offers for AheadShared<T> {
 }
 
 impl<T: Piece> Ahead<T> {
-    /// Nothing handed over yet.
+    /// An empty queue of pieces.
     pub fn new(help: &Help) -> Self {
         let shared = Arc::new(AheadShared {
             pieces: Mutex::new(Pieces { first: 0, places: VecDeque::new(), owner_waits: false }),
@@ -382,7 +384,7 @@ impl<T: Piece> Ahead<T> {
         Self { help: help.clone(), shared, offers }
     }
 
-    /// Pieces that were handed over and not taken back.
+    /// How many pieces were handed over and not taken back yet.
     pub fn len(&self) -> usize {
         self.shared.pieces.lock().places.len()
     }
@@ -396,7 +398,7 @@ impl<T: Piece> Ahead<T> {
         }
     }
 
-    /// Takes the first piece back, done; `None` when there is none.
+    /// Takes the first piece back when it is finished; `None` if there is none.
     pub fn take(&mut self) -> Option<Result<T>> {
         let mut pieces = self.shared.pieces.lock();
         loop {
@@ -419,7 +421,7 @@ impl<T: Piece> Ahead<T> {
         }
     }
 
-    /// The same if it is done already.
+    /// The same, but only if it is finished already.
     pub fn take_done(&mut self) -> Option<Result<T>> {
         let mut pieces = self.shared.pieces.lock();
         match pieces.places.front()? {
@@ -445,12 +447,13 @@ impl<T> Pieces<T> {
 }
 
 impl<T: Piece> Drop for Ahead<T> {
-    /// What nobody has begun is dropped; what a helper is at is waited for, so that nothing goes on behind the job.
+    /// Drops the pieces that are not begun, and waits for those that helpers are doing, so that no work goes on after
+    /// the job.
     fn drop(&mut self) {
         self.help.helpers.shared.state.lock().aheads.retain(|a| !Arc::ptr_eq(a, &self.offers));
         let mut pieces = self.shared.pieces.lock();
         pieces.places.clear();
-        pieces.first = u64::MAX; // what ends now is dropped where it ends
+        pieces.first = u64::MAX; // pieces that end from now on are dropped
         while self.shared.helping.load(Ordering::Relaxed) > 0 {
             pieces.owner_waits = true;
             self.shared.done.wait(&mut pieces);
@@ -458,7 +461,7 @@ impl<T: Piece> Drop for Ahead<T> {
     }
 }
 
-/// A thread that does background work now.
+/// Counts a thread that does background work, until it is dropped.
 pub(crate) struct Working(());
 
 #[cfg(not(rockmill_shuttle))]
@@ -466,29 +469,29 @@ mod count {
     use super::{AtomicUsize, Ordering, Working};
     use std::sync::OnceLock;
 
-    /// Threads of the process that do background work, helpers included. Only a hint: it orders nothing.
+    /// How many threads of the process do background work, helpers included. This is only a hint: it orders nothing.
     static WORKING: AtomicUsize = AtomicUsize::new(0);
 
-    /// Cores that the process may use.
+    /// How many cores the process may use.
     pub fn cores() -> usize {
         static CORES: OnceLock<usize> = OnceLock::new();
         *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
     }
 
-    /// There are cores that no background work uses.
+    /// True if there are cores that no background work uses.
     #[inline]
     pub fn is_idle() -> bool {
         WORKING.load(Ordering::Relaxed) < cores()
     }
 
     impl Working {
-        /// The calling thread begins.
+        /// Counts the calling thread.
         pub fn begin() -> Self {
             WORKING.fetch_add(1, Ordering::Relaxed);
             Self(())
         }
 
-        /// The same if there is a core for it.
+        /// The same, but only if a core is idle.
         pub fn if_idle() -> Option<Self> {
             let more = |n| (n < cores()).then_some(n + 1);
             WORKING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(()))
@@ -502,7 +505,7 @@ mod count {
     }
 }
 
-/// A schedule explorer's runs must not depend on the machine, nor on the run before: no core is idle there.
+/// Under the schedule explorer no core is idle, because its runs must not depend on the machine or on earlier runs.
 #[cfg(rockmill_shuttle)]
 mod count {
     use super::Working;

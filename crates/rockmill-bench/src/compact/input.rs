@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::generate::{KeyGenerator, ValueGenerator, write_key};
 use crate::kernel;
-use crate::peers::{self, Side};
+use crate::peers;
 use crate::random::Mersenne64;
 
 /// Says that a directory is this command's, which may remove it.
@@ -168,9 +168,9 @@ impl Input {
     }
 
     /// Scans what a side made of it, with Rockmill: every entry must be there, in order and unchanged.
-    pub fn check_merged(&self, side: &Side) -> Result<()> {
-        let wrong = |what: String| Error::Run(format!("what {} merged is not what was written: {what}", side.label));
-        let db = Db::open_for_read_only(&Options::default(), &side.dir, false)?;
+    pub fn check_merged(&self, label: &str, dir: &Path) -> Result<()> {
+        let wrong = |what: String| Error::Run(format!("what {label} merged is not what was written: {what}"));
+        let db = Db::open_for_read_only(&Options::default(), dir, false)?;
         let mut read = ReadOptions::default();
         read.set_readahead_size(2 << 20);
         read.fill_cache(false);

@@ -37,7 +37,7 @@ use crate::peers::{self, Side};
 pub(crate) use flags::help;
 use flags::spec_of;
 pub use flags::{Case, CompactCommand, CompactFlags};
-use input::{Input, Workspace};
+pub(crate) use input::{Input, Workspace};
 pub use job_log::JobLog;
 pub(crate) use report::spread_text;
 pub use report::{CaseReport, CompactReport, JobPair, JobRun};
@@ -231,7 +231,7 @@ impl Runner<'_> {
         let job = JobLog::read(&side.dir)?;
         job.check(&side.label, case.inputs, input.entries)?;
         if repetition == 0 {
-            input.check_merged(side)?;
+            input.check_merged(&side.label, &side.dir)?;
         }
         Ok(JobRun { side: index, repetition, wall, cost, parts, engine, job })
     }

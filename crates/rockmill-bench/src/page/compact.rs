@@ -2,18 +2,21 @@
 
 use std::fmt::Write;
 
+use rockmill_page::svg::{self, Bar, RatioRow};
+use rockmill_page::{document, escape};
+
 use super::sections;
-use super::svg::{self, Bar, RatioRow, escape};
 use crate::compact::{CaseReport, CompactReport, JobPair, JobRun};
 use crate::outcome::MIB;
-use crate::pairs::median;
+use crate::pairs::{self, median};
 use crate::timeline::short;
 
 /// The whole page.
 pub(crate) fn page(report: &CompactReport) -> String {
     let names: Vec<&str> = report.sides.iter().map(|s| s.label.as_str()).collect();
     let command = format!("rockmill bench compact{}", sections::flags_html(&report.changed_flags()));
-    let mut out = sections::facts_of(&report.machine, &report.sides, &command, report.flags.base.repeat, "");
+    let mut out = verdict(report);
+    out += &sections::facts_of(&report.machine, &report.sides, &command, report.flags.base.repeat, "");
     out += &overview(report);
     out += &table(report);
     out += &cases(report);
@@ -26,7 +29,26 @@ pub(crate) fn page(report: &CompactReport) -> String {
         escape(&report.counted_by())
     );
     out += &sections::settings_of(&report.sides, &report.all_flags());
-    super::document(&format!("rockmill bench compact: {}", names.join(", ")), &out)
+    document(&format!("rockmill bench compact: {}", names.join(", ")), &out)
+}
+
+/// The verdict: a sentence for each pair of sides.
+fn verdict(report: &CompactReport) -> String {
+    let all: Vec<(&CaseReport, JobPair)> =
+        report.cases.iter().flat_map(|c| c.pairs(report.sides.len()).into_iter().map(move |p| (c, p))).collect();
+    let mut sides: Vec<(usize, usize)> = Vec::new();
+    for (_, p) in &all {
+        if !sides.contains(&(p.first, p.other)) {
+            sides.push((p.first, p.other));
+        }
+    }
+    let sentence = |(first, other): (usize, usize)| {
+        let its = all.iter().filter(|(_, p)| (p.first, p.other) == (first, other) && !p.speedup.is_empty());
+        let ratios: Vec<(String, &[f64])> = its.map(|(c, p)| (c.case.short_name(), p.speedup.as_slice())).collect();
+        let names = (report.sides[first].label.as_str(), report.sides[other].label.as_str());
+        sections::sentence(names, "cases", &ratios)
+    };
+    sides.into_iter().filter_map(sentence).map(|s| rockmill_page::verdict(&s)).collect()
 }
 
 /// Ratios of all cases.
@@ -44,25 +66,25 @@ fn overview(report: &CompactReport) -> String {
     // One chart for each two sides: it says in its title which.
     for (first, other) in pairs {
         let (a, b) = (&report.sides[first].label, &report.sides[other].label);
-        let rows = |of: fn(&JobPair) -> &Vec<f64>| -> Vec<RatioRow> {
+        let rows = |of: fn(&JobPair) -> &Vec<f64>, more_is_better: bool| -> Vec<RatioRow> {
             let its = all.iter().filter(|(_, p)| (p.first, p.other) == (first, other));
             its.filter(|(_, p)| !of(p).is_empty())
                 .map(|(case, p)| RatioRow {
                     name: case.case.short_name(),
-                    side: first,
+                    winner: pairs::first_is_better(of(p), more_is_better).map(|is| if is { first } else { other }),
                     all: of(p).clone(),
                     middle: median(of(p)),
                     text: crate::compact::spread_text(of(p)),
                 })
                 .collect()
         };
-        let speed = rows(|p| &p.speedup);
-        let cpu = rows(|p| &p.cpu);
+        let speed = rows(|p| &p.speedup, true);
+        let cpu = rows(|p| &p.cpu, false);
         let title = format!("Speed: {a} over {b}");
-        let note = format!("right of 1: {a} is faster; ticks: pairs, dot: median");
+        let note = format!("right of 1: {a} is faster; in the colour of the faster");
         let _ = writeln!(out, "<div>{}</div>", svg::ratios(&title, &note, &speed));
         let title = format!("CPU time: {a} over {b}");
-        let note = format!("left of 1: {a} needs less; ticks: pairs, dot: median");
+        let note = format!("left of 1: {a} needs less; in its colour");
         let _ = writeln!(out, "<div>{}</div>", svg::ratios(&title, &note, &cpu));
     }
     out + "</div>\n</section>\n"
@@ -100,7 +122,8 @@ fn table(report: &CompactReport) -> String {
 
 /// Bars of each case, with the device's limit among them.
 fn cases(report: &CompactReport) -> String {
-    let mut out = String::from("<section>\n<h2>Each case beside what the device allows</h2>\n<div class=\"charts\">\n");
+    let mut out =
+        String::from("<section>\n<h2>Each case next to what the device allows</h2>\n<div class=\"charts\">\n");
     for case in &report.cases {
         let mut rates = Vec::new();
         for (side, known) in report.sides.iter().enumerate() {

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::svg::{self, Axis, Bar, Chart, RatioRow, Scale, escape};
+use rockmill_page::escape;
+use rockmill_page::svg::{self, Axis, Bar, Chart, RatioRow, Scale};
+
 use crate::device::DeviceLimits;
 use crate::flags::Flags;
 use crate::machine::Machine;
@@ -23,8 +25,12 @@ const QUANTILES: [f64; 19] = [
 /// Where, when, what: the machine, the stores, the command.
 pub(super) fn facts(report: &Report) -> String {
     let command = format!("rockmill bench{}", flags_html(&changed_flags(&report.flags)));
-    let lines = "; bold lines are of the repetition with the median rate";
-    let mut out = facts_of(&report.machine, &report.sides, &command, report.flags.repeat, lines);
+    let lines = match report.flags.repeat % 2 {
+        0 => "; bold lines are the slower of the two repetitions in the middle, where tables have the mean of both",
+        _ => "; bold lines are the repetition with the median rate",
+    };
+    let lines = format!("{lines}; bold lines of latencies are medians, as in the tables");
+    let mut out = facts_of(&report.machine, &report.sides, &command, report.flags.repeat, &lines);
     if let Some(caches) = &report.caches {
         let _ = writeln!(out, "<p class=\"note\">Page cache: {}.</p>", escape(&caches.to_text()));
     }
@@ -72,6 +78,67 @@ pub(super) fn facts_of(
     out
 }
 
+/// The verdict: a sentence for each side that the first is compared with, or the rates of a single side.
+pub(super) fn verdict(report: &Report) -> String {
+    let all = pairs::comparisons(report);
+    let rates = || all.iter().filter(|c| c.measure == "ops/s");
+    let mut out = String::new();
+    for other in report.sides.iter().skip(1) {
+        let its = rates().filter(|c| c.other == other.label);
+        let ratios: Vec<(String, &[f64])> = its.map(|c| (c.workload.name().to_owned(), c.ratios.as_slice())).collect();
+        let names = (report.sides[0].label.as_str(), other.label.as_str());
+        out += &sentence(names, "benchmarks", &ratios).map_or_else(String::new, |s| rockmill_page::verdict(&s));
+    }
+    if let [side] = &report.sides[..] {
+        let rate = |(position, example): (usize, &Outcome)| {
+            let all = pairs::values(report, position, 0, &|o: &Outcome| Some(o.ops_per_second()));
+            let all: Vec<f64> = all.into_iter().flatten().collect();
+            format!("{} {} ops/s", example.workload.name(), short(median(&all)))
+        };
+        let rates: Vec<String> = pairs::benchmarks(report).into_iter().map(rate).collect();
+        if !rates.is_empty() {
+            out += &rockmill_page::verdict(&format!("{}: {}.", side.label, rates.join(", ")));
+        }
+    }
+    out
+}
+
+/// Which side is faster, as a sentence; `None` without figures. Each name has its ratios of speed, first over other.
+pub(super) fn sentence((first, other): (&str, &str), what: &str, all: &[(String, &[f64])]) -> Option<String> {
+    let (mut faster, mut ties, mut slower) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, ratios) in all {
+        let of = match pairs::first_is_better(ratios, true) {
+            Some(true) => &mut faster,
+            Some(false) => &mut slower,
+            None => &mut ties,
+        };
+        of.push((name.as_str(), median(ratios)));
+    }
+    let range = |all: &[(&str, f64)]| {
+        let least = all.iter().map(|x| x.1).fold(f64::INFINITY, f64::min);
+        let most = all.iter().map(|x| x.1).fold(f64::NEG_INFINITY, f64::max);
+        if all.len() > 1 { format!("{least:.2} to {most:.2} times") } else { format!("{most:.2} times") }
+    };
+    let names = |all: &[(&str, f64)]| all.iter().map(|x| x.0).collect::<Vec<_>>().join(", ");
+    let mut parts = Vec::new();
+    if !faster.is_empty() {
+        parts.push(format!("faster in {} of {} {what} ({} the speed)", faster.len(), all.len(), range(&faster)));
+    }
+    if !slower.is_empty() {
+        parts.push(format!(
+            "slower in {} of {} ({}: {} the speed)",
+            slower.len(),
+            all.len(),
+            names(&slower),
+            range(&slower)
+        ));
+    }
+    if !ties.is_empty() {
+        parts.push(format!("a tie in {} of {} ({})", ties.len(), all.len(), names(&ties)));
+    }
+    (!parts.is_empty()).then(|| format!("{first} compared with {other}: {}.", parts.join("; ")))
+}
+
 /// Flags as the page shows them.
 pub(super) fn flags_html(flags: &[String]) -> String {
     flags.iter().map(|f| format!(" <span class=\"flag\">{}</span>", escape(f))).collect()
@@ -102,7 +169,7 @@ pub(super) fn overview(report: &Report) -> String {
             RatioRow {
                 // With several peers the benchmark is named once.
                 name: if many && other > 1 { String::new() } else { c.workload.name().to_owned() },
-                side: other,
+                winner: pairs::first_is_better(&c.ratios, true).map(|first| if first { 0 } else { other }),
                 all: c.ratios.clone(),
                 middle,
                 text: if many { format!("{} {numbers}", c.other) } else { numbers },
@@ -114,7 +181,7 @@ pub(super) fn overview(report: &Report) -> String {
             ([_, other], false) => format!("Operations per second: {first} over {}", other.label),
             _ => format!("Operations per second: {first} over the others"),
         };
-        let note = "right of 1: the first is faster; ticks: pairs, dot: median, line: spread";
+        let note = "right of 1: the first is faster; ticks: pairs, dot: median; in the colour of the faster";
         let _ = writeln!(out, "<div class=\"wide\">{}</div>", svg::ratios(&title, note, &rows));
     }
     out += &table(report);
@@ -188,6 +255,13 @@ pub(super) fn middle(report: &Report, position: usize, side: usize) -> Option<&O
     let mut all: Vec<&Outcome> = report.outcomes.iter().filter(|o| o.position == position && o.side == side).collect();
     all.sort_by(|a, b| a.ops_per_second().total_cmp(&b.ops_per_second()));
     all.get(all.len().saturating_sub(1) / 2).copied()
+}
+
+/// The median of a figure over the repetitions, like in the table.
+fn median_of(report: &Report, position: usize, side: usize, of: &dyn Fn(&Outcome) -> f64) -> Option<f64> {
+    let all: Vec<f64> =
+        pairs::values(report, position, side, &|o: &Outcome| Some(of(o))).into_iter().flatten().collect();
+    (!all.is_empty()).then(|| median(&all))
 }
 
 /// Charts of one benchmark.
@@ -282,17 +356,30 @@ fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
             // A quantile means something while some operations are above it.
             let known = QUANTILES.iter().filter(|q| (1.0 - **q) * h.len() as f64 >= 2.0);
             let line: Vec<(f64, f64)> = known.map(|q| (*q, h.value_at_quantile(*q) as f64 / 1e3)).collect();
-            lines.push((side, o.repetition, line));
+            lines.push((side, line));
         }
     }
-    let points = || lines.iter().flat_map(|(.., l)| l);
+    let points = || lines.iter().flat_map(|(_, l)| l);
     let to = points().map(|p| p.0).fold(0.9, f64::max);
     let x = Axis { label: "percentile", scale: Scale::Nines, from: 0.0, to };
     let y = Axis::over("microseconds", Scale::Log, points().map(|p| p.1));
     let mut chart = Chart::new(&format!("Latency of each {}", kind.name()), x, y);
-    for (side, repetition, line) in &lines {
-        let bold = middle(report, position, *side).map(|o| o.repetition);
-        chart.line(*side, line, Some(*repetition) != bold);
+    for side in 0..report.sides.len() {
+        let its: Vec<&Vec<(f64, f64)>> = lines.iter().filter(|(s, _)| *s == side).map(|(_, line)| line).collect();
+        for line in its.iter().filter(|_| its.len() > 1) {
+            chart.line(side, line, true);
+        }
+        // Like the table: for each percentile the median over the repetitions, as far as all of them have it.
+        let known = its.iter().map(|line| line.len()).min().unwrap_or(0);
+        let middle = |i: usize| {
+            let of: Vec<(f64, f64)> = its.iter().filter_map(|line| line.get(i).copied()).collect();
+            let values: Vec<f64> = of.iter().map(|p| p.1).collect();
+            of.first().map(|p| (p.0, median(&values)))
+        };
+        let line: Vec<(f64, f64)> = (0..known).filter_map(middle).collect();
+        if !line.is_empty() {
+            chart.line(side, &line, false);
+        }
     }
     for (side, known) in report.sides.iter().enumerate() {
         chart.name_line(side, &known.label);
@@ -373,12 +460,15 @@ fn threads_at_a_time(report: &Report, position: usize) -> Option<String> {
 fn costs(report: &Report, position: usize, job: bool) -> String {
     let mut all = Vec::new();
     for (side, known) in report.sides.iter().enumerate() {
-        let Some(o) = middle(report, position, side) else { continue };
-        let u = &o.cost.usage;
-        let (unit, scale) = if job { ("s", 1.0) } else { ("µs", 1e6 / o.record.ops.max(1) as f64) };
-        let cpu = (u.user + u.system).as_secs_f64() * scale;
-        let text = format!("{} {unit} ({:.0} % kernel)", short(cpu), kernel_share(o));
-        all.push(Bar { name: known.label.clone(), side, value: cpu, text });
+        let unit = if job { "s" } else { "µs" };
+        let cpu = |o: &Outcome| {
+            let scale = if job { 1.0 } else { 1e6 / o.record.ops.max(1) as f64 };
+            (o.cost.usage.user + o.cost.usage.system).as_secs_f64() * scale
+        };
+        let Some(value) = median_of(report, position, side, &cpu) else { continue };
+        let kernel = median_of(report, position, side, &kernel_share).unwrap_or(0.0);
+        let text = format!("{} {unit} ({kernel:.0} % kernel)", short(value));
+        all.push(Bar { name: known.label.clone(), side, value, text });
     }
     let (title, unit) = match job {
         true => ("CPU time", "seconds of all threads"),
@@ -393,7 +483,7 @@ fn elapsed(report: &Report, position: usize, example: &Outcome) -> String {
         return String::new();
     }
     let bar = |(side, known): (usize, &SideReport)| {
-        let seconds = middle(report, position, side)?.record.elapsed.as_secs_f64();
+        let seconds = median_of(report, position, side, &|o: &Outcome| o.record.elapsed.as_secs_f64())?;
         Some(Bar { name: known.label.clone(), side, value: seconds, text: format!("{} s", short(seconds)) })
     };
     let all: Vec<Bar> = report.sides.iter().enumerate().filter_map(bar).collect();
@@ -489,10 +579,12 @@ pub(super) fn device(report: &Report) -> String {
     );
     for (position, example) in pairs::benchmarks(report) {
         for (side, known) in report.sides.iter().enumerate() {
-            let Some(o) = middle(report, position, side) else { continue };
-            let seconds = o.record.elapsed.as_secs_f64().max(1e-9);
-            let rate = |bytes: u64| bytes as f64 / seconds;
-            let (r, w) = (rate(o.cost.usage.device_read_bytes), rate(o.cost.usage.device_write_bytes));
+            let rate = |of: fn(&Outcome) -> u64| {
+                let per_second = move |o: &Outcome| of(o) as f64 / o.record.elapsed.as_secs_f64().max(1e-9);
+                median_of(report, position, side, &per_second)
+            };
+            let Some(r) = rate(|o| o.cost.usage.device_read_bytes) else { continue };
+            let w = rate(|o| o.cost.usage.device_write_bytes).unwrap_or(0.0);
             let _ = writeln!(
                 out,
                 "<tr><td>{}</td><td class=\"text\">{}</td><td>{:.1}</td><td>{:.0} %</td><td>{:.1}</td><td>{:.0} %</td></tr>",
@@ -525,13 +617,14 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
             }
             let _ = writeln!(
                 out,
-                "<p class=\"warn\">Options that both have, at different values (0 and 18446744073709551614 \
-                 stand for: chosen by the store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
+                "<p class=\"warn\">Options that both have, at different values (0 and default often stand for: chosen \
+                 by the store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
                  <th class=\"text\">{}</th><th class=\"text\">{}</th></tr></thead>",
                 escape(&first.label),
                 escape(&other.label)
             );
             for (name, a, b) in all {
+                let (a, b) = (settings::in_words(&a), settings::in_words(&b));
                 let (name, a, b) = (escape(&name), escape(&a), escape(&b));
                 let _ =
                     writeln!(out, "<tr><td>{name}</td><td class=\"value\">{a}</td><td class=\"value\">{b}</td></tr>");
@@ -542,7 +635,8 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
     let details = |title: &str, all: &[(String, String)]| {
         let rows: String = all
             .iter()
-            .map(|(n, v)| format!("<tr><td>{}</td><td class=\"value\">{}</td></tr>\n", escape(n), escape(v)))
+            .map(|(n, v)| (escape(n), escape(&settings::in_words(v))))
+            .map(|(n, v)| format!("<tr><td>{n}</td><td class=\"value\">{v}</td></tr>\n"))
             .collect();
         format!(
             "<details><summary>{}</summary><div class=\"scroll\"><table>\n{rows}</table></div></details>\n",

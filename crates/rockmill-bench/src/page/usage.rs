@@ -1,9 +1,9 @@
 //! CPU, devices and the store's own numbers over time: the paper on DecouKV draws them in its Figures 11, 12 and 16.
 
 use rockmill::properties;
+use rockmill_page::svg::{Axis, Chart, Scale};
 
 use super::sections::middle;
-use super::svg::{Axis, Chart, Scale};
 use crate::outcome::{MIB, Report};
 use crate::timeline::{Sample, Timeline};
 use crate::usage::{self, COUNTS, DEVICES, TASK_COUNTS};

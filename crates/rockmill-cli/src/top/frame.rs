@@ -1,4 +1,4 @@
-//! A frame of `rockmill top`: lines of text with a style for each part, made of what was seen twice.
+//! A frame of `rockmill top`: lines of text with a style for each part. Rates come from two looks at the database.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,6 +11,8 @@ use super::metrics::{Metrics, label, percentile};
 use super::source::{Files, Process, Seen};
 use crate::output;
 
+/// Columns of a line's title.
+const TITLE: usize = 11;
 /// Narrower screens cut lines off.
 const WIDTH_MIN: usize = 20;
 /// From here on, levels have a picture of their sizes.
@@ -24,7 +26,7 @@ pub enum Style {
     Bold,
     /// What is less important.
     Dim,
-    /// What needs somebody's eye.
+    /// What needs attention.
     Alarm,
 }
 
@@ -132,7 +134,7 @@ fn plain(text: impl Into<String>) -> Line {
 }
 
 fn titled(title: &str, text: impl Into<String>) -> Line {
-    vec![(Style::Bold, format!("{title:<11}")), (Style::Plain, text.into())]
+    vec![(Style::Bold, format!("{title:<TITLE$}")), (Style::Plain, text.into())]
 }
 
 /// A bar of `width` places, so many of them full.
@@ -165,7 +167,55 @@ pub fn frame(db: &str, before: Option<&Seen>, now: &Seen, width: usize) -> Vec<L
     } else if let Some(files) = &now.files {
         from_files(files, &now.why, width, &mut lines);
     }
-    lines
+    lines.into_iter().flat_map(|line| folded(line, width)).collect()
+}
+
+/// A titled line as several where it is wider than the screen: it continues below its text.
+fn folded(line: Line, width: usize) -> Vec<Line> {
+    let all: usize = line.iter().map(|(_, part)| part.chars().count()).sum();
+    let (Some(title), Some(room_max)) = (line.first(), width.checked_sub(TITLE)) else { return vec![line] };
+    if all <= width || title.0 != Style::Bold || title.1.chars().count() != TITLE || room_max < TITLE {
+        return vec![line];
+    }
+    let mut out = Vec::new();
+    let (mut now, mut room) = (vec![title.clone()], room_max);
+    for (style, text) in line.iter().skip(1) {
+        for piece in pieces(text) {
+            if piece.trim_end().chars().count() > room && now.len() > 1 {
+                out.push(ended(std::mem::replace(&mut now, plain(" ".repeat(TITLE)))));
+                room = room_max;
+            }
+            let piece = if now.len() == 1 { piece.trim_start() } else { piece };
+            room = room.saturating_sub(piece.chars().count());
+            if !piece.is_empty() {
+                now.push((*style, piece.to_owned()));
+            }
+        }
+    }
+    out.push(ended(now));
+    out
+}
+
+/// A line without blanks at its end.
+fn ended(mut line: Line) -> Line {
+    if let Some((_, last)) = line.last_mut() {
+        last.truncate(last.trim_end().len());
+    }
+    line
+}
+
+/// A text in the parts after which a line may end: after a comma, a semicolon, a colon or a gap.
+fn pieces(text: &str) -> Vec<&str> {
+    let (mut out, mut begin) = (Vec::new(), 0);
+    for (at, _) in text.match_indices(' ') {
+        let (before, after) = (&text[..at], &text[at + 1..]);
+        if (before.ends_with([',', ';', ':']) || before.ends_with("  ")) && !after.starts_with(' ') {
+            out.push(&text[begin..=at]);
+            begin = at + 1;
+        }
+    }
+    out.push(&text[begin..]);
+    out
 }
 
 fn process_line(before: Option<&Process>, now: &Process, seconds: Option<f64>) -> Line {
@@ -242,7 +292,7 @@ fn live(r: &Rates<'_>, width: usize, lines: &mut Vec<Line>) {
         latencies(r, lines);
     } else {
         lines.push(vec![
-            (Style::Bold, format!("{:<11}", "latencies")),
+            (Style::Bold, format!("{:<TITLE$}", "latencies")),
             (Style::Dim, "reads and latencies are counted with Options::enable_statistics".to_owned()),
         ]);
     }
@@ -267,7 +317,7 @@ fn stall_line(r: &Rates<'_>) -> Line {
         (false, _) if allowed > 0.0 => (Style::Alarm, format!("slowed to {}/s: {reason}", bytes(allowed))),
         (false, _) => (Style::Alarm, format!("slowed: {reason}")),
     };
-    vec![(Style::Bold, format!("{:<11}", "stalls")), (style, text), (Style::Plain, time)]
+    vec![(Style::Bold, format!("{:<TITLE$}", "stalls")), (style, text), (Style::Plain, time)]
 }
 
 fn cache_line(r: &Rates<'_>) -> Line {
@@ -304,13 +354,13 @@ fn latencies(r: &Rates<'_>, lines: &mut Vec<Line>) {
         }
     }
     lines.push(vec![
-        (Style::Bold, format!("{:<11}", "latencies")),
+        (Style::Bold, format!("{:<TITLE$}", "latencies")),
         (
             Style::Dim,
             if shown.is_empty() { "no calls".to_owned() } else { format!("{:>18} {:>8} {:>8}", "p50", "p99", "p99.9") },
         ),
     ]);
-    lines.extend(shown.into_iter().map(|s| plain(format!("{:<11}{s}", ""))));
+    lines.extend(shown.into_iter().map(|s| plain(format!("{:<TITLE$}{s}", ""))));
 }
 
 /// A row of the table of levels.
@@ -471,4 +521,39 @@ fn rows(f: &DbSummary) -> Vec<Row> {
     };
     let all: Vec<Row> = f.level_files.iter().enumerate().map(row).collect();
     all.into_iter().filter(|r| r.files > 0.0 || r.name == "L0").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_continue_below_their_text() {
+        let line = titled("writes", "12.3k/s, 45.6k keys/s, 7.8 MiB/s   log 9.1 MiB/s, 10 syncs/s");
+        assert_eq!(folded(line.clone(), 80), std::slice::from_ref(&line), "it fits");
+        let shown = text(&folded(line.clone(), 48), 48, false);
+        assert_eq!(shown, ["writes     12.3k/s, 45.6k keys/s, 7.8 MiB/s", "           log 9.1 MiB/s, 10 syncs/s"]);
+        // Nothing is lost as long as each piece has room.
+        let words = |lines: &[Line], width| text(lines, width, false).concat().replace(' ', "");
+        for width in 25..70 {
+            let all = words(std::slice::from_ref(&line), 200);
+            assert_eq!(words(&folded(line.clone(), width), width), all, "{width}");
+        }
+        assert_eq!(folded(line.clone(), 21), [line]);
+        let head = vec![(Style::Bold, "level".to_owned()), (Style::Dim, "x".repeat(99))];
+        assert_eq!(folded(head.clone(), 80).len(), 1, "only titled lines");
+    }
+
+    #[test]
+    fn stalls_keep_their_styles() {
+        let line = vec![
+            (Style::Bold, format!("{:<TITLE$}", "stalls")),
+            (Style::Alarm, "STOPPED: too many".to_owned()),
+            (Style::Plain, "   writers waited 99 % of the time; longest wait 1.2 s".to_owned()),
+        ];
+        let lines = folded(line, 50);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines[0][1], (Style::Alarm, "STOPPED: ".to_owned()));
+        assert_eq!(lines[1][1], (Style::Plain, "writers waited 99 % of the time;".to_owned()));
+    }
 }

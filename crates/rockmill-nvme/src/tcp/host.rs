@@ -1,8 +1,9 @@
 //! A host over TCP.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,6 +19,56 @@ const WRITE_PATIENCE: Duration = Duration::from_millis(20);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 
+/// What went over the connections of a host so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Times that something was sent and the answer waited for. Commands that go out together count once; a write that
+    /// waits for the controller's R2T counts twice.
+    pub round_trips: u64,
+    /// Bytes sent, headers and digests included; those of TCP are not.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+}
+
+/// The counters of all links that share them.
+#[derive(Debug, Default)]
+struct Counted {
+    round_trips: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl Counted {
+    fn read(&self) -> LinkCounters {
+        let [round_trips, sent_bytes, received_bytes] =
+            [&self.round_trips, &self.sent_bytes, &self.received_bytes].map(|n| n.load(Ordering::Relaxed));
+        LinkCounters { round_trips, sent_bytes, received_bytes }
+    }
+}
+
+/// Closes connections while other threads use them: their calls then fail, and so does every later one.
+#[derive(Debug, Default)]
+pub struct Cutter(Vec<TcpStream>);
+
+impl Cutter {
+    /// Adds the connection of a link.
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn add(&mut self, link: &TcpLink) -> io::Result<()> {
+        self.0.push(link.stream.try_clone()?);
+        Ok(())
+    }
+
+    /// Closes them.
+    pub fn cut(&self) {
+        for stream in &self.0 {
+            let _ = stream.shutdown(Shutdown::Both); // one that is closed already is what is wanted
+        }
+    }
+}
+
 /// The connection of one queue.
 #[derive(Debug)]
 pub struct TcpLink {
@@ -25,6 +76,7 @@ pub struct TcpLink {
     queue: Queue,
     buffer: Vec<u8>,
     clock: Arc<dyn Clock>,
+    counted: Arc<Counted>,
 }
 
 impl TcpLink {
@@ -37,13 +89,21 @@ impl TcpLink {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(WRITE_PATIENCE))?;
-        Ok(Self { stream, queue: Queue::new(config), buffer: vec![0; READ_BYTES], clock })
+        let (queue, buffer) = (Queue::new(config), vec![0; READ_BYTES]);
+        Ok(Self { stream, queue, buffer, clock, counted: Arc::default() })
+    }
+
+    /// What went over it, and over the links of the same host.
+    #[must_use]
+    pub fn counters(&self) -> LinkCounters {
+        self.counted.read()
     }
 
     fn receive(&mut self) -> io::Result<()> {
         match self.stream.read(&mut self.buffer)? {
             0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "the controller closed the connection")),
             n => {
+                self.counted.received_bytes.fetch_add(n as u64, Ordering::Relaxed);
                 self.queue.receive(&self.buffer[..n]);
                 if self.queue.end().is_some() {
                     // Why, if it can still be said. The end itself is what the caller gets.
@@ -78,10 +138,16 @@ impl Link for TcpLink {
 
     fn exchange(&mut self) -> io::Result<()> {
         let since = self.clock.monotonic_nanos();
+        if !self.queue.output().is_empty() {
+            self.counted.round_trips.fetch_add(1, Ordering::Relaxed);
+        }
         while !self.queue.output().is_empty() {
             match self.stream.write(self.queue.output()) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => self.queue.sent(n),
+                Ok(n) => {
+                    self.counted.sent_bytes.fetch_add(n as u64, Ordering::Relaxed);
+                    self.queue.sent(n);
+                }
                 Err(e) if waits(&e) => {
                     let waited = Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(since));
                     if waited > ANSWER_TIMEOUT {
@@ -118,6 +184,7 @@ pub struct TcpHost {
     address: SocketAddr,
     clock: Arc<dyn Clock>,
     controller: Controller,
+    counted: Arc<Counted>,
     shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -137,6 +204,7 @@ impl TcpHost {
     pub fn connect(address: SocketAddr, config: HostConfig, clock: Arc<dyn Clock>) -> Result<Self, HostError> {
         let keep_alive = Duration::from_millis(config.keep_alive_ms.into());
         let link = TcpLink::open(address, config.queue, Arc::clone(&clock)).map_err(HostError::Io)?;
+        let counted = Arc::clone(&link.counted);
         let admin = Admin::connect(link, config)?;
         let controller = admin.controller().clone();
         let shared = Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
@@ -145,7 +213,13 @@ impl TcpHost {
             thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
         });
         let keeper = keeper.transpose().map_err(HostError::Io)?;
-        Ok(Self { address, clock, controller, shared, keeper })
+        Ok(Self { address, clock, controller, counted, shared, keeper })
+    }
+
+    /// What went over all its connections.
+    #[must_use]
+    pub fn counters(&self) -> LinkCounters {
+        self.counted.read()
     }
 
     /// What is known of the controller.
@@ -165,7 +239,8 @@ impl TcpHost {
     /// Why that failed.
     pub fn io_queue(&self, queue: u16) -> Result<Io<TcpLink>, HostError> {
         let config = self.controller.queue_config();
-        let link = TcpLink::open(self.address, config, Arc::clone(&self.clock)).map_err(HostError::Io)?;
+        let mut link = TcpLink::open(self.address, config, Arc::clone(&self.clock)).map_err(HostError::Io)?;
+        link.counted = Arc::clone(&self.counted);
         Io::connect(link, &self.controller, queue)
     }
 }

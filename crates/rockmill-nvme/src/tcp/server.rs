@@ -14,6 +14,8 @@ use crate::target::{Connection, Target};
 
 /// How often a connection looks at the time, and the server for new ones.
 const POLL: Duration = Duration::from_millis(20);
+/// The same for new ones at first, and after one came: a host opens several, each when the one before is there.
+const POLL_FIRST: Duration = Duration::from_millis(1);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 /// How long a connection that ended waits for its host to close it, so that it can still read why.
@@ -103,9 +105,12 @@ impl Serving {
 
     fn accept(&self, listener: &TcpListener) {
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut pause = POLL_FIRST;
         while !self.stops() {
             threads.retain(|t| !t.is_finished());
-            match listener.accept() {
+            let accepted = listener.accept();
+            pause = if accepted.is_ok() { POLL_FIRST } else { (pause * 2).min(POLL) };
+            match accepted {
                 Ok((stream, _)) if threads.len() < self.config.connections_max => {
                     let me = self.clone();
                     // A connection whose socket fails is over; its host sees that.
@@ -114,7 +119,7 @@ impl Serving {
                 }
                 Ok(_) => {}
                 // Nobody came, or a host left before it was accepted, or there are too few descriptors.
-                Err(_) => self.clock.sleep(POLL),
+                Err(_) => self.clock.sleep(pause),
             }
         }
         for thread in threads {

@@ -1,23 +1,28 @@
 //! Messages as bytes, and how both sides come to know each other.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::VERSION;
 use crate::message::HEAD_BYTES;
 
+fn usage() -> RemoteUsage {
+    RemoteUsage { cpu_micros: 1, round_trips: u64::MAX, sent_bytes: 3, received_bytes: 4 }
+}
+
 fn samples() -> Vec<Message> {
     let name = || "nqn.2026-11.rockmill:ärger".to_owned();
     vec![
-        Message::Hello { version: 7, name: name(), authenticates: true },
-        Message::Welcome { version: 1, name: name(), authenticates: false },
+        Message::Hello { version: VERSION, name: name(), authenticates: true },
+        Message::Welcome { version: VERSION, name: name(), authenticates: false },
         Message::Auth(vec![1, 2, 3]),
         Message::Offer { epoch: u64::MAX, subsystem: name(), port: 65535, silence_ms: 10_000, spec: vec![9; 300] },
         Message::Accepted { epoch: 1 },
         Message::Refused { epoch: 2, reason: "no".to_owned() },
         Message::Progress { epoch: 3, bytes: u64::MAX },
-        Message::Done { epoch: 4, result: vec![8; 70_000] },
+        Message::Done { epoch: 4, usage: usage(), result: vec![8; 70_000] },
         Message::Cancel { epoch: 5 },
     ]
 }
@@ -158,14 +163,98 @@ fn another_version_is_refused_by_both_sides() {
     for (version, wanted) in [(VERSION + 1, ErrorKind::Unsupported), (0, ErrorKind::Unsupported)] {
         let (mut channel, theirs) = pair();
         let mut theirs = Channel::new(theirs, clock()).unwrap();
-        theirs.send(&Message::Hello { version, name: HOST.to_owned(), authenticates: false }).unwrap();
+        theirs.tell(&Message::Hello { version, name: HOST.to_owned(), authenticates: false }).unwrap();
         assert_eq!(channel.greet_store(WORKER, None, &|| false).unwrap_err().kind(), wanted);
         // It is told which version there is.
         let Message::Welcome { version: told, .. } = next(&mut theirs) else { panic!() };
         assert_eq!(told, VERSION);
         let (mut channel, theirs) = pair();
         let mut theirs = Channel::new(theirs, clock()).unwrap();
-        theirs.send(&Message::Welcome { version, name: WORKER.to_owned(), authenticates: false }).unwrap();
+        theirs.tell(&Message::Welcome { version, name: WORKER.to_owned(), authenticates: false }).unwrap();
         assert_eq!(channel.greet_worker(HOST, None, &|| false).unwrap_err().kind(), wanted);
     }
+}
+
+#[test]
+fn a_greeting_of_a_later_version_may_say_more() {
+    for kind in [1, 2] {
+        let mut body = vec![kind];
+        body.extend_from_slice(b"RMILLOFF");
+        body.extend_from_slice(&(VERSION + 1).to_le_bytes());
+        body.extend_from_slice(&[0xff; 40]);
+        let message = Message::decode(&body).unwrap();
+        let (Message::Hello { version, .. } | Message::Welcome { version, .. }) = message else { panic!() };
+        assert_eq!(version, VERSION + 1);
+    }
+}
+
+/// A clock on which a second passes with each look.
+#[derive(Debug, Default)]
+struct Hurried(AtomicU64);
+
+impl Clock for Hurried {
+    fn now_micros(&self) -> u64 {
+        self.monotonic_nanos() / 1000
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.fetch_add(1_000_000_000, Ordering::Relaxed)
+    }
+
+    fn sleep(&self, _: Duration) {}
+}
+
+#[test]
+fn a_peer_that_takes_little_now_and_then_does_not_hold_a_sender_for_ever() {
+    let large = Message::Auth(vec![7; 32 << 20]);
+    let (channel, mut theirs) = pair();
+    let mut channel = Channel::new(channel.stream().try_clone().unwrap(), Arc::new(Hurried::default())).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let takes = thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while !ends.load(Ordering::Acquire) && theirs.read(&mut buffer).is_ok_and(|n| n > 0) {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(channel.tell(&large).unwrap_err().kind(), ErrorKind::TimedOut);
+    is_over.store(true, Ordering::Release);
+    takes.join().unwrap();
+    // And one that is not wanted any more ends at once; a short message goes out all the same.
+    let (mut channel, theirs) = pair();
+    assert_eq!(channel.send(&large, &|| true).unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    drop(theirs);
+    let (mut channel, theirs) = pair();
+    channel.send(&Message::Cancel { epoch: 3 }, &|| true).unwrap();
+    let mut theirs = Channel::new(theirs, clock()).unwrap();
+    assert_eq!(next(&mut theirs), Message::Cancel { epoch: 3 });
+}
+
+#[test]
+fn a_large_message_does_not_keep_its_memory() {
+    let (mut channel, theirs) = pair();
+    channel.allow_long_messages();
+    let mut theirs = Channel::new(theirs, clock()).unwrap();
+    let large = Message::Auth(vec![7; 8 << 20]);
+    let sender = thread::spawn(move || theirs.tell(&large).map(|()| theirs));
+    assert!(matches!(next(&mut channel), Message::Auth(bytes) if bytes.len() == 8 << 20));
+    drop(sender.join().unwrap().unwrap());
+    assert!(channel.memory() < 1 << 20, "{}", channel.memory());
+}
+
+#[test]
+fn names_that_cannot_be_sent_are_refused() {
+    let long = "n".repeat(224);
+    for name in ["", "a\nb", &long] {
+        let config = WorkersConfig { name: name.to_owned(), ..WorkersConfig::new(vec![]) };
+        assert_eq!(Workers::new(config, clock()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let config = WorkerConfig { name: name.to_owned(), ..WorkerConfig::default() };
+        assert_eq!(Worker::start(listener(), config, clock()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let [a, b] = [0; 2].map(|_| Secret::generate(None, &SystemRandom).unwrap());
+        Secrets::new(a, BTreeMap::from([(name.to_owned(), b)])).unwrap_err();
+    }
+    let a = Secret::generate(None, &SystemRandom).unwrap();
+    let e = Secrets::new(a.clone(), BTreeMap::from([(HOST.to_owned(), a.clone())])).unwrap_err();
+    assert!(e.contains("one's own"), "{e}");
+    Secrets::new(a, BTreeMap::new()).unwrap_err();
 }

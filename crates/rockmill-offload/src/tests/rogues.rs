@@ -11,27 +11,32 @@ use crate::VERSION;
 use crate::device::{NvmeDevice, Place};
 
 /// What a rogue has of an offer.
-struct Job {
-    epoch: u64,
-    spec: Vec<u8>,
-    device: NvmeDevice,
+pub(super) struct Job {
+    pub epoch: u64,
+    pub spec: Vec<u8>,
+    pub device: NvmeDevice,
 }
 
 /// Takes an offer as a worker should, and connects to its device.
-fn take(channel: &mut Channel) -> Job {
+pub(super) fn take(channel: &mut Channel) -> Job {
     channel.greet_store(WORKER, None, &|| false).unwrap();
     let Message::Offer { epoch, subsystem, port, spec, .. } = next(channel) else { panic!("no offer") };
-    channel.send(&Message::Accepted { epoch }).unwrap();
+    channel.tell(&Message::Accepted { epoch }).unwrap();
     let address = SocketAddr::new(channel.stream().peer_addr().unwrap().ip(), port);
     let place = Place { address, subsystem, name: WORKER.to_owned(), host_id: [3; 16], auth: None };
     Job { epoch, spec, device: NvmeDevice::connect(place, clock()).unwrap() }
 }
 
 /// Does a job as a worker should.
-fn work(spec: &[u8], device: Arc<dyn WorkerDevice>) -> JobResult {
+pub(super) fn work(spec: &[u8], device: Arc<dyn WorkerDevice>) -> JobResult {
     let machine = WorkerMachine::new(JobRegistry::default(), 1, clock());
     let spec = machine.accept(spec).unwrap();
     machine.run(&spec, device, &Arc::default())
+}
+
+/// What a worker says that has done a job.
+pub(super) fn done(epoch: u64, result: &JobResult) -> Message {
+    Message::Done { epoch, usage: RemoteUsage::default(), result: result.encode().unwrap() }
 }
 
 /// Every job comes back from such a worker.
@@ -49,7 +54,7 @@ fn a_worker_of_another_version_or_none() {
         |mut channel| {
             let _ = next(&mut channel);
             let name = WORKER.to_owned();
-            let _ = channel.send(&Message::Welcome { version: VERSION + 1, name, authenticates: false });
+            let _ = channel.tell(&Message::Welcome { version: VERSION + 1, name, authenticates: false });
         },
     );
     all_come_back(|c| c, drop);
@@ -107,8 +112,8 @@ fn a_worker_that_is_silent() {
 #[test]
 fn a_worker_that_says_what_makes_no_sense() {
     for said in [
-        |epoch: u64| Message::Done { epoch: epoch + 1, result: Vec::new() },
-        |epoch: u64| Message::Done { epoch, result: vec![1, 2, 3] },
+        |epoch: u64| Message::Done { epoch: epoch + 1, usage: RemoteUsage::default(), result: Vec::new() },
+        |epoch: u64| Message::Done { epoch, usage: RemoteUsage::default(), result: vec![1, 2, 3] },
         |epoch: u64| Message::Accepted { epoch },
         |epoch: u64| Message::Cancel { epoch },
     ] {
@@ -116,7 +121,7 @@ fn a_worker_that_says_what_makes_no_sense() {
             |c| c,
             move |mut channel| {
                 let job = take(&mut channel);
-                channel.send(&said(job.epoch)).unwrap();
+                channel.tell(&said(job.epoch)).unwrap();
                 let _ = channel.receive(Duration::from_secs(10));
             },
         );
@@ -148,7 +153,7 @@ fn a_worker_that_writes_something_else() {
             let job = take(&mut channel);
             let result = work(&job.spec, Arc::new(Damaging(job.device)));
             assert!(result.outcome.is_ok());
-            channel.send(&Message::Done { epoch: job.epoch, result: result.encode().unwrap() }).unwrap();
+            channel.tell(&done(job.epoch, &result)).unwrap();
         },
     );
 }
@@ -161,7 +166,7 @@ fn a_worker_that_counts_wrongly() {
             let job = take(&mut channel);
             let mut result = work(&job.spec, Arc::new(job.device));
             result.outcome.as_mut().unwrap().stats.output_records += 1;
-            channel.send(&Message::Done { epoch: job.epoch, result: result.encode().unwrap() }).unwrap();
+            channel.tell(&done(job.epoch, &result)).unwrap();
         },
     );
 }
@@ -181,7 +186,7 @@ fn a_worker_that_writes_where_it_may_not() {
             let mut first = [0; 4096];
             job.device.read(0, &mut first).unwrap();
             assert_ne!(first, block);
-            channel.send(&Message::Refused { epoch: job.epoch, reason: "enough seen".to_owned() }).unwrap();
+            channel.tell(&Message::Refused { epoch: job.epoch, reason: "enough seen".to_owned() }).unwrap();
         },
     );
 }
@@ -199,7 +204,7 @@ fn a_worker_that_writes_on_when_it_is_done() {
         let place = spec.space.last().copied().unwrap();
         let device = Arc::new(job.device);
         let result = machine.run(&spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, &Arc::default());
-        channel.send(&Message::Done { epoch: job.epoch, result: result.encode().unwrap() }).unwrap();
+        channel.tell(&done(job.epoch, &result)).unwrap();
         for i in 0..place.length / 4096 {
             if device.write(place.offset + i * 4096, &[0xdb; 4096]).is_err() {
                 refused.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +227,7 @@ fn a_database_that_closes_gives_a_job_up() {
         let job = take(&mut channel);
         let _ = asked.send(());
         loop {
-            let _ = channel.send(&Message::Progress { epoch: job.epoch, bytes: 1 });
+            let _ = channel.tell(&Message::Progress { epoch: job.epoch, bytes: 1 });
             if !matches!(channel.receive(Duration::from_millis(50)), Ok(None)) {
                 return;
             }

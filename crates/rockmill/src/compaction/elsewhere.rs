@@ -1,5 +1,5 @@
 //! Jobs that another machine does, seen from the store: a job is laid out on a device ([`JobDevice`]), its spec says
-//! where, [`CompactionWorkers`] have it done, and what they give back is checked as if an enemy had sent it.
+//! where, a [`TakenWorker`] has it done, and what they give back is checked as if an enemy had sent it.
 //!
 //! 1. Inputs lie one after another on the device, each from a block on; outputs have room behind them, one place for
 //!    each file number that is set aside. The spec has both as extents.
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rockmill_format::edit::FileEntry;
-use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, SequenceNumber};
+use rockmill_format::key::{MAX_SEQUENCE, SequenceNumber};
 use rockmill_format::properties::TableProperties;
 use rockmill_io::WriteOptions;
 
@@ -30,11 +30,11 @@ use super::thread_cpu::ThreadCpu;
 use super::unique_id::internal_unique_id;
 use super::{JobHost as _, JobOutput, JobStats, LocalHost, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
-use crate::compaction_workers::{CompactionWorkers, FencedOutput, JobDevice, RemoteDone, RemoteJob, whole_blocks};
+use crate::compaction_workers::{FencedOutput, JobDevice, RemoteDone, RemoteJob, TakenWorker, whole_blocks};
 use crate::error::{Error, Result};
 use crate::panics::guarded;
 use crate::sync::atomic::Ordering;
-use crate::table::{Table, TableReadOptions, TableSummary};
+use crate::table::{Table, TableSummary};
 use crate::version::table_of_files;
 
 /// File numbers that are set aside for a job, at most.
@@ -43,8 +43,6 @@ const NUMBERS_MAX: u64 = 4096;
 const ROOM_MIN: u64 = 64 << 20;
 /// Seconds that the clocks of two machines may differ.
 const CLOCKS_DIFFER_MAX: u64 = 3600;
-/// Bytes read at once to check a table.
-const READ_BYTES: usize = 1 << 20;
 
 /// Whether other machines can do a job like this one: a compaction of block-based tables into a level below L0, whose
 /// comparator, merge operator and prefix extractor every Rockmill knows by name, and that asks no filter.
@@ -60,11 +58,12 @@ pub(crate) fn may_go(spec: &JobSpec) -> bool {
         && JobRegistry::default().objects(spec).is_ok()
 }
 
-/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also says who did it.
+/// Has a job done elsewhere. Its tables are durable with their names, and not live. Also gives who did it, and what
+/// that took; the result is in [`JobOutput`] alone.
 ///
 /// # Errors
 /// Whatever kept it from being done, or is wrong with what came back. Then nothing is left of it.
-pub(crate) fn run(spec: &JobSpec, host: &LocalHost, workers: &dyn CompactionWorkers) -> Result<(JobOutput, String)> {
+pub(crate) fn run(spec: &JobSpec, host: &LocalHost, worker: &dyn TakenWorker) -> Result<(JobOutput, RemoteDone)> {
     let (clock, cpu) = (Arc::clone(&host.means.clock), ThreadCpu::now());
     let started = clock.monotonic_nanos();
     let (laid_out, device) = lay_out(spec, host)?;
@@ -79,16 +78,21 @@ pub(crate) fn run(spec: &JobSpec, host: &LocalHost, workers: &dyn CompactionWork
         is_stopped: &is_stopped,
         progress: &progress,
     };
-    let done = guarded("a compaction elsewhere", || workers.run(&job));
+    let done = guarded("a compaction elsewhere", || worker.run(&job));
     // From here on nobody but this thread can change them.
     let outputs = device.fence();
     let numbers: Vec<u64> = outputs.iter().map(|output| output.number).collect();
-    let accepted = done.and_then(|RemoteDone { result, worker }| {
-        let mut output = guarded("checking a compaction", || accept(&laid_out, host, outputs, &result))
-            .map_err(|e| e.context(format_args!("worker {worker}")))?;
+    let accepted = done.and_then(|mut done| {
+        let result = std::mem::take(&mut done.result);
+        let mut output =
+            guarded("checking a compaction", || accept(&laid_out, host, outputs, &result)).map_err(|e| {
+                // Or each job would be merged there in vain.
+                worker.rejected();
+                e.context(format_args!("worker {}", done.worker))
+            })?;
         output.stats.wall_micros = clock.monotonic_nanos().saturating_sub(started) / 1000;
         output.stats.cpu_micros = cpu.elapsed_micros();
-        Ok((output, worker))
+        Ok((output, done))
     });
     if accepted.is_err() {
         numbers.iter().for_each(|&number| host.remove_output(number));
@@ -222,15 +226,11 @@ impl<'a> Checks<'a> {
         let size = file.size();
         let cmp = &self.host.means.objects.cmp;
         let table = table_of_files(vec![(path, file)], cmp, None)?;
-        if table.as_block_based().is_none() || table.global_seqno().is_some() {
-            return Err(lie(entry, "is of another kind"));
-        }
-        table.verify()?;
+        let (smallest_seqno, largest_seqno) = verify(&table, entry)?;
         let p = table.properties();
         self.check_owner(entry, p)?;
         self.check_times(entry, p)?;
         let (smallest, largest) = table.boundaries()?.ok_or_else(|| lie(entry, "is empty"))?;
-        let (smallest_seqno, largest_seqno) = sequence_numbers(&table, entry)?;
         let below = self.spec.older.iter().flatten().flat_map(FileRanges::iter).map(|f| f.size);
         let owner = &self.spec.output.owner;
         let truth = FileEntry {
@@ -334,22 +334,19 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Smallest and largest sequence number of a table, range tombstones included.
-fn sequence_numbers(table: &Arc<Table>, entry: &FileEntry) -> Result<(SequenceNumber, SequenceNumber)> {
+/// Verifies a table, and gives the smallest and the largest sequence number in it, range tombstones included.
+fn verify(table: &Table, entry: &FileEntry) -> Result<(SequenceNumber, SequenceNumber)> {
+    let block_based = table.as_block_based().filter(|_| table.global_seqno().is_none());
+    let block_based = block_based.ok_or_else(|| lie(entry, "is of another kind"))?;
     let (mut smallest, mut largest) = (SequenceNumber::MAX, 0);
     let mut note = |seq: SequenceNumber| (smallest, largest) = (smallest.min(seq), largest.max(seq));
-    let options = TableReadOptions { fill_cache: false, readahead: READ_BYTES, ..TableReadOptions::default() };
-    let mut entries = table.iter(options);
-    entries.seek_to_first();
-    while entries.valid() {
-        let key = ParsedInternalKey::parse(entries.key()).map_err(|e| Error::format(table.path(), &e))?;
+    block_based.verify_each(&mut |key| {
         if !is_supported(key.value_type) {
             return Err(lie(entry, format_args!("has an entry of type {:?}", key.value_type)));
         }
         note(key.sequence);
-        entries.next();
-    }
-    entries.status()?;
+        Ok(())
+    })?;
     for (_, _, seq) in table.range_tombstones().iter().flat_map(|list| list.extremes()) {
         note(seq);
     }

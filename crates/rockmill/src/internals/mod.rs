@@ -16,7 +16,9 @@ pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::worker::{WorkerDevice, WorkerJob, WorkerMachine};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
-pub use crate::compaction_workers::{CompactionWorkers, DEVICE_BLOCK, JobDevice, RemoteDone, RemoteJob};
+pub use crate::compaction_workers::{
+    CompactionWorkers, DEVICE_BLOCK, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TakenWorker,
+};
 pub use crate::db::jobs::extra_runs::merge_into_extra_run;
 pub use crate::db::jobs::manual::compact_range_since_open;
 pub use crate::db::report::explain::{

@@ -36,19 +36,19 @@ declare_options! {
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
-    /// Makes the prefixes that filters hold. Tables remember its name: a table's prefixes are used as long as the
-    /// extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
+    /// Makes the prefixes that filters hold. A table stores the name of its extractor, and its prefixes are used only
+    /// while the present extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
     prefix_extractor: Option<SliceTransform> = None, mutable_object(extractor_text, extractor_named);
-    /// Part of a memtable's size that its Bloom filter has; 0 gives it none, above 0.25 counts as 0.25; at most 16
-    /// MiB. The filter holds prefixes if there is a prefix extractor, and whole keys if `memtable_whole_key_filtering`
-    /// is set.
+    /// Size of a memtable's Bloom filter as a part of the memtable's size: 0 gives it none, more than 0.25 counts as
+    /// 0.25, and 16 MiB is the most. The filter holds prefixes if there is a prefix extractor, and whole keys if
+    /// `memtable_whole_key_filtering` is set.
     memtable_prefix_bloom_size_ratio: f64 = 0.0, mutable, set_memtable_prefix_bloom_ratio;
-    /// A memtable's Bloom filter holds whole keys: lookups ask it.
+    /// Let a memtable's Bloom filter hold whole keys, so that lookups use it.
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
-    /// Write no filters into the deepest level's tables: for lookups of keys that are nearly always there.
+    /// Write no filters into the tables of the deepest level. For lookups that nearly always find their key.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
-    /// Which kind of tables is written. Tables of the other kind that are there stay, and are rewritten as compactions
-    /// come to them. RocksDB refuses a database with TPH tables of several files (docs/tph.md).
+    /// Which kind of table is written. Tables of the other kind stay until compactions rewrite them. RocksDB refuses a
+    /// database with TPH tables of several files (docs/tph.md).
     table_factory: TableKind = TableKind::BlockBased, fixed;
     /// Of block-based tables, and of TPH tables what they share with those.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
@@ -56,17 +56,17 @@ declare_options! {
     tph: TphTableOptions = TphTableOptions::default(), part;
     /// Size of a memtable, in bytes; at least 4 KiB.
     write_buffer_size: usize = 64 << 20, mutable, set_write_buffer_size;
-    /// Range tombstones that make a memtable full; 0: any number. Reads look at all of them after each new one.
+    /// How many range tombstones make a memtable full; 0 sets no limit. Reads look at all of them after each new one.
     memtable_max_range_deletions: u32 = 0, mutable, set_memtable_max_range_deletions;
-    /// Memtables, the active one included, before writers stop; at least 2.
+    /// How many memtables, the active one included, there may be before writers stop; at least 2.
     max_write_buffer_number: i32 = 2, mutable, set_max_write_buffer_number;
-    /// Immutable memtables that a flush waits for, fewer than `max_write_buffer_number`; 1 with `atomic_flush`.
+    /// How many immutable memtables a flush waits for: fewer than `max_write_buffer_number`, and 1 with `atomic_flush`.
     min_write_buffer_number_to_merge: i32 = 1, fixed, set_min_write_buffer_number_to_merge;
-    /// L0 files that start a compaction.
+    /// Number of L0 files that starts a compaction.
     level0_file_num_compaction_trigger: i32 = 4, mutable, set_level_zero_file_num_compaction_trigger;
-    /// L0 files where the delay of writers is near its limit.
+    /// Number of L0 files at which the delay of writers is near its limit.
     level0_slowdown_writes_trigger: i32 = 20, mutable, set_level_zero_slowdown_writes_trigger;
-    /// L0 files that stop writers.
+    /// Number of L0 files that stops writers.
     level0_stop_writes_trigger: i32 = 36, mutable, set_level_zero_stop_writes_trigger;
     /// Levels of the tree: at least 2 with leveled compaction, 3 with `allow_ingest_behind`; at most 64.
     num_levels: i32 = 7, fixed, set_num_levels;
@@ -78,14 +78,15 @@ declare_options! {
     max_bytes_for_level_base: u64 = 256 << 20, mutable, set_max_bytes_for_level_base;
     /// How much larger a level is than the one above.
     max_bytes_for_level_multiplier: f64 = 10.0, mutable, set_max_bytes_for_level_multiplier;
-    /// How much larger each level is beside that, for L1, L2 and so on; levels that it does not reach have 1. Without
-    /// dynamic level sizes only.
+    /// A further factor of size for each level, from L1 on; levels without one have 1. Only without dynamic level
+    /// sizes.
     max_bytes_for_level_multiplier_additional: Vec<i32> = vec![1; 7], mutable;
-    /// By which rules tables are compacted. An open database changes between `kCompactionStyleLevel` and
-    /// `kCompactionStyleUniversal`, and to both from `kCompactionStyleFIFO`, without a rewrite; RocksDB changes none.
+    /// The rules by which tables are compacted. An open database can change between `kCompactionStyleLevel` and
+    /// `kCompactionStyleUniversal`, and from `kCompactionStyleFIFO` to either, without rewriting tables; RocksDB
+    /// cannot.
     compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
-    /// Which table of a level leveled compaction takes first. RocksDB's too is read when a database opens; here it can
-    /// also change while it is open.
+    /// Which table of a level leveled compaction takes first. As in RocksDB, each open may choose another; here it can
+    /// also change while the database is open.
     compaction_pri: CompactionPri = CompactionPri::MinOverlappingRatio, mutable, set_compaction_pri;
     /// DF-compaction: a level that is full again does not wait for a job into the next one, but begins another whose
     /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
@@ -96,38 +97,40 @@ declare_options! {
     /// with `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
     /// become one of the next level. These are extra runs, and while there are any, RocksDB refuses the directory.
     compaction_classic: bool = false, own, set_compaction_classic;
-    /// What FIFO compaction has to choose.
+    /// The options of FIFO compaction.
     compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
-    /// What universal compaction has to choose.
+    /// The options of universal compaction.
     compaction_options_universal: UniversalCompactOptions = UniversalCompactOptions::default(), mutable;
-    /// Size levels from the last one up. Leveled compaction only.
+    /// Derive the sizes of levels from the last one upwards. Leveled compaction only.
     level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
-    /// Compaction debt where the delay of writers is near its limit; 0 takes `hard_pending_compaction_bytes_limit`.
+    /// Compaction debt, in bytes, at which the delay of writers is near its limit; 0 takes
+    /// `hard_pending_compaction_bytes_limit`.
     soft_pending_compaction_bytes_limit: u64 = 64 << 30, mutable, set_soft_pending_compaction_bytes_limit;
-    /// Compaction debt that stops writers.
+    /// Compaction debt, in bytes, that stops writers.
     hard_pending_compaction_bytes_limit: u64 = 256 << 30, mutable, set_hard_pending_compaction_bytes_limit;
-    /// Bytes of one compaction's input and overlap; 0 means 25 times the table size.
+    /// The most bytes of input and overlap of one compaction; 0 means 25 times the table size.
     max_compaction_bytes: u64 = 0, mutable, set_max_compaction_bytes;
-    /// Compact only when told.
+    /// Compact only on request.
     disable_auto_compactions: bool = false, mutable, set_disable_auto_compactions;
-    /// Directories of the column family's tables, with the bytes that each is meant to take; empty takes `db_paths`.
+    /// Directories of the column family's tables, and how many bytes each is meant to take; empty takes `db_paths`.
     /// They must be given at every open: no OPTIONS file has them.
     cf_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
-    /// Of table blocks, where no per-level choice says otherwise.
+    /// Compression of table blocks, where no option for their level says otherwise.
     compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
-    /// Of the deepest level's blocks.
+    /// Compression of blocks of the deepest level.
     bottommost_compression: Option<CompressionType> = None, mutable;
     /// How blocks are compressed.
     compression_opts: CompressionOptions = CompressionOptions::default(), mutable;
-    /// The same for the deepest level, where `enabled` is set.
+    /// The same for the deepest level, used if `enabled` is set.
     bottommost_compression_opts: CompressionOptions = CompressionOptions::default(), mutable;
     /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
     compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
-    /// Seconds after which the data of a table goes down a level; 0 never, the default 30 days.
+    /// Seconds after which the data of a table moves down a level; 0 is never, the default 30 days.
     ttl: u64 = DEFAULT_AGE, mutable, set_ttl;
-    /// Seconds after which a table is rewritten; 0 never, the default 30 days with a compaction filter, else never.
+    /// Seconds after which a table is rewritten; 0 is never. The default is 30 days with a compaction filter, otherwise
+    /// never.
     periodic_compaction_seconds: u64 = DEFAULT_AGE, mutable, set_periodic_compaction_seconds;
-    /// Memtable arena step, in bytes; 0 chooses.
+    /// Bytes by which the arena of a memtable grows; 0 lets the store choose.
     arena_block_size: usize = 0, mutable, set_arena_block_size;
 }
 

@@ -41,94 +41,100 @@ declare_options! {
     error_if_exists: bool = false, fixed, set_error_if_exists;
     /// Refuse a database with damage rather than open what is left.
     paranoid_checks: bool = true, fixed, set_paranoid_checks;
-    /// Open table files at most; -1 keeps every table open.
+    /// The most table files kept open; -1 keeps every table open.
     max_open_files: i32 = -1, mutable, set_max_open_files;
-    /// Flushes and compactions that run at once; a quarter, at least one, is kept for flushes.
+    /// The most flushes and compactions that run at the same time. A quarter of them, at least one, is kept for
+    /// flushes.
     max_background_jobs: i32 = 2, mutable, set_max_background_jobs;
-    /// Threads that one compaction may be split over.
+    /// The most threads that one compaction may be split over.
     max_subcompactions: u32 = 1, mutable, set_max_subcompactions;
     /// Use fsync instead of fdatasync.
     use_fsync: bool = false, fixed, set_use_fsync;
     /// Reserve space for tables ahead, and make WALs that are synced longer ahead of their contents: a sync is quicker.
     /// Off where RocksDB follows as a secondary (docs/rocksdb.md).
     allow_fallocate: bool = true, fixed, set_allow_fallocate;
-    /// Bytes of WAL that make the store flush the oldest column family; 0 means four times all memtables.
+    /// Total size of WALs, in bytes, above which the oldest column family is flushed; 0 means four times the size of
+    /// all memtables.
     max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;
     /// How much damage a WAL may have.
     wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
-    /// Old WAL files kept for reuse. 0 beside an archive of WALs, and under the recovery modes that must tell damage
-    /// from a WAL's end (tolerate corrupted tail, absolute consistency).
+    /// How many old WAL files are kept for reuse. It counts as 0 with a WAL archive, and under the recovery modes that
+    /// must tell damage from the end of a WAL (tolerate corrupted tail, absolute consistency).
     recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
-    /// Read tables past the page cache. Jobs with a ring then read and write them past it, too.
+    /// Read tables without the page cache (O_DIRECT). Compactions and flushes that use io_uring then read and write
+    /// tables without it as well.
     use_direct_reads: bool = false, fixed, set_use_direct_reads;
-    /// Write tables past the page cache. Without it and direct reads, those that are there stay there.
+    /// Write tables without the page cache (O_DIRECT). If neither this nor `use_direct_reads` is set, tables that are
+    /// in the page cache stay there.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
-    /// Start write-back of tables every so many bytes; 0 off, and at open, with a rate limiter, 1 MiB.
+    /// Start write-back of a table each time this many bytes of it were written; 0 is off. With a rate limiter, an open
+    /// takes 1 MiB instead of 0.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
-    /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the write-back that was started before rather than let
-    /// unwritten data gather.
+    /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the previous write-back before the next one starts, so
+    /// that unwritten data does not pile up.
     strict_bytes_per_sync: bool = false, mutable, set_strict_bytes_per_sync;
-    /// Tell the kernel that tables are read here and there, so that it reads nothing ahead by itself.
+    /// Tell the kernel that tables are read at random, so that it does not read ahead.
     advise_random_on_open: bool = true, fixed, set_advise_random_on_open;
-    /// Start write-back of the WAL every so many bytes; 0 off.
+    /// Start write-back of a WAL each time this many bytes of it were written; 0 is off.
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
-    /// Bytes that a compaction reads at once from each input; 0 reads block by block.
+    /// How many bytes a compaction reads at once from each input; 0 reads one block at a time.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers may write at least when they are first delayed; 0 takes the rate limiter's, or
-    /// 16 MiB.
+    /// The least that writers may write when they are first delayed, in bytes per second; 0 takes the rate limiter's
+    /// rate, or 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
-    /// Size at which a new MANIFEST is begun.
+    /// Size, in bytes, at which a new MANIFEST is started.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
     /// Bytes gathered before a table write goes to the kernel.
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
-    /// Bytes of batches that are logged together at most, if the first of them is larger than an eighth of it; a
-    /// smaller one takes an eighth of it along. One larger batch is written by itself.
+    /// The most bytes of batches that are logged as one group. If the first batch is at most an eighth of this, it
+    /// takes only an eighth of it along, so that small writes do not wait for large ones. A single batch may be larger
+    /// and is then written alone.
     max_write_batch_group_size_bytes: u64 = 1 << 20, fixed, set_max_write_batch_group_size_bytes;
-    /// Directory of the WALs; empty is the database's own. It must be given at every open: only the OPTIONS file
-    /// has it. It belongs to one database.
+    /// Directory of the WALs; empty means the database's own directory. It must be given at every open: an open does
+    /// not take it from the OPTIONS file. It belongs to one database.
     wal_dir: PathBuf = PathBuf::new(), fixed;
-    /// Directory of the WALs on a faster device. Empty: `wal_dir`. It must be given at every open.
+    /// Directory of the WALs on a faster device; empty means `wal_dir`. It must be given at every open.
     fast_path: PathBuf = PathBuf::new(), own_fixed;
-    /// Values stay in the WALs, of which there are so many bytes at most, until they are flushed: memtables hold their
-    /// addresses only (docs/hybrid.md). Writers are slowed before they stop. 0: values are in memtables.
+    /// The most bytes of WALs, which keep the values until they are flushed; memtables then hold only their addresses
+    /// (docs/hybrid.md). Writers are slowed down before they are stopped. 0 keeps values in memtables.
     fast_capacity: u64 = 0, own_fixed;
-    /// With `fast_capacity`: bytes of memory of an index table, which takes the place of `write_buffer_size`.
+    /// With `fast_capacity`: memory of one index table, in bytes. It takes the place of `write_buffer_size`.
     max_index_size: usize = 8 << 20, own_fixed, set_max_index_size;
-    /// With `fast_capacity`: bytes of memory of full index tables at which they are flushed.
+    /// With `fast_capacity`: memory of full index tables, in bytes, at which they are flushed.
     data_flush_trigger_size: usize = 32 << 20, own_fixed, set_data_flush_trigger_size;
-    /// With `fast_capacity`: so many full index tables in a row become one, in memory; up to 6 more where a core is
-    /// short, and never fewer than 2. 0 merges none.
+    /// With `fast_capacity`: how many consecutive full index tables are merged into one, in memory; up to 6 more if a
+    /// core is short, and never fewer than 2. 0 merges none.
     index_merge_trigger_num: usize = 2, own_fixed, set_index_merge_trigger_num;
-    /// With `fast_capacity`: values of up to so many bytes are kept in the index table itself.
+    /// With `fast_capacity`: values of up to this many bytes are kept in the index table itself.
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
-    /// Directories of tables, with the bytes that each is meant to take; empty is the database's own. They must be
-    /// given at every open: no OPTIONS file has them.
+    /// Directories of tables, and how many bytes each is meant to take; empty means the database's own directory. They
+    /// must be given at every open: no OPTIONS file has them.
     db_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
-    /// Keep obsolete WALs in `archive/` for so many seconds after their last write; 0 with `WAL_size_limit_MB` 0
-    /// deletes them at once. With `fast_capacity`, no longer than there is room for.
+    /// Keep obsolete WALs in `archive/` for this many seconds after their last write. If this and `WAL_size_limit_MB`
+    /// are 0, they are deleted at once. With `fast_capacity`, they are kept only as long as there is room.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;
-    /// Keep obsolete WALs in `archive/` up to so many MiB; 0 with `WAL_ttl_seconds` 0 deletes them at once. With
-    /// `fast_capacity`, no more than there is room for.
+    /// Keep up to this many MiB of obsolete WALs in `archive/`. If this and `WAL_ttl_seconds` are 0, they are deleted
+    /// at once. With `fast_capacity`, only as many are kept as there is room for.
     WAL_size_limit_MB: u64 = 0, fixed, set_wal_size_limit_mb;
     /// Keep written records in the process's memory until `flush_wal`, a synced write, a full buffer
     /// (`writable_file_max_buffer_size`), the next WAL, or a close. Until then they are lost if the process dies.
     manual_wal_flush: bool = false, fixed, set_manual_wal_flush;
-    /// Flush all column families with data together and commit their tables as one: with `disable_wal`, a crash then
-    /// leaves batches over several column families whole or not at all.
+    /// Flush all column families with data together and commit their tables as one. With `disable_wal`, a crash then
+    /// leaves a batch over several column families whole or not at all.
     atomic_flush: bool = false, fixed, set_atomic_flush;
-    /// Leave unlogged (disable_wal) data unflushed at close.
+    /// Do not flush data that is in no WAL (`disable_wal`) when the database is closed; it is lost.
     avoid_flush_during_shutdown: bool = false, mutable, set_avoid_flush_during_shutdown;
-    /// Keep recovered data in memtables, and the WALs that it came from, rather than write tables at open. Memtables
-    /// that fill up, and damage in a WAL but for a torn end, make the open write tables all the same.
+    /// Keep recovered data in memtables, with the WALs that it came from, instead of writing tables at open. The open
+    /// still writes tables if memtables fill up or a WAL is damaged; a torn end is no such damage.
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
-    /// How often at most the store tries to resume by itself after the same failure (a full disk); 0 never.
+    /// How often the store tries to resume by itself after the same failure (a full disk); 0 is never.
     max_bgerror_resume_count: i32 = i32::MAX, fixed, set_max_bgerror_resume_count;
     /// Microseconds between two tries to resume.
     bgerror_resume_retry_interval: u64 = 1_000_000, fixed, set_bgerror_resume_retry_interval;
-    /// Tables may be ingested behind everything else: the last level is kept for them, and compactions keep what hides
-    /// them. To be set from the database's first day on.
+    /// Allow tables to be ingested below all other data. The last level is kept free for them, and compactions keep the
+    /// entries that hide theirs. Set this from the first day of the database on.
     allow_ingest_behind: bool = false, fixed, set_allow_ingest_behind;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
@@ -137,39 +143,41 @@ declare_options! {
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
-    /// Most memory for reads and writes in flight of each part of a compaction and each flush with `uring`, in bytes. A
-    /// flush takes 9 MiB, a part that merges 4, 8 or 16 inputs 14, 17 or 22 MiB, or 2, 4 or 8 MiB where all of them are
-    /// in the page cache. It is kept for the next jobs, for 5 seconds. Without a ring it bounds what a flush reads from
-    /// logs at a time.
+    /// The most memory, in bytes, for reads and writes in flight of each part of a compaction and each flush with
+    /// `uring`. A flush takes 9 MiB. A part that merges 4, 8 or 16 inputs takes 14, 17 or 22 MiB, or 2, 4 or 8 MiB if
+    /// all of them are in the page cache. The memory is kept for 5 seconds for the next jobs. Without io_uring, this is
+    /// the most that a flush reads from logs at a time.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
-    /// Threads that compress and decompress blocks and build the functions of TPH tables for compactions and flushes:
-    /// -1 where cores are idle, 0 none, otherwise so many at most for all jobs of the database, idle cores or not.
+    /// Threads that compress and decompress blocks and build the functions of TPH tables for compactions and flushes.
+    /// -1 uses idle cores, 0 none. Any other number is the most for all jobs of the database together, whether cores
+    /// are idle or not.
     compaction_helper_threads: i32 = -1, own, set_compaction_helper_threads;
-    /// Seconds between two dumps of `rocksdb.stats` (and of statistics, where they are enabled) into the info log; 0
-    /// dumps none.
+    /// Seconds between two dumps of `rocksdb.stats`, and of statistics if they are enabled, into the info log; 0 dumps
+    /// none.
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;
-    /// A file that is written anew every second with what the database counts and does (see
-    /// [`crate::Db::prometheus_text`]), for `rockmill top` and Prometheus. Relative to the database's directory; empty
-    /// writes none. A file that is there is replaced only if it is a status file.
+    /// A file that is rewritten every second with what the database counts and does (see
+    /// [`crate::Db::prometheus_text`]), for `rockmill top` and Prometheus. The path is relative to the database's
+    /// directory; empty writes no file. An existing file is replaced only if it is a status file.
     status_file: PathBuf = PathBuf::new(), own;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;
     /// Who is told what happens. See [`Options::add_event_listener`].
     listeners: Listeners = Listeners::default(), hidden;
-    /// Lines below this level do not go to the info log.
+    /// The lowest level of lines that go to the info log.
     info_log_level: LogLevel = LogLevel::Info, fixed, set_log_level;
     /// Takes the lines of the info log in place of the file LOG. See [`Options::set_info_logger`].
     info_logger: Option<InfoLogger> = None, hidden;
-    /// Where the info log is; empty means the database's directory.
+    /// Directory of the info log; empty means the database's directory.
     db_log_dir: PathBuf = PathBuf::new(), fixed;
-    /// Files of the info log, the present one included, that are kept.
+    /// How many files of the info log are kept, the present one included.
     keep_log_file_num: usize = 1000, fixed, set_keep_log_file_num;
-    /// Bytes of the info log at which another file is begun; 0 never.
+    /// Size, in bytes, at which a new file of the info log is started; 0 is never.
     max_log_file_size: usize = 0, fixed, set_max_log_file_size;
-    /// Seconds after which another file of the info log is begun; 0 never.
+    /// Seconds after which a new file of the info log is started; 0 is never.
     log_file_time_to_roll: usize = 0, fixed, set_log_file_time_to_roll;
-    /// Bytes of all memtables of the database together; 0 leaves each column family to its `write_buffer_size`. A limit
-    /// of some KiB is taken as a few blocks for each core. Not used beside a `write_buffer_manager`.
+    /// The most bytes of all memtables of the database together; 0 leaves each column family to its
+    /// `write_buffer_size`. A limit of some KiB counts as a few blocks for each core. Not used together with a
+    /// `write_buffer_manager`.
     db_write_buffer_size: usize = 0, fixed, set_db_write_buffer_size;
     /// Bounds the memory of memtables, over databases; see [`WriteBufferManager`].
     write_buffer_manager: Option<WriteBufferManager> = None, hidden;

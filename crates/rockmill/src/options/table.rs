@@ -54,11 +54,11 @@ declare_options! {
         block_based: Option<BlockBasedOptions>,
     }
 
-    /// Files that a TPH table consists of at most: a compaction writes what changed into a new file, and keeps the
-    /// others. With 1 each compaction rewrites the whole table.
+    /// The most files that a TPH table consists of. A compaction writes what changed into a new file and keeps the
+    /// others; with 1, it rewrites the whole table.
     piece_limit: u32 = 16, mutable;
-    /// Bytes in a TPH table's files that nothing refers to any more, in percent of those in use: above, compactions
-    /// rewrite what is left of the emptiest files.
+    /// Bytes in a TPH table's files that nothing refers to any more, in percent of those in use. Above this,
+    /// compactions rewrite what is left of the emptiest files.
     garbage_percent: u32 = 20, mutable;
 }
 
@@ -83,7 +83,7 @@ declare_options! {
         carried: Carried,
     }
 
-    /// Uncompressed bytes at which a data block ends.
+    /// Uncompressed size, in bytes, at which a data block ends.
     block_size: usize = 4096, mutable;
     /// Percentage of `block_size` that may stay free rather than split an entry over it.
     block_size_deviation: usize = 10, mutable;
@@ -91,39 +91,42 @@ declare_options! {
     block_restart_interval: usize = 16, mutable;
     /// The same for index blocks.
     index_block_restart_interval: usize = 1, mutable;
-    /// Of tables written: 5, 6 or 7; a smaller one is taken for 5. All of 2 to 7 are read.
+    /// Format of tables that are written: 5, 6 or 7; a smaller number counts as 5. Formats 2 to 7 are read.
     format_version: u32 = 5, mutable;
-    /// Of blocks written.
+    /// Checksum of blocks that are written.
     checksum: ChecksumType = ChecksumType::Xxh3, mutable;
     /// Bits per key of the Bloom filter; 0 writes none. TPH tables have none.
     bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
-    /// The filter holds whole keys; without, prefixes alone (which need a prefix extractor).
+    /// The filter holds whole keys. Without this it holds only prefixes, which need a prefix extractor.
     whole_key_filtering: bool = true, mutable;
-    /// The filter is partitioned, with the index type `TwoLevelIndexSearch`; with others it is not.
+    /// Partition the filter. This works only with the index type `TwoLevelIndexSearch`.
     partition_filters: bool = false, mutable;
-    /// Index of tables written; TPH tables have their own.
+    /// Index of tables that are written. TPH tables have their own.
     index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;
     /// Size of index partitions, in bytes.
     metadata_block_size: usize = 4096, mutable;
-    /// Data block index of tables written; TPH tables have none.
+    /// Index within the data blocks that are written. TPH tables have none.
     data_block_index_type: DataBlockIndexType = DataBlockIndexType::BinarySearch, mutable;
     /// Entries per bucket of the data block hash index.
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
-    /// Keep index and filter in the block cache, where they count and may be evicted, not with the open table.
+    /// Keep index and filter in the block cache, where they count and can be evicted, instead of with the open table.
     cache_index_and_filter_blocks: bool = false, mutable;
-    /// With that: put them into the cache's part for them (`high_pri_pool_ratio`), if it has one.
+    /// With `cache_index_and_filter_blocks`: keep them in the part of the cache that is theirs (`high_pri_pool_ratio`),
+    /// if it has one.
     cache_index_and_filter_blocks_with_high_priority: bool = true, mutable;
-    /// With that: those of tables in L0 are not evicted.
+    /// With `cache_index_and_filter_blocks`: never evict those of tables in L0.
     pin_l0_filter_and_index_blocks_in_cache: bool = false, mutable;
-    /// Bytes that an iterator reads ahead at first once it reads in sequence; doubled with each such read; 0 never.
+    /// How many bytes an iterator reads ahead at first, once it reads in sequence; each such read doubles them. 0 never
+    /// reads ahead.
     initial_auto_readahead_size: usize = 8 << 10, mutable;
-    /// Bytes that an iterator reads ahead at most; 0 never.
+    /// The most bytes that an iterator reads ahead; 0 never reads ahead.
     max_auto_readahead_size: usize = 256 << 10, mutable;
-    /// Reads in sequence after which reading ahead begins. What seeks before went on to is read at once all the same.
+    /// How many reads in sequence start reading ahead. The blocks that earlier seeks went on to are read at once in any
+    /// case.
     num_file_reads_for_auto_readahead: u64 = 2, mutable;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
     block_cache: Option<Arc<BlockCache>> = None, hidden;
-    /// Keep no blocks.
+    /// Use no block cache.
     no_block_cache: bool = false, fixed;
 }
 

@@ -3,13 +3,19 @@
 use crate::compaction::elsewhere;
 use crate::compaction::spec::JobSpec;
 use crate::compaction::{Compaction, JobOutput, LocalHost};
+use crate::compaction_workers::RemoteDone;
 use crate::db::DbInner;
 use crate::db::catalog::column_family::CfData;
 use crate::db::report::stats::count;
 use crate::info_log::{log_info, log_warn};
+use crate::sync::atomic::Ordering;
+
+/// Workers that are asked to do one job, at most, one after another.
+const ATTEMPTS_MAX: usize = 2;
 
 impl DbInner {
-    /// Has a compaction done on another machine. `None`: it is to be done here, and nothing is left of the attempt.
+    /// Has a compaction done on another machine, or on a second one where the first fails. `None`: it is to be done
+    /// here, and nothing is left of the attempts.
     pub(super) fn compact_elsewhere(
         &self,
         cf: &CfData,
@@ -18,30 +24,63 @@ impl DbInner {
         host: &LocalHost,
     ) -> Option<JobOutput> {
         let workers = self.opts.compaction_workers.as_deref()?;
-        let bytes = spec.input_bytes();
         // What finished jobs wait to commit is merged while they wait: not for long.
-        if compaction.is_intra_df() || !elsewhere::may_go(spec) || !workers.wants(bytes) {
+        if compaction.is_intra_df() || !elsewhere::may_go(spec) {
             return None;
         }
-        let (name, number) = (&cf.name, spec.job);
-        match elsewhere::run(spec, host, workers) {
-            Ok((output, worker)) => {
-                count(&self.stats.compactions_elsewhere, 1);
-                count(&self.stats.elsewhere_read_bytes, output.stats.input_bytes);
-                let (tables, micros) = (output.files.len(), output.stats.wall_micros);
-                log_info!(
-                    self.log,
-                    "[{name}] [JOB {number}] Done by worker {worker}: {bytes} bytes into {tables} tables of {} bytes in \
-                     {micros} us",
-                    output.stats.output_bytes
-                );
-                Some(output)
-            }
-            Err(e) => {
-                count(&self.stats.compactions_returned, 1);
-                log_warn!(self.log, "[{name}] [JOB {number}] Not done by a worker, and done here: {e}");
-                None
+        let (name, number, bytes) = (&cf.name, spec.job, spec.input_bytes());
+        let mut tried = Vec::new();
+        let mut taken = workers.take(bytes, &tried);
+        while let Some(worker) = taken {
+            tried.push(worker.place());
+            let e = match elsewhere::run(spec, host, &*worker) {
+                Ok((output, done)) => {
+                    self.done_elsewhere(cf, spec, &output, &done);
+                    return Some(output);
+                }
+                Err(e) => e,
+            };
+            drop(worker);
+            let is_stopped = [&host.cancelled, &host.means.shutdown].iter().any(|stop| stop.load(Ordering::Acquire));
+            let is_last = is_stopped || tried.len() >= ATTEMPTS_MAX;
+            taken = if is_last { None } else { workers.take(bytes, &tried) };
+            match &taken {
+                Some(_) => {
+                    count(&self.stats.compactions_offered_again, 1);
+                    log_warn!(
+                        self.log,
+                        "[{name}] [JOB {number}] Not done by a worker, and offered to another one: {e}"
+                    );
+                }
+                None => {
+                    count(&self.stats.compactions_returned, 1);
+                    log_warn!(self.log, "[{name}] [JOB {number}] Not done by a worker, and done here: {e}");
+                }
             }
         }
+        None
+    }
+
+    /// Counts and logs a job that another machine did.
+    fn done_elsewhere(&self, cf: &CfData, spec: &JobSpec, output: &JobOutput, done: &RemoteDone) {
+        let (name, number, bytes, usage) = (&cf.name, spec.job, spec.input_bytes(), &done.usage);
+        count(&self.stats.compactions_elsewhere, 1);
+        count(&self.stats.elsewhere_read_bytes, output.stats.input_bytes);
+        count(&self.stats.elsewhere_cpu_micros, usage.cpu_micros);
+        count(&self.stats.elsewhere_round_trips, usage.round_trips);
+        count(&self.stats.elsewhere_wire_bytes, usage.sent_bytes.saturating_add(usage.received_bytes));
+        let (tables, stats) = (output.files.len(), &output.stats);
+        log_info!(
+            self.log,
+            "[{name}] [JOB {number}] Done by worker {}: {bytes} bytes into {tables} tables of {} bytes in {} us; there {} \
+             us of CPU, {} round trips, {} bytes sent and {} received",
+            done.worker,
+            stats.output_bytes,
+            stats.wall_micros,
+            usage.cpu_micros,
+            usage.round_trips,
+            usage.sent_bytes,
+            usage.received_bytes
+        );
     }
 }

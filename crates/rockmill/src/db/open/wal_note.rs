@@ -12,6 +12,10 @@
 //!    what is there may be needed. Or `flushed` *manifests* *options*: it was closed, and nothing there is needed.
 //! 5. `without` *manifest* [*directory*] ([`GivenUp`]): an opening gives up what is in the other directory.
 //!
+//! The last line of both files is `sum` and the CRC32C of all before it, in eight hexadecimal digits. An opening writes
+//! again what it read: without the sum, a token that was read wrongly once would be another one for ever. Files of
+//! older versions have no such line.
+//!
 //! # When the fourth line counts
 //!
 //! It counts while CURRENT names one of its MANIFESTs and the newest OPTIONS file is one of its OPTIONS files. Every
@@ -31,6 +35,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rockmill_format::checksum::crc32c;
 use rockmill_format::filename::{self, FileType};
 use rockmill_io::FileSystem;
 
@@ -50,6 +55,10 @@ const OPEN: &str = "open";
 const FLUSHED: &str = "flushed";
 /// What the fifth line begins with.
 const WITHOUT: &str = "without";
+/// What the last line begins with.
+const SUM: &str = "sum ";
+/// Digits of the sum.
+const SUM_DIGITS: usize = 8;
 /// What a token has at its end, once for each time that WALs were given up.
 const LATER: char = '+';
 /// In place of a list of numbers that is empty.
@@ -178,6 +187,20 @@ impl Stand {
     }
 }
 
+/// The lines of a file without their sum; `Err` where that is another one. Any one byte that is wrong is found, or is
+/// of the last line alone, which then counts for nothing.
+fn without_sum(bytes: &[u8]) -> std::result::Result<&[u8], ()> {
+    let Some((lines, last)) = bytes.trim_ascii_end().split_last_chunk::<{ SUM.len() + SUM_DIGITS }>() else {
+        return Ok(bytes);
+    };
+    let sum = last.strip_prefix(SUM.as_bytes()).and_then(|digits| std::str::from_utf8(digits).ok());
+    match sum.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+        Some(sum) if sum == crc32c(lines) => Ok(lines),
+        Some(_) => Err(()),
+        None => Ok(bytes),
+    }
+}
+
 /// Adds a number. The oldest one stays: a failed write may have left it in force.
 fn add(numbers: &mut Vec<u64>, number: u64) {
     numbers.push(number);
@@ -243,7 +266,14 @@ impl Note {
         }
         match fs.read_small(&path, NOTE_BYTES_MAX) {
             Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let bytes = without_sum(&bytes).map_err(|()| {
+                    Error::corruption(format!(
+                        "{}: its lines are not those that were written: the sum in the last one is another. If \
+                         somebody changed it, the last line is to be removed",
+                        path.display()
+                    ))
+                })?;
+                let text = String::from_utf8_lossy(bytes).into_owned();
                 let mut lines = text.lines().map(str::trim);
                 let token = lines.next().unwrap_or_default().to_owned();
                 // One that a crash cut short says nothing.
@@ -273,6 +303,7 @@ impl Note {
         text.extend(self.began.as_ref().map(Began::line));
         text.extend(self.stand.as_ref().map(Stand::line));
         text.extend(self.given_up.as_ref().map(GivenUp::line));
+        text += &format!("{SUM}{:0SUM_DIGITS$x}\n", crc32c(text.as_bytes()));
         let failed = |e| Error::io(format_args!("cannot write {}", path.display()), &e);
         fs.write_all(&temp, text.as_bytes()).map_err(|e| (failed(e), false))?;
         fs.rename(&temp, &path).and_then(|()| fs.sync_dir(dir)).map_err(|e| (failed(e), true))
@@ -473,6 +504,37 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_that_is_read_wrongly_changes_nothing_or_is_an_error() {
+        let (fs, dir) = (MemFileSystem::new(), Path::new("/db"));
+        fs.create_dir(dir, true).expect("a directory");
+        let mut note = Note::new("0123456789abcdef".to_owned(), PathBuf::from("/fast"));
+        note.began = Some(Began { manifest: 5, log: 12, kept: Some(9) });
+        note.stand = Some(Stand { manifests: vec![5, 17], options: vec![7], flushed: false });
+        note.write(&fs, dir).expect("a write");
+        let file = dir.join(WAL_OWNER);
+        let whole = fs.read_to_vec(&file).expect("a note");
+        assert_eq!(Note::read(&fs, dir).expect("a read"), Some(note.clone()));
+        let mut refused = 0;
+        for (at, bit) in (0..whole.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            fs.write_all(&file, &bytes).expect("a write");
+            match Note::read(&fs, dir) {
+                Ok(read) => assert_eq!(read, Some(note.clone()), "bit {bit} of byte {at}"),
+                Err(e) => {
+                    assert!(e.message().contains("/db/WAL_OWNER"), "{e}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused >= 8 * (whole.len() - SUM.len() - SUM_DIGITS - 1), "{refused}");
+        // As older versions wrote it.
+        let older = whole.len() - SUM.len() - SUM_DIGITS - 1;
+        fs.write_all(&file, &whole[..older]).expect("a write");
+        assert_eq!(Note::read(&fs, dir).expect("a read"), Some(note));
+    }
+
+    #[test]
     fn the_oldest_number_and_the_newest_stay() {
         let mut numbers = vec![1];
         (2..1000).for_each(|n| add(&mut numbers, n));
@@ -523,9 +585,11 @@ mod tests {
         fs.rename(temp, current).expect("a rename");
     }
 
+    /// The last line before the sum.
     fn last_line(fs: &MemFileSystem) -> String {
         let bytes = fs.read_to_vec(Path::new("/db/WAL_OWNER")).expect("a note");
-        String::from_utf8(bytes).expect("text").lines().last().expect("a line").to_owned()
+        let lines = without_sum(&bytes).expect("the right sum").to_vec();
+        String::from_utf8(lines).expect("text").lines().last().expect("a line").to_owned()
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub struct LiveFile {
     pub num_deletions: u64,
     /// A compaction reads it.
     pub being_compacted: bool,
+    /// The sorted run above the level's base run that it belongs to; larger ones are newer. 0: the base run, or L0.
+    pub extra_run: u64,
+    /// Seconds since 1970 when it was written; `None` where the MANIFEST does not say.
+    pub creation_time: Option<u64>,
 }
 
 /// A level of a column family (RocksDB's `LevelMetaData`).
@@ -138,6 +142,8 @@ impl LiveFile {
             num_entries: numbers.entries,
             num_deletions: numbers.deletions,
             being_compacted: f.being_compacted.load(Ordering::Acquire),
+            extra_run: f.entry.extra_run,
+            creation_time: (f.entry.file_creation_time > 0).then_some(f.entry.file_creation_time),
         }
     }
 }

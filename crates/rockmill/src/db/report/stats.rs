@@ -96,6 +96,14 @@ counters! {
     compactions_elsewhere,
     /// Bytes of tables that they read.
     elsewhere_read_bytes,
+    /// CPU time of other machines in them, in microseconds, as those say.
+    elsewhere_cpu_micros,
+    /// Times that another machine waited for an answer to its reads and writes in them, as it says.
+    elsewhere_round_trips,
+    /// Bytes that went over the network for their reads and writes, as the other machines say.
+    elsewhere_wire_bytes,
+    /// Compactions that one machine failed to do, and that were offered to another one.
+    compactions_offered_again,
     /// Compactions that were sent to another machine, and were done here in the end.
     compactions_returned,
     /// Flushes that failed.

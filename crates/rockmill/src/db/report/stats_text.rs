@@ -50,9 +50,14 @@ impl DbInner {
         if c.compactions_elsewhere + c.compactions_returned > 0 {
             let _ = writeln!(
                 s,
-                "Compactions on other machines: {} done, {:.2} MB read there, {} done here in the end",
+                "Compactions on other machines: {} done, {:.2} MB read there, {:.3} s of CPU there, {} round trips, {:.2} \
+                 MB on the network, {} offered to a second one, {} done here in the end",
                 c.compactions_elsewhere,
                 c.elsewhere_read_bytes as f64 / MB,
+                seconds(c.elsewhere_cpu_micros),
+                c.elsewhere_round_trips,
+                c.elsewhere_wire_bytes as f64 / MB,
+                c.compactions_offered_again,
                 c.compactions_returned
             );
         }

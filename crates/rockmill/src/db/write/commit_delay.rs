@@ -1,77 +1,78 @@
-//! When a group begins that is to be synced (PostgreSQL's `commit_delay`, which sets itself).
+//! When a group begins that is to be synced (as PostgreSQL's `commit_delay`, but set automatically).
 //!
-//! Writers who sync and come back at once make two parties: while one is synced the other queues up, so that each
-//! group has half of them, and each writer waits for two syncs. A group that waits for the writers of the one before
-//! to come back has all of them. That pays if they are back before a sync would have been over; where it takes longer
-//! to wake them all, two parties are better, because one wakes while the other is synced.
+//! Writers that sync, and come back at once with the next write, fall into two parties: while one party is synced, the
+//! other queues up. Then each group has half of the writers, and each write waits for two syncs. If a group waits until
+//! the writers of the group before have come back, it has all of them. That pays if they come back within the time of a
+//! sync. If waking all of them takes longer, two parties are better, because one wakes up while the other is synced.
 //!
-//! So a group waits as long as writers keep coming, an eighth of a sync for the next ones, and until one sync after the
-//! last at most. If that did not pay, the next groups do not wait. Nobody leads meanwhile. The last one to come does,
-//! who is awake: whoever came first sleeps like the others, and leads only if the time is over.
+//! So a group waits as long as writers keep coming: each time an eighth of a sync for the next one, and at most until
+//! one sync after the last sync ended. If this did not pay, the next groups do not wait. There is no leader during the
+//! wait. The last writer to come becomes the leader, because it is awake; the first one sleeps like the others, and
+//! leads only when the time is over.
 //!
-//! Time is the machine's here, not that of the database's clock: threads sleep by it.
+//! Times are of the machine's clock and not of the database's, because threads sleep by it.
 
 use std::time::{Duration, Instant};
 
-/// The next writers are waited for, for such a part of a sync. Simulated (`groups_that_wait_sync_more_writers`, syncs
-/// of 0.8 ms): a fourth or a sixteenth changes what 2 to 64 writers sync by 4 % at most, but the latter for 4 writers
-/// who take 50 us to come back (-17 %). Without waits 2 to 16 such writers sync half as much, and nobody more than 4 %
-/// more.
+/// A group waits this part of a sync for the next writer. Simulated (`groups_that_wait_sync_more_writers`, syncs of 0.8
+/// ms): a fourth or a sixteenth instead changes what 2 to 64 writers sync by at most 4 %, except a sixteenth for 4
+/// writers that take 50 us to come back (-17 %). Without waits, 2 to 16 such writers sync half as much, and no number
+/// of writers syncs more than 4 % more.
 const WAIT_PART: u32 = 8;
-/// After waits in vain, so many groups at most begin without one. Simulated: half or twice of it changes less than
-/// 0.5 %; with one, 64 writers who take longer than a sync to come back sync 5 % less.
+/// After waits that did not pay, at most this many groups begin without a wait. Simulated: half or twice as many
+/// changes less than 0.5 %; with one, 64 writers that take longer than a sync to come back sync 5 % less.
 const SKIPS_MAX: u32 = 64;
-/// No time passes for the explorer of schedules: every group that may wait does, once.
+/// The schedule explorer has no time, so there every group that may wait does so once.
 const TIMELESS: bool = cfg!(rockmill_shuttle);
 
-/// What is known of the synced groups before.
+/// What is known of earlier synced groups.
 #[derive(Debug, Default)]
 pub(crate) struct CommitDelay {
     /// How many there were.
     synced: u64,
-    /// Writers of the last one.
+    /// How many writers the last one had.
     released: usize,
     /// When it was synced.
     last: Option<Instant>,
-    /// How long a sync takes: an average in which old ones fade.
+    /// How long a sync takes: a moving average.
     sync: Duration,
-    /// Waits in vain in a row.
+    /// How many waits in a row did not pay.
     vain: u32,
-    /// Groups to be led without a wait.
+    /// How many groups are still to begin without a wait.
     skips: u32,
 }
 
-/// Whom a group waits for, and how long.
+/// How many writers a group waits for, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Company {
-    /// Writers to be synced.
+    /// How many writers are expected.
     expected: usize,
     /// How many of them have been seen.
     seen: usize,
     /// The end of the last sync.
     last: Instant,
     sync: Duration,
-    /// When the wait for the next one ends, once somebody sleeps until then.
+    /// When the wait for the next one ends, once a writer sleeps until then.
     until: Option<Instant>,
 }
 
 impl Company {
-    /// Whether all are there.
+    /// True if all are there.
     pub fn is_whole(&self, present: usize) -> bool {
         present >= self.expected
     }
 
-    /// Until when to sleep, at `now`.
+    /// Until when a writer that begins to sleep at `now` should sleep.
     pub fn sleep(&mut self, now: Instant) -> Instant {
         *self.until.get_or_insert_with(|| (now + self.sync / WAIT_PART).min(self.last + self.sync))
     }
 
-    /// Whether somebody sleeps until the time is over.
+    /// True if a writer sleeps until the time is over.
     pub fn has_sleeper(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Whether to wait once more, after a sleep.
+    /// After a sleep: true if the group should wait once more.
     pub fn waits_on(&mut self, present: usize, now: Instant) -> bool {
         if TIMELESS {
             return false;
@@ -84,8 +85,8 @@ impl Company {
         came && !self.is_whole(present) && now < self.last + self.sync
     }
 
-    /// Whether more are synced in a time with so many in a group that begins now, than with half of them in each group
-    /// and no wait.
+    /// True if a group of `present` writers that begins now syncs more of them per time than groups of half of them
+    /// without a wait.
     fn pays(&self, present: usize, now: Instant) -> bool {
         if TIMELESS {
             return true;
@@ -96,19 +97,21 @@ impl Company {
 }
 
 impl CommitDelay {
-    /// How many groups were synced: who came before the last of them was has waited since.
+    /// How many groups were synced. A writer that noted a smaller number has been waiting since before the last sync
+    /// ended.
     pub fn synced(&self) -> u64 {
         self.synced
     }
 
-    /// A group of so many writers is synced now, which took so long.
+    /// Notes that a group of `writers` was synced now, which took `took`.
     pub fn has_synced(&mut self, writers: usize, took: Duration, now: Instant) {
         self.synced += 1;
         (self.released, self.last) = (writers, Some(now));
         self.sync = if self.sync.is_zero() { took } else { (7 * self.sync + took) / 8 };
     }
 
-    /// Whom a group is to wait for that has so many writers, of which so many were there before the last sync ended.
+    /// Which writers a group should wait for, if any. It has `present` writers, of which `earlier` were there before
+    /// the last sync ended.
     pub fn company(&mut self, present: usize, earlier: usize, now: Instant) -> Option<Company> {
         let (expected, last) = (self.released + earlier, self.last?);
         if present >= expected || (now >= last + self.sync && !TIMELESS) {

@@ -1,22 +1,22 @@
-//! The write path: writers join a group, the leader logs it, all insert. Who leads and who waits how is in
-//! `queue.rs`.
+//! The write path: writers join a group, its leader logs the group, and all of them insert. Which writer leads, and how
+//! the others wait, is in `queue.rs`.
 //!
-//! 1. A writer that finds no leader becomes one. Others hand their batch over in a slot, queue up and wait.
-//! 2. The leader makes room (`switch.rs`), then takes everybody who waits, up to a size limit, into its group.
+//! 1. A writer that finds no leader becomes one. Other writers put their batches into slots, queue up and wait.
+//! 2. The leader makes room (`switch.rs`), then takes the waiting writers into its group, up to a size limit.
 //! 3. One WAL record holds the whole group; one sync, if any member asked for it. Then the next writer may lead.
-//! 4. Members who are awake insert their batches, the leader its own and the others'; other groups are inserted at the
-//!    same time (with `allow_concurrent_memtable_write`).
+//! 4. Members that are awake insert their batches; the leader inserts its own and the rest. Other groups are inserted
+//!    at the same time (with `allow_concurrent_memtable_write`).
 //! 5. When all groups before it are visible, the group's last sequence number becomes visible, and members are
 //!    released.
 //!
-//! Sequence numbers are given in log order, so what recovery finds is a prefix of what was written, and groups become
-//! visible in that order. Whoever leads alone first waits until no group is in flight: memtables and WALs are switched
-//! between groups only.
+//! Sequence numbers follow the order of the log, so what recovery finds is a prefix of what was written. Groups become
+//! visible in the same order. A writer that leads alone first waits until no group is in flight, so that memtables and
+//! WALs are switched only between groups.
 //!
-//! A panic in step 2 to 4, of a user's comparator for example, becomes an error of all members and of the database: a
-//! fatal one before step 4. After that, nobody knows which records the memtables have. So the sequence numbers of the
-//! group and of all behind it never become visible, their records leave the WAL, and writes are refused until the
-//! database is opened again.
+//! A panic in steps 2 to 4, for example of a user's comparator, becomes an error of all members and of the database.
+//! Before step 4 that error is fatal. From step 4 on, it is unknown which records are in the memtables. So the sequence
+//! numbers of this group and of all later ones never become visible, their records are cut off the WAL, and writes are
+//! refused until the database is opened again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,9 +45,9 @@ use crate::sync::atomic::Ordering;
 
 /// The batch of the writer that leads.
 enum Own<'a> {
-    /// The leader's to change.
+    /// The leader may change it.
     Lent(&'a mut BatchRep),
-    /// A user's, who may be writing it to another database at the same time.
+    /// It belongs to a user, who may be writing it to another database at the same time.
     Shared(&'a BatchRep),
 }
 
@@ -59,7 +59,7 @@ impl Own<'_> {
         }
     }
 
-    /// Sets the sequence number where that can be.
+    /// Sets the sequence number, if the batch may be changed.
     fn set_sequence(&mut self, first: SequenceNumber) {
         if let Own::Lent(rep) = self {
             rep.set_sequence(first);
@@ -70,26 +70,26 @@ impl Own<'_> {
 /// How far a leader has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing of the group is anywhere.
+    /// The group is neither in the WAL nor in memtables.
     MakesRoom,
-    /// The end of the WAL is unknown.
+    /// The group may be in the WAL in part.
     Logs,
-    /// The group is in flight: logged, and what the memtables hold of it is unknown.
+    /// The group is in flight: it is logged, and memtables may have a part of it.
     Inserts(GroupSpan),
 }
 
 impl DbInner {
-    /// After a writer in a call of a listener has queued up: a leader who waits is to lend it its
-    /// place ([`WriteQueue::lend`](crate::db::write::queue::WriteQueue::lend)).
+    /// Called when a writer in a call of a listener has queued up, so that a waiting leader lends it its place
+    /// ([`WriteQueue::lend`](crate::db::write::queue::WriteQueue::lend)).
     #[cold]
     pub fn wake_waiting_leader(&self) {
-        // The locks keep a leader from missing this between its look and its sleep.
+        // The locks keep a leader from missing this between its check and its sleep.
         drop(self.state.lock());
         self.job_finished.notify_all();
         self.front.memory().wake();
     }
 
-    /// Leads alone: nobody writes while the result lives.
+    /// Leads alone: no other writer writes while the result lives.
     pub fn lead_alone(&self) -> Leadership<'_> {
         let mut none = BatchRep::default();
         match self.writers.queue.join(self, &mut none, WriteOptions::default(), true) {
@@ -101,7 +101,7 @@ impl DbInner {
         }
     }
 
-    /// Writes a batch whose records are known to be sound. The batch is given back, with its sequence number set.
+    /// Writes a batch whose records were checked, and returns it with its sequence number set.
     pub fn write_rep(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         check_write_options(options)?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
@@ -111,7 +111,7 @@ impl DbInner {
         done
     }
 
-    /// Writes a batch that stays its owner's: copied only if it has to wait for a leader.
+    /// Writes a batch that stays with its owner. It is copied only if it has to wait for a leader.
     pub fn write_shared(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
         check_write_options(options)?;
         let waits = self.opened.with_ttl() || options.low_pri;
@@ -136,7 +136,7 @@ impl DbInner {
         self.write_stamped(rep, options)
     }
 
-    /// Slows a write of low priority down.
+    /// Delays a write of low priority.
     fn wait_for_compaction(&self, rep: &BatchRep, options: &WriteOptions) -> Result<()> {
         if options.low_pri && self.pacing.writers().is_behind() && !in_listener() {
             if options.no_slowdown {
@@ -147,7 +147,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// Writes a batch as it is to stand in the WAL.
+    /// Writes a batch in the form that goes into the WAL.
     fn write_stamped(&self, rep: &mut BatchRep, options: &WriteOptions) -> Result<()> {
         let leadership = match self.writers.queue.join(self, rep, *options, false) {
             Joined::Leads(leadership) => leadership,
@@ -158,7 +158,7 @@ impl DbInner {
         result
     }
 
-    /// Writes a group. Whatever happens, also a panic, every member is told.
+    /// Writes a group. Every member gets a result, even after a panic.
     fn lead_group(&self, leadership: Leadership<'_>, own: Own<'_>, options: &WriteOptions) -> Result<()> {
         let (mut leadership, mut members, mut stage) = (Some(leadership), Vec::new(), Stage::MakesRoom);
         let written = caught("a write", || self.write_group(&mut leadership, own, options, &mut members, &mut stage));
@@ -191,7 +191,7 @@ impl DbInner {
         let slowed = self.pacing.writers().is_delaying() || self.pacing.writers().is_pacing(written);
         let mut alone = false;
         if slowed || self.writers.leader_has_work.load(Ordering::Acquire) || self.front.memory().is_short() {
-            // Memtables may be switched: nobody may be inserting.
+            // Memtables may be switched, so no group may be inserting.
             in_flight.drain();
             alone = self.make_room(options, own.get().len_bytes() as u64)?;
         }
@@ -241,17 +241,17 @@ impl DbInner {
     /// Notes that a panic ended a group before it was in the WAL, and gives the error that its members get.
     #[cold]
     fn panicked_before(&self, panic: Error) -> Error {
-        // Members wait for what comes after this, whatever happens here.
+        // Members wait for what comes after this, so it must be reached.
         let _ = caught("the end of a write", || {
-            // Nothing may be written behind what may stand there now.
+            // Nothing may be written after what may be there now.
             self.front.fail_log();
             self.set_background_error(BackgroundErrorReason::WriteCallback, "a write", &panic);
         });
         panic
     }
 
-    /// Notes that a panic ended a group that is in the WAL, and gives the error that its members get. Nothing behind
-    /// the group becomes visible, now or ever. Its members have inserted all that they will.
+    /// Notes that a panic ended a group that is in the WAL, and returns the error that its members get. Nothing after
+    /// the group ever becomes visible. Its members have inserted all that they will.
     #[cold]
     fn panicked_behind(&self, place: GroupSpan, panic: Error) -> Error {
         self.writers.in_flight.fail(place, panic, |panic| {
@@ -262,9 +262,9 @@ impl DbInner {
         })
     }
 
-    /// A panic ended a write after the WAL had it, behind its first `size` bytes, and what is in the memtables of it
-    /// nobody knows: nothing of it may become visible, now or after the next open, nor may what was logged behind it
-    /// meanwhile. So nothing more is written to that WAL, and the records leave it.
+    /// Called when a panic ended a write that the WAL has after its first `size` bytes. It is unknown what the
+    /// memtables have of it. Neither this write nor any that was logged after it may become visible, now or after the
+    /// next open. So nothing more is written to that WAL, and these records are cut off.
     #[cold]
     fn take_back_records(&self, size: u64) {
         let Some((size, cut)) = self.front.take_back(size) else { return };
@@ -293,7 +293,7 @@ impl DbInner {
         }
     }
 
-    /// Gives where the group is in the log, if values are to stay there.
+    /// Returns where the group is in the log, if values stay there.
     fn log_group(
         &self,
         own: &BatchRep,
@@ -307,7 +307,7 @@ impl DbInner {
             return Ok(None);
         }
         let Some(mut log) = self.front.lead() else {
-            // A group in flight may have failed since the look for an error, and taken the WAL away.
+            // A group in flight may have failed since the check for an error, and have taken the WAL away.
             let failed = self.state.lock().errors().of_writes().cloned();
             return Err(failed.unwrap_or_else(Error::closing));
         };
@@ -350,8 +350,8 @@ impl DbInner {
         caught("an insertion into a memtable", || self.insert_batch(rep, first, logged))
     }
 
-    /// Inserts a batch that was logged. Column families that were dropped meanwhile are passed over, as recovery
-    /// would do.
+    /// Inserts a batch that was logged. Records of column families that were dropped in the meantime are skipped, as
+    /// recovery would skip them.
     fn insert_batch(&self, rep: &BatchRep, first: SequenceNumber, logged: Option<&LoggedBatch>) {
         let mut seq = first;
         let mut families = Families::of(self);
@@ -376,8 +376,8 @@ impl DbInner {
         }
     }
 
-    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records
-    /// says first what it follows on.
+    /// [`Db::flush_wal`](crate::Db::flush_wal) for the write leader. With `begin`, a WAL without records first gets the
+    /// record that says which WAL it follows.
     pub fn flush_wal_as_leader(&self, sync: bool, begin: bool) -> Result<()> {
         self.check_takes_writes()?;
         let (statistics, clock) = (&self.opts.statistics, &*self.opts.clock);
@@ -400,7 +400,7 @@ impl DbInner {
     }
 }
 
-/// What is current in a column family, without a count of who holds it.
+/// What is current in a column family, without a reference count.
 type CurrentVersion = Guard<Arc<SuperVersion>>;
 
 /// Finds the column families of a batch's records. Most batches have the default one's only.

@@ -1,4 +1,4 @@
-//! Groups of writers that are in the WAL: they become visible in its order.
+//! Groups of writers that are in the WAL, and that become visible in its order.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub(crate) struct GroupSpan {
 
 /// Groups that are in the WAL and not yet visible.
 ///
-/// They become visible in order. A group that is inserted before its turn is left here, and whoever makes the one
-/// before it visible does the same for it: its own thread may be waiting for a core.
+/// They become visible in order. A group that is inserted before its turn is left here. The thread that makes the group
+/// before it visible then does the same for it, because its own thread may be waiting for a core.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// The newest sequence number that reads may see.
@@ -32,17 +32,17 @@ pub(crate) struct InFlight {
     /// The last sequence number of the newest. The leader's.
     newest: AtomicU64,
     inserted: Mutex<Vec<Inserted>>,
-    /// There may be something in `inserted`.
+    /// True if there may be something in `inserted`.
     has_inserted: AtomicBool,
-    /// The first sequence number of the oldest group that failed. Nothing behind it ever becomes visible.
+    /// The first sequence number of the oldest group that failed. Nothing from it on ever becomes visible.
     failed: Mutex<Option<(SequenceNumber, Error)>>,
     has_failed: AtomicBool,
-    /// Who sleeps until something here changes.
+    /// For threads that sleep until something here changes.
     sleepers: Mutex<Vec<Thread>>,
     has_sleepers: AtomicBool,
 }
 
-/// A group in the memtables whose turn is yet to come.
+/// A group that is in the memtables and whose turn has not come yet.
 struct Inserted {
     place: GroupSpan,
     members: Vec<Arc<Slot>>,
@@ -50,7 +50,7 @@ struct Inserted {
 }
 
 impl InFlight {
-    /// With what is visible from the beginning.
+    /// With the sequence number up to which everything is visible from the beginning.
     pub fn new(visible: SequenceNumber) -> Self {
         Self { visible: AtomicU64::new(visible), ..Self::default() }
     }
@@ -61,7 +61,7 @@ impl InFlight {
         self.visible.load(Ordering::Acquire)
     }
 
-    /// What has sequence numbers up to this came without writers, and is visible.
+    /// Notes that everything up to this sequence number is visible, although no writer wrote it.
     pub fn raise_visible(&self, to: SequenceNumber) {
         self.visible.fetch_max(to, Ordering::AcqRel);
     }
@@ -71,7 +71,7 @@ impl InFlight {
         self.visible.store(to, Ordering::Release);
     }
 
-    /// True when everything before a group is visible.
+    /// True if everything before a group is visible.
     fn has_turn(&self, place: GroupSpan) -> bool {
         self.visible.load(Ordering::SeqCst) + 1 >= place.first
     }
@@ -80,7 +80,7 @@ impl InFlight {
         self.visible.load(Ordering::SeqCst) + 1 >= place.next
     }
 
-    /// Makes a group visible, whose turn it is.
+    /// Makes a group visible. It must be its turn.
     fn show(&self, place: GroupSpan) {
         // A group without updates has its turn beside the next one, and must not take that back. Release: a reader
         // that sees this number sees every entry up to it.
@@ -89,7 +89,7 @@ impl InFlight {
         }
     }
 
-    /// Whether another group is in flight, for the leader of one.
+    /// True if another group is in flight. For the leader of one.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.groups.load(Ordering::Relaxed) > 1
@@ -105,7 +105,7 @@ impl InFlight {
         }
     }
 
-    /// A group is in the WAL. For the leader.
+    /// Notes that a group is in the WAL. For its leader.
     #[inline]
     pub(crate) fn begin(&self, place: GroupSpan) {
         self.newest.store(place.next - 1, Ordering::Relaxed);
@@ -129,11 +129,11 @@ impl InFlight {
         Ok(())
     }
 
-    /// Leaves a group for whoever makes the one before it visible; gives the members back if its turn has come.
+    /// Leaves a group to the thread that makes the one before it visible; returns its members if its turn has come.
     #[cold]
     fn leave(&self, place: GroupSpan, members: Vec<Arc<Slot>>) -> Option<Vec<Arc<Slot>>> {
         let mut inserted = self.inserted.lock();
-        // Set before the look: who makes something visible after it sees this.
+        // Set before the check, so that a thread that makes something visible after the check sees it.
         self.has_inserted.store(true, Ordering::SeqCst);
         if self.has_turn(place) {
             return Some(members);
@@ -147,7 +147,7 @@ impl InFlight {
         let mut backoff = Backoff::new();
         while !self.is_visible(place) {
             if let Some(e) = self.failed_before(place) {
-                // Nobody else will take it.
+                // No other thread will take it.
                 let own = {
                     let mut inserted = self.inserted.lock();
                     let at = inserted.iter().position(|i| i.place == place);
@@ -165,7 +165,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// A group is visible, or never will be: does the rest for groups whose turn has come.
+    /// Called when a group is visible, or never will be: does the same for the groups whose turn has come by that.
     #[inline]
     fn end(&self) {
         self.groups.fetch_sub(1, Ordering::SeqCst);
@@ -207,8 +207,8 @@ impl InFlight {
         failed.as_ref().filter(|(first, _)| *first < place.first).map(|(_, e)| e.clone())
     }
 
-    /// A group failed that is in the WAL: gives the error of its members. `undo` is called once everything before it is
-    /// visible, unless something before it failed, too.
+    /// Notes that a group that is in the WAL failed, and returns the error for its members. `undo` is called when
+    /// everything before the group is visible, unless something before it failed as well.
     #[cold]
     pub(crate) fn fail(&self, place: GroupSpan, e: Error, undo: impl FnOnce(&Error)) -> Error {
         {
@@ -236,7 +236,7 @@ impl InFlight {
         e
     }
 
-    /// Waits until none is in flight. For the leader, so that none begins.
+    /// Waits until no group is in flight. For the leader: while it leads, none begins.
     #[inline]
     pub fn drain(&self) {
         if self.groups.load(Ordering::SeqCst) != 0 {
@@ -258,7 +258,7 @@ impl InFlight {
     #[cold]
     fn sleep(&self, waits: impl Fn() -> bool) {
         self.sleepers.lock().push(thread::current());
-        // Set before the look: who changes something after it sees this.
+        // Set before the check, so that a thread that changes something after the check sees it.
         self.has_sleepers.store(true, Ordering::SeqCst);
         if waits() {
             thread::park();

@@ -1,18 +1,19 @@
-//! Who leads the next group of writers, and how its batches get into the memtables.
+//! The queue of writers: which of them leads the next group, and how the group's batches get into the memtables.
 //!
-//! Two stages. Leadership is the first: one writer at a time makes room, numbers the updates of its group and logs
-//! them. The second begins when the group is in the WAL: its leader gives leadership back, the group's batches go into
-//! the memtables, beside those of other groups, and the groups become visible in the order of the WAL
-//! (`in_flight.rs`). So a leader logs while others insert.
+//! A group of writers goes through two stages. In the first, one writer holds *leadership*: it makes room, numbers the
+//! updates of its group and logs them. When the group is in the WAL, the leader gives leadership back and the second
+//! stage begins: the group's batches are inserted into the memtables, at the same time as those of other groups. Groups
+//! become visible in the order of the WAL (`in_flight.rs`). So the next leader logs while earlier groups insert.
 //!
-//! **Nobody is woken to lead** unless everybody sleeps: whoever is running when leadership is free takes it, and with
-//! it the batches of those who wait longest. That starves nobody, because they come along, and costs no switch between
-//! threads while writers are many more than cores. A barrier (a memtable switch, a flush, a sync of the WAL) shares
-//! no group, so it is handed leadership when it is at the front, as is a writer in a listener's call.
+//! **No writer is woken to lead** unless all of them sleep. When leadership becomes free, a writer that is running
+//! takes it, together with the batches of the writers that have waited longest. Those cannot starve, because they
+//! always come along, and no switch of threads is needed while there are many more writers than cores. A barrier (a
+//! memtable switch, a flush, a sync of the WAL) can join no group. It is handed leadership when it is at the front of
+//! the queue, and so is a writer in a listener's call.
 //!
-//! **A writer that waits** looks, then lets others run for some tens of microseconds, then sleeps; at once where the
-//! group is synced. It inserts its own batch if it is awake when the group is logged; its leader inserts what nobody
-//! took. How long one goes on that does not wait is in `turn.rs`.
+//! **A waiting writer** first spins, then yields to other threads for some tens of microseconds, then sleeps; if its
+//! group is to be synced it sleeps at once. A writer that is awake when its group is logged inserts its own batch; the
+//! leader inserts the batches that are left. `turn.rs` says how long a writer that need not wait goes on.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +34,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Backoff, Mutex, MutexGuard};
 
-/// Batches of up to this part of the largest group are not made to wait for a large one (RocksDB's rule).
+/// The largest group by this is a small batch. A leader with a small batch takes at most as much along as that, so that
+/// small writes do not wait for large ones (RocksDB's rule).
 const SMALL_BATCH_PART: usize = 8;
 
 /// In the queue.
@@ -44,16 +46,16 @@ const LEADER: u8 = 1;
 const TAKEN: u8 = 2;
 /// In a group that is being logged and synced.
 const SYNCED: u8 = 6;
-/// In a group that is logged: whoever makes it `INSERTING` inserts the batch.
+/// In a group that is logged. The thread that changes this to `INSERTING` inserts the batch.
 const INSERT: u8 = 3;
 const INSERTING: u8 = 4;
 const DONE: u8 = 5;
 
-/// Nobody leads.
+/// No writer leads.
 const FREE: u8 = 0;
-/// Somebody leads.
+/// A writer leads.
 const LED: u8 = 1;
-/// Somebody leads, and waits for the device.
+/// A writer leads, and waits for the device.
 const SYNCS: u8 = 2;
 
 /// A waiting writer.
@@ -65,12 +67,12 @@ pub(crate) struct Slot {
     /// Owned by the slot from queueing until `DONE` (or until its writer leads).
     pub rep: Mutex<BatchRep>,
     group: Mutex<Option<Arc<Group>>>,
-    /// Where in the group's record the batch's records begin, if its values stay there.
+    /// Where the batch's records begin in the group's record, if its values stay in the log.
     base: AtomicU64,
     result: Mutex<Result<()>>,
     /// Wants to lead alone (memtable switches, WAL syncs).
     barrier: bool,
-    /// Groups that had been synced when it came.
+    /// How many groups had been synced when it joined the queue.
     since: u64,
     /// Sleeps in the queue. Changed under the queue's lock.
     asleep: AtomicBool,
@@ -78,20 +80,20 @@ pub(crate) struct Slot {
 
 /// Batches of a group that are being inserted.
 struct Group {
-    /// How many are not yet in.
+    /// How many batches are not inserted yet.
     running: AtomicUsize,
     leader: Thread,
-    /// Where the group is in the log, if its values stay there.
+    /// Where the group is in the log, if its values stay in the log.
     logged: Option<LoggedBatch>,
     /// The first panic.
     failed: OnceLock<Error>,
 }
 
 impl Group {
-    /// A batch is inserted, or failed to be.
+    /// Notes that one batch was inserted, or that this failed.
     fn ended(&self, inserted: Result<()>) {
         if let Err(e) = inserted {
-            let _ = self.failed.set(e); // the first one is told of
+            let _ = self.failed.set(e); // the first error is the one that is returned
         }
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.leader.unpark();
@@ -101,7 +103,7 @@ impl Group {
 
 pub(crate) struct WriteQueue {
     inner: Mutex<QueueInner>,
-    /// [`FREE`], [`LED`] or [`SYNCS`]. Taken and given back under the lock; looked at without it by those who wait.
+    /// [`FREE`], [`LED`] or [`SYNCS`]. It changes under the lock; waiting writers look at it without the lock.
     led: AtomicU8,
 }
 
@@ -109,9 +111,9 @@ pub(crate) struct WriteQueue {
 #[derive(Default)]
 struct ToBeSynced {
     writers: usize,
-    /// Who was there before the last sync ended.
+    /// How many of them were there before the last sync ended.
     earlier: usize,
-    /// Of their batches.
+    /// Size of their batches.
     bytes: usize,
 }
 
@@ -120,19 +122,19 @@ struct QueueInner {
     waiting: VecDeque<Arc<Slot>>,
     /// How many of them sleep.
     asleep: usize,
-    /// Writers in calls of listeners: they lead next, and a leader who waits for background work lends them its place.
+    /// Writers in calls of listeners. They lead next, and a leader that waits for background work lends them its place.
     from_listeners: VecDeque<Arc<Slot>>,
     /// The option `max_write_batch_group_size_bytes`.
     group_bytes_max: usize,
     delay: CommitDelay,
-    /// Who is at the front waits for others to lead, or be led, in one group with them.
+    /// The writer at the front waits for others, to be in one group with them, as its leader or as a member.
     company: Option<Company>,
-    /// The next group has waited.
+    /// The next group has waited for others already.
     company_over: bool,
 }
 
 impl QueueInner {
-    /// Writers who wait to be synced.
+    /// The waiting writers whose group is to be synced.
     fn to_be_synced(&self) -> ToBeSynced {
         let synced = self.delay.synced();
         let mut all = ToBeSynced::default();
@@ -144,8 +146,8 @@ impl QueueInner {
         all
     }
 
-    /// Whether a synced group is not to begin yet, because others are to come. `new` is the batch of the writer that
-    /// asks, in bytes, if it is not in the queue; [`crate::db::write::commit_delay`] says why.
+    /// True if a synced group should not begin yet, because more writers will join it; for the reason see
+    /// [`crate::db::write::commit_delay`]. `new` is the size of the asking writer's batch, if it is not in the queue.
     fn waits_for_company(&mut self, new: Option<usize>) -> bool {
         if self.company_over {
             return false;
@@ -153,7 +155,7 @@ impl QueueInner {
         let waiting = self.to_be_synced();
         let present = waiting.writers + usize::from(new.is_some());
         if waiting.bytes + new.unwrap_or(0) >= self.group_limit(0) {
-            self.end_company(present); // a group cannot have many more
+            self.end_company(present); // there is no room for many more
             return false;
         }
         if self.company.is_none() {
@@ -174,19 +176,19 @@ impl QueueInner {
         }
     }
 
-    /// Somebody leads now.
+    /// Notes that a writer leads now.
     fn begin_group(&mut self) {
         (self.company, self.company_over) = (None, false);
     }
 
-    /// Whether the one at the front is to sleep for a time only, until others have come.
+    /// How long the writer at the front should sleep until others have come; `None` for other writers.
     fn company_until(&mut self, slot: &Arc<Slot>) -> Option<Instant> {
         let is_front = self.waiting.front().is_some_and(|front| Arc::ptr_eq(front, slot));
         let company = self.company.as_mut().filter(|_| is_front)?;
         Some(company.sleep(Instant::now()))
     }
 
-    /// The one at the front has waited for the next to come.
+    /// Notes that the writer at the front has waited for the next one to come.
     fn company_waited(&mut self) {
         let present = self.to_be_synced().writers;
         let waits = |company: &mut Company| company.waits_on(present, Instant::now());
@@ -195,7 +197,7 @@ impl QueueInner {
         }
     }
 
-    /// Takes the writer at the front out.
+    /// Removes the writer at the front.
     fn pop(&mut self) -> Option<Arc<Slot>> {
         let slot = self.waiting.pop_front()?;
         self.no_longer_sleeps(&slot);
@@ -208,7 +210,7 @@ impl QueueInner {
         }
     }
 
-    /// Wakes the writer at the front if it sleeps: it leads unless somebody else takes it along.
+    /// Wakes the writer at the front if it sleeps. It leads, unless another writer takes it along.
     fn wake_front(&mut self) {
         if let Some(front) = self.waiting.front().map(Arc::clone) {
             if front.asleep.load(Ordering::Relaxed) {
@@ -218,21 +220,22 @@ impl QueueInner {
         }
     }
 
-    /// Bytes of a group at most whose leader's batch has so many.
+    /// The most bytes of a group whose leader's batch has `leader_bytes`.
     fn group_limit(&self, leader_bytes: usize) -> usize {
         let small = self.group_bytes_max / SMALL_BATCH_PART;
         if leader_bytes <= small { leader_bytes + small } else { self.group_bytes_max }
     }
 
-    /// Whether a writer may take leadership that is free: who waits longest must come along, or it would wait for ever;
-    /// and a group that is synced may be waiting for others. `new`: the writer is not in the queue.
+    /// True if a writer may take leadership, which is free. The writer that has waited longest must be able to come
+    /// along, or it would wait for ever; and a synced group may have to wait for others. `new`: the writer is not in
+    /// the queue.
     fn may_lead(&mut self, options: &WriteOptions, bytes: usize, barrier: bool, new: bool) -> bool {
         let limit = self.group_limit(bytes);
         self.waiting.front().is_none_or(|front| !barrier && front.may_join(options, bytes, limit))
             && !(options.sync && self.waits_for_company(new.then_some(bytes)))
     }
 
-    /// Somebody has come who cannot be in the group that is waiting for others.
+    /// Ends the wait for others: a writer has come that cannot be in their group.
     fn interrupt_company(&mut self) {
         if self.company.is_some() {
             self.end_company(0);
@@ -241,11 +244,11 @@ impl QueueInner {
     }
 }
 
-/// What became of a writer that joined the queue.
+/// How a writer left the queue.
 pub(crate) enum Joined<'a> {
     /// It leads.
     Leads(Leadership<'a>),
-    /// Another's group did its work.
+    /// Another writer's group included its batch.
     Done(Result<()>),
 }
 
@@ -265,9 +268,9 @@ impl Drop for Leadership<'_> {
             slot.wake(LEADER);
             return;
         }
-        // Release: who leads next sees what this one did.
+        // Release: the next leader sees what this one did.
         self.queue.led.store(FREE, Ordering::Release);
-        // Somebody who is awake will look.
+        // A waiting writer that is awake will take leadership; if all sleep, one must be woken.
         if q.asleep == q.waiting.len() {
             q.wake_front();
         }
@@ -292,12 +295,13 @@ impl Slot {
     }
 
     fn wake(&self, state: u8) {
-        // Release: whoever sees the new state also sees what was stored for it.
+        // Release: a thread that sees the new state also sees what was stored before it.
         self.state.store(state, Ordering::Release);
         self.thread.unpark();
     }
 
-    /// True if it may share a group, which has so many bytes by now, at most `limit`, with a leader of these options.
+    /// True if it may join the group of a leader with these options. The group has `group_bytes` so far, and may have
+    /// `limit`.
     fn may_join(&self, leader: &WriteOptions, group_bytes: usize, limit: usize) -> bool {
         !self.barrier
             && group_bytes + self.bytes <= limit
@@ -306,19 +310,19 @@ impl Slot {
             && (leader.no_slowdown || !self.options.no_slowdown)
     }
 
-    /// True for the one that gets to insert the batch.
+    /// True for the one thread that gets to insert the batch.
     fn claim(&self) -> bool {
         self.state.load(Ordering::Relaxed) == INSERT
             && self.state.compare_exchange(INSERT, INSERTING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Sleeps in the queue, for a time at most.
+    /// Sleeps in the queue, at the longest until `until`.
     fn sleep_until(&self, until: Instant) {
         if cfg!(rockmill_shuttle) {
-            return thread::yield_now(); // no time passes there
+            return thread::yield_now(); // the explorer has no time
         }
         while self.asleep.load(Ordering::Relaxed) && self.state.load(Ordering::Acquire) == WAITING {
-            // What woke the thread may have been meant for an earlier sleep.
+            // The wake-up may have been meant for an earlier sleep.
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -327,7 +331,7 @@ impl Slot {
         }
     }
 
-    /// Tells the writer that its group is through.
+    /// Tells the writer that its group is finished.
     pub fn finish(&self, done: &Result<()>) {
         if let Err(e) = done {
             *self.result.lock() = Err(e.clone());
@@ -338,12 +342,12 @@ impl Slot {
     /// Inserts the batch.
     fn insert(&self, db: &DbInner, group: Option<&LoggedBatch>) -> Result<()> {
         let rep = self.rep.lock();
-        // Relaxed: stored before the batch was given out for insertion.
+        // Relaxed: it was stored before the state became `INSERT`.
         let at = group.map(|group| LoggedBatch { base: self.base.load(Ordering::Relaxed), ..group.clone() });
         db.try_insert_batch(&rep, rep.sequence(), at.as_ref())
     }
 
-    /// Waits in a group until it is through; inserts the batch if it is to be had.
+    /// Waits until its group is finished, and inserts its batch if no other thread does.
     fn wait_done(&self, db: &DbInner) {
         let mut backoff = Backoff::new();
         loop {
@@ -368,21 +372,21 @@ impl Slot {
 }
 
 impl Leadership<'_> {
-    /// Says that the device is waited for from now on.
+    /// Notes that the leader waits for the device from now on.
     pub fn syncs(&self) {
         self.queue.led.store(SYNCS, Ordering::Relaxed);
     }
 }
 
 impl WriteQueue {
-    /// A queue whose groups have so many bytes of batches at most.
+    /// A queue whose groups have at most `group_bytes_max` bytes of batches.
     pub fn new(group_bytes_max: u64) -> Self {
         let group_bytes_max = usize::try_from(group_bytes_max).unwrap_or(usize::MAX);
         let inner = QueueInner { group_bytes_max, ..QueueInner::default() };
         Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE) }
     }
 
-    /// Becomes leader if there is none.
+    /// Becomes leader if no writer leads.
     #[inline]
     pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
         self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
@@ -401,7 +405,8 @@ impl WriteQueue {
         Some(Leadership { queue: self })
     }
 
-    /// Becomes leader at once, or queues `rep` and waits until it is its turn, or in. `rep` is back in place then.
+    /// Becomes leader at once, or queues `rep` and waits until the writer leads or its batch is inserted. Either way
+    /// `rep` is back in its place then.
     pub fn join(&self, db: &DbInner, rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Joined<'_> {
         let slot = {
             let mut q = self.inner.lock();
@@ -435,7 +440,7 @@ impl WriteQueue {
         Joined::Done(std::mem::replace(&mut *slot.result.lock(), Ok(())))
     }
 
-    /// Waits until the slot's writer leads (true), or is in another's group.
+    /// Waits until the slot's writer leads (true), or is in the group of another writer.
     fn wait_in_queue(&self, slot: &Arc<Slot>) -> bool {
         let mut backoff = Backoff::new();
         loop {
@@ -445,7 +450,7 @@ impl WriteQueue {
             }
             let led = self.led.load(Ordering::Acquire);
             if led == FREE {
-                // Who has the lock now takes leadership, or is about to sleep and looks first.
+                // If the lock is taken, its holder takes leadership, or looks once more before it sleeps.
                 let mut waits_for_company = false;
                 if let Some(mut q) = self.inner.try_lock() {
                     if self.take_out_to_lead(&mut q, slot) {
@@ -464,7 +469,7 @@ impl WriteQueue {
                 if self.take_out_to_lead(&mut q, slot) {
                     return true;
                 }
-                // Under the lock it is either in the queue or no longer waiting.
+                // Under the lock, a slot that is not in the queue is no longer `WAITING`.
                 if slot.state.load(Ordering::Acquire) != WAITING {
                     continue;
                 }
@@ -477,7 +482,7 @@ impl WriteQueue {
                     Some(until) => slot.sleep_until(until),
                     None => thread::park(),
                 }
-                // Awake: who gives leadership back may count on it.
+                // From here on the writer counts as awake when leadership is given back.
                 let mut q = self.inner.lock();
                 q.no_longer_sleeps(slot);
                 if until.is_some() && slot.state.load(Ordering::Acquire) == WAITING {
@@ -488,7 +493,8 @@ impl WriteQueue {
         }
     }
 
-    /// Makes a waiting writer leader if leadership is free and it may. If it may not, who waits longest is awake.
+    /// Makes a waiting writer leader if leadership is free and it may lead. If it may not, this makes sure that the
+    /// writer that has waited longest is awake.
     fn take_out_to_lead(&self, q: &mut QueueInner, slot: &Arc<Slot>) -> bool {
         if self.led.load(Ordering::Relaxed) != FREE || slot.state.load(Ordering::Acquire) != WAITING {
             return false;
@@ -513,26 +519,27 @@ impl WriteQueue {
         true
     }
 
-    /// A group was synced, so many of whose writers had asked for it; the sync began at `began`.
+    /// Notes that a group was synced. `writers` of its members had asked for it, and the sync began at `began`.
     pub fn has_synced(&self, writers: usize, began: Instant) {
         let now = Instant::now();
         self.inner.lock().delay.has_synced(writers, now.saturating_duration_since(began), now);
     }
 
-    /// True when a writer in a call of a listener wants to lead.
+    /// True if a writer in a call of a listener waits to lead.
     pub fn has_from_listener(&self) -> bool {
         !self.inner.lock().from_listeners.is_empty()
     }
 
-    /// For a leader who waits for background work and has not begun with its group: lets writers lead that are in calls
-    /// of listeners, which that work may wait for. True if there were any: what the leader knew may have changed.
+    /// Lets writers in calls of listeners lead. This is for a leader that waits for background work, which may in turn
+    /// wait for those calls, and that has not begun with its group. True if there were any such writers: what the
+    /// leader knew may have changed.
     pub fn lend(&self, in_flight: &InFlight) -> bool {
         let mut lent = false;
         loop {
             let (next, own) = {
                 let mut q = self.inner.lock();
                 let Some(next) = q.from_listeners.pop_front() else { return lent };
-                // The next to lead after them; in no group of theirs.
+                // This leader comes next after them, and joins none of their groups.
                 let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true, q.delay.synced());
                 q.waiting.push_front(Arc::clone(&own));
                 (next, own)
@@ -544,7 +551,7 @@ impl WriteQueue {
         }
     }
 
-    /// Takes waiters from the front that may share a group with a leader of these options.
+    /// Takes from the front the waiting writers that may join the group of a leader with these options.
     #[inline]
     pub(crate) fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
         let mut q = self.inner.lock();
@@ -564,8 +571,8 @@ impl WriteQueue {
     }
 }
 
-/// Inserts a group's batches: the leader's, numbered from `first`, and those of members, who have theirs. With
-/// `shared`, members who are awake insert their own.
+/// Inserts a group's batches: the leader's, whose first sequence number is `first`, and those of the members, which
+/// have their numbers already. With `shared`, members that are awake insert their own.
 #[inline]
 pub(crate) fn insert_group(
     db: &DbInner,
@@ -591,7 +598,7 @@ pub(crate) fn insert_group(
         let own = db.try_insert_batch(own, first, of_own);
         return own.and_then(|()| members.iter().try_for_each(|m| m.insert(db, of_own)));
     }
-    // The leader counts itself, so that the group cannot end before its members know of it.
+    // The leader counts as one, so that the group cannot end before all members know of it.
     let running = AtomicUsize::new(members.len() + 1);
     let group = Arc::new(Group { running, leader: thread::current(), logged, failed: OnceLock::new() });
     let of_own = group.logged.as_ref();
@@ -624,12 +631,12 @@ mod tests {
         WriteOptions { sync: true, ..WriteOptions::default() }
     }
 
-    /// The last group had two writers who were synced. One of them is back, and sleeps until the other comes: a sync
-    /// takes so long here that no time is ever over.
+    /// The last group had two synced writers. One of them is back and sleeps until the other one comes: syncs take so
+    /// long here that the wait never ends by itself.
     fn one_of_two_is_back() -> (WriteQueue, Arc<Slot>) {
         let queue = WriteQueue::new(1 << 20);
         queue.inner.lock().delay.has_synced(2, Duration::from_secs(3600), Instant::now());
-        assert!(queue.try_lead(&to_be_synced(), 100).is_none(), "it does not wait for the other");
+        assert!(queue.try_lead(&to_be_synced(), 100).is_none(), "it leads without the other");
         let mut q = queue.inner.lock();
         let slot = Slot::new(&mut BatchRep::default(), to_be_synced(), false, q.delay.synced());
         q.waiting.push_back(Arc::clone(&slot));
@@ -650,9 +657,9 @@ mod tests {
         assert_eq!((slot.state.load(Ordering::Relaxed), queue.inner.lock().asleep), (SYNCED, 0));
     }
 
-    /// The explorer of schedules cannot tell: a thread that sleeps there may wake by itself while others run.
+    /// The schedule explorer cannot test this, because a thread that sleeps there may wake by itself.
     #[test]
-    fn who_may_not_lead_wakes_who_waits_longest() {
+    fn a_writer_that_may_not_lead_wakes_the_one_that_waits_longest() {
         let queue = WriteQueue::new(1 << 20);
         let mut q = queue.inner.lock();
         let slots = [true, false].map(|disable_wal| {
@@ -662,18 +669,18 @@ mod tests {
         q.waiting.extend(slots.iter().cloned());
         slots[0].asleep.store(true, Ordering::Relaxed);
         q.asleep += 1;
-        assert!(!queue.take_out_to_lead(&mut q, &slots[1]), "who waits longest cannot come along, and would for ever");
+        assert!(!queue.take_out_to_lead(&mut q, &slots[1]), "the first cannot come along, and would wait for ever");
         assert!(!slots[0].asleep.load(Ordering::Relaxed) && q.asleep == 0, "leadership is free, and nobody takes it");
         assert!(queue.take_out_to_lead(&mut q, &slots[0]));
     }
 
     #[test]
-    fn who_cannot_come_along_ends_the_wait_for_company() {
+    fn a_writer_that_cannot_come_along_ends_the_wait_for_company() {
         let (queue, slot) = one_of_two_is_back();
         let mut q = queue.inner.lock();
         q.interrupt_company();
         assert!(q.company.is_none() && q.company_over);
-        assert!(!slot.asleep.load(Ordering::Relaxed) && q.asleep == 0, "whoever waits for others sleeps on");
+        assert!(!slot.asleep.load(Ordering::Relaxed) && q.asleep == 0, "the writer that waits for others still sleeps");
         assert!(queue.take_out_to_lead(&mut q, &slot), "and then waits again");
     }
 }

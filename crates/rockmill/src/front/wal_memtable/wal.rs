@@ -1,4 +1,4 @@
-//! The write-ahead log's writing end.
+//! Writing the write-ahead log (WAL).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use crate::memtable::log_values::{LogFile, LoggedBatch};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// One WAL file being written.
+/// A WAL file that is being written.
 #[derive(Debug)]
 pub(crate) struct WalWriter {
     file: Box<dyn WritableFile>,
     encoder: LogEncoder,
     path: PathBuf,
     pub number: u64,
-    /// Encoded bytes of the record being written; kept for its memory.
+    /// Encoded bytes of the record that is being written. A field, so that its memory is used again.
     buffer: Vec<u8>,
-    /// A group's batches in one; kept for its memory.
+    /// The batches of a group as one batch. A field, so that its memory is used again.
     merged: Option<BatchRep>,
-    /// Bytes of the file that are not yet durable.
+    /// True while something in the file is not durable.
     unsynced: bool,
-    /// Records gather in the file's buffer until `flush` (the option `manual_wal_flush`).
+    /// Records are kept in the file's buffer until `flush` (the option `manual_wal_flush`).
     gathers: bool,
-    /// The file may be used again: its records have the long headers.
+    /// The file may be reused for a later WAL, so its records have the long headers.
     recyclable: bool,
-    /// The file is made longer than its contents once somebody wants records durable; how it is now.
+    /// How the file is now made longer than its contents, which begins with the first sync; `None` if it never is.
     ahead: Option<Ahead>,
-    /// Length that is durable, and the bytes that a sync made so lately, on average.
+    /// The durable length, and how many bytes recent syncs made durable, on average.
     synced: (u64, u64),
-    /// A call on the file failed: it takes no more.
+    /// A call on the file failed, so nothing more may be written to it.
     failed: bool,
-    /// Length up to the last record that was acknowledged, in bytes.
+    /// Length up to the end of the last acknowledged record, in bytes.
     good: u64,
-    /// Where the records of this WAL end: the sequence number after the last update.
+    /// The sequence number after the last update in this WAL.
     end: Option<SequenceNumber>,
-    /// What this one follows on; written before its first record.
+    /// Which WAL this one follows; written before its first record.
     follows: Option<Follows>,
-    /// The file to read values from, where they stay in the log.
+    /// The file to read values from, if values stay in the log.
     values: Option<Arc<LogFile>>,
     /// Where the last record begins.
     last_record: u64,
@@ -54,19 +54,19 @@ pub(crate) struct WalWriter {
 /// How a WAL is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WalKind {
-    /// With the long headers of files that may be used again.
+    /// With the long headers of files that may be reused.
     pub recyclable: bool,
-    /// Records gather in the file's buffer until `flush`.
+    /// Records are kept in the file's buffer until `flush`.
     pub gathers: bool,
-    /// The file may be longer than its contents, with zeros behind them.
+    /// The file may be longer than its contents; the rest is zeros.
     pub extends: bool,
 }
 
-/// How a log that is synced is made longer ahead of its contents, by the bytes that a sync makes durable.
+/// How a synced log is made longer than its contents. This depends on how many bytes one sync makes durable.
 ///
-/// A sync that makes a file longer, or writes to a block for the first time, waits for the journal, too. On ext4 and a
-/// virtual NVMe disk, 26 November 2026, a synced append of so many bytes took, median and 99th percentile in us, and
-/// wrote to the device:
+/// A sync that makes a file longer, or that writes to a block for the first time, also waits for the file system's
+/// journal. Measured on ext4 and a virtual NVMe disk on 26 November 2026: time of a synced append in us (median, 99th
+/// percentile), and what it wrote to the device:
 ///
 /// | bytes | as it is | space allocated, 1 MiB | zeros, 64 KiB |
 /// |---|---|---|---|
@@ -75,8 +75,8 @@ pub(crate) struct WalKind {
 /// | 12,000 | 265, 460; 20 KB | 212, 278; 20 KB | 126, 395; 28 KB |
 /// | 110,000 | 312, 415; 118 KB | 299, 414; 118 KB | 175, 532; 202 KB |
 ///
-/// (The second column is of a quieter minute: beside it the first was 175, 171, 202 and 312.) More zeros at once made
-/// the 99th percentile worse, 448 us for 128 KiB and 12,000 bytes.
+/// (The machine was quieter for the second column; the medians of the first were 175, 171, 202 and 312 in the same
+/// minutes.) More zeros at once made the 99th percentile worse: 448 us with 128 KiB for 12,000 bytes.
 fn ahead_of(bytes_per_sync: u64) -> Ahead {
     match bytes_per_sync {
         ..=ZEROS_MAX => Ahead::Zeros(64 << 10),
@@ -84,21 +84,23 @@ fn ahead_of(bytes_per_sync: u64) -> Ahead {
     }
 }
 
-/// After so many bytes without a sync a log is not made longer ahead any more, until the next one.
+/// After this many bytes without a sync, a log is no longer made longer than its contents, until the next sync.
 const UNSYNCED_MAX: u64 = 1 << 20;
 
-/// Above so many bytes for each sync, zeros would be most of what the device writes.
+/// With more bytes than this for each sync, zeros are no longer cheap: they would add too much to what the device
+/// writes.
 const ZEROS_MAX: u64 = 16 << 10;
 
-/// The first record of a WAL that follows on another: a write batch without updates whose log data names the WAL
-/// before and the sequence number where that one ends.
+/// The first record of a WAL that follows another one: a write batch without updates, whose log data names the WAL
+/// before and the sequence number at which that one ends.
 ///
-/// A power cut may take the unsynced end of a WAL and leave a later one whole. Where the loss ends between two
-/// records nothing in either file shows it: gaps in sequence numbers do not, because writes without a WAL leave such
-/// gaps, too. With this record, recovery knows. RocksDB passes over log data.
+/// A power cut may destroy the unsynced end of a WAL and leave a later WAL whole. If what is left ends between two
+/// records, nothing else in the files shows the loss. Gaps in the sequence numbers do not, because writes without a WAL
+/// leave gaps as well. With this record, recovery can tell. RocksDB ignores log data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Follows {
-    /// That of the WAL itself in its last record: numbers were used without it ([`WalWriter::mark_end`]).
+    /// Number of the WAL before. In a WAL's last record it is the WAL's own number, which says that later sequence
+    /// numbers were used without it ([`WalWriter::mark_end`]).
     pub wal: u64,
     pub end: SequenceNumber,
 }
@@ -128,10 +130,11 @@ impl Follows {
     }
 }
 
-/// The last record of a WAL that another one comes after: a write batch without updates whose log data names that one.
+/// The last record of a WAL that is followed by another one: a write batch without updates, whose log data names the
+/// next WAL.
 ///
-/// The other's name is durable before this is written, and it is deleted only when the MANIFEST says that neither is
-/// needed. So where it is missing it was lost, also when it was the newest, of which no later one tells.
+/// The next WAL's name is durable before this record is written, and that file is deleted only when the MANIFEST says
+/// that neither WAL is needed. So if it is missing, it was lost. This covers the newest WAL, which no later one names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Precedes(pub u64);
 
@@ -166,7 +169,7 @@ pub(super) fn open_values(fs: &dyn FileSystem, path: &Path, number: u64, recycla
     Ok(Arc::new(LogFile::new(number, path.to_owned(), file, recyclable)))
 }
 
-/// Keeps the encode buffer from holding on to the memory of one huge batch.
+/// Buffers larger than this are freed after use, so that one huge batch does not keep its memory for ever.
 const BUFFER_KEEP_BYTES: usize = 1 << 20;
 
 impl WalWriter {
@@ -184,7 +187,7 @@ impl WalWriter {
             Some(old) => {
                 let old = dir.join(filename::wal(old));
                 match fs.reuse(&old, &path, options) {
-                    // Somebody gave it a second name, under which it is to stay as it is.
+                    // The file has a second name, under which its contents must stay.
                     Err(e) if is_not_plain(&e) => fs.remove(&old).and_then(|()| fs.create(&path, options)),
                     reused => reused,
                 }
@@ -193,7 +196,7 @@ impl WalWriter {
         };
         let file = file.map_err(|e| Error::io(format_args!("cannot create {}", path.display()), &e))?;
         fs.sync_dir(dir).map_err(|e| {
-            let _ = fs.remove(&path); // an orphan is removed at the next open
+            let _ = fs.remove(&path); // if this fails, the next open removes it
             Error::io(format_args!("cannot sync {}", dir.display()), &e)
         })?;
         let encoder = LogEncoder::new(number, kind.recyclable, 0);
@@ -219,41 +222,41 @@ impl WalWriter {
         })
     }
 
-    /// Opens the file for reading: values stay in it.
+    /// Opens the file for reading, because values stay in it.
     pub fn keep_values(&mut self, fs: &dyn FileSystem) -> Result<()> {
         self.values = Some(open_values(fs, &self.path, self.number, self.recyclable)?);
         Ok(())
     }
 
-    /// Where the values of the last record are, if they can be read there.
+    /// Where the values of the last record are, if they can be read from the file.
     pub fn values_of_last(&self) -> Option<LoggedBatch> {
         let log = Arc::clone(self.values.as_ref().filter(|_| !self.gathers)?);
         let record = RecordPlace { start: self.last_record, recyclable: self.recyclable };
         Some(LoggedBatch { log, record, base: batch::HEADER_LEN as u64 })
     }
 
-    /// Says that this WAL, still empty, goes on where `before` ends.
+    /// Notes that this WAL, which is still empty, begins where `before` ends.
     pub fn follow(&mut self, before: &WalWriter) {
         self.follows = before.end.map(|end| Follows { wal: before.number, end });
     }
 
-    /// Says that this WAL, still empty, goes on where a recovered one ends.
+    /// Notes that this WAL, which is still empty, begins where a recovered one ends.
     pub fn follow_recovered(&mut self, follows: Follows) {
         self.follows = Some(follows);
     }
 
-    /// Writes what this WAL follows on, if it has no record yet. Sequence numbers that are used without a WAL from here
-    /// on are behind this, so the WAL before has no hole at its end, whatever stands there.
+    /// Writes which WAL this one follows, if it has no record yet. Sequence numbers that are used without a WAL from
+    /// here on come after this record, so what is missing at the end of the WAL before is no loss.
     pub fn begin_records(&mut self) -> Result<()> {
         let Some(follows) = self.follows.take() else { return Ok(()) };
         self.add_batch(&follows.record()).map(drop)
     }
 
-    /// Writes that numbers before `next` were used without this WAL, if any were: its end is there, and tables with
-    /// those numbers are not newer than it. Whoever flushes such tables makes this durable first.
+    /// If sequence numbers before `next` were used without this WAL, writes that it ends there: tables with those
+    /// numbers are not newer than this WAL. A flush of such tables makes this record durable first.
     ///
-    /// Only files that may be used again need it. What stands behind the last record of such a file looks like a hole,
-    /// and the WAL after it, which would tell, may still be empty after a power cut.
+    /// Only files that may be reused need this. Old bytes after the last record of such a file look like a hole, and
+    /// the next WAL, which would tell the difference, may still be empty after a power cut.
     pub fn mark_end(&mut self, next: SequenceNumber) -> Result<()> {
         let end = self.end.or(self.follows.map(|f| f.end));
         if !self.recyclable || end.is_none_or(|end| end >= next) {
@@ -264,7 +267,7 @@ impl WalWriter {
         Ok(())
     }
 
-    /// Writes which WAL comes after this one, which has records. That one's name is durable.
+    /// Writes that the WAL `next`, whose name is durable, comes after this one; only if this one has records.
     pub fn precede(&mut self, next: u64) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.add_batch(&Precedes(next).record(end))?;
@@ -273,7 +276,8 @@ impl WalWriter {
         Ok(())
     }
 
-    /// Appends a batch and, unless records gather, hands it to the kernel: it survives the process from here on.
+    /// Appends a batch and hands it to the kernel, so that it survives the death of the process; with `gathers` it
+    /// stays in the buffer.
     pub fn add_batch(&mut self, batch: &BatchRep) -> Result<u64> {
         self.buffer.clear();
         if let Some(follows) = self.follows.take() {
@@ -294,7 +298,7 @@ impl WalWriter {
         done.map(|()| n).map_err(|e| self.failure("write", &e))
     }
 
-    /// The same for what `fill` puts into an empty batch, numbered from `first`.
+    /// The same for the batch that `fill` makes, whose first sequence number is `first`.
     pub fn add_group(&mut self, first: SequenceNumber, fill: impl FnOnce(&mut BatchRep)) -> Result<u64> {
         let mut merged = self.merged.take().unwrap_or_default();
         merged.clear();
@@ -307,7 +311,7 @@ impl WalWriter {
         done
     }
 
-    /// Hands what was gathered to the kernel.
+    /// Hands the buffer's contents to the kernel.
     pub fn flush(&mut self) -> Result<()> {
         self.file.flush().map_err(|e| self.failure("write", &e))
     }
@@ -323,13 +327,13 @@ impl WalWriter {
         Ok(())
     }
 
-    /// So much came since the last sync that there may be none any more.
+    /// Called when so much was appended since the last sync that there may be no further one.
     fn stop_looking_ahead(&mut self) {
         self.file.extend_ahead(Ahead::No);
         self.ahead = Some(Ahead::No);
     }
 
-    /// A log that was synced will most likely be synced again.
+    /// Prepares for the next sync: a log that was synced once will most likely be synced again.
     fn look_ahead(&mut self) {
         let Some(now) = self.ahead else { return };
         let (before, average) = self.synced;
@@ -343,17 +347,17 @@ impl WalWriter {
         }
     }
 
-    /// Says that everything appended so far counts. What a failed write or sync leaves behind this does not.
+    /// Notes that everything appended so far counts. What a failed write or sync leaves after this does not.
     pub fn acknowledge(&mut self) {
         self.good = self.size();
     }
 
-    /// Says that what stands behind the first `size` bytes does not count after all.
+    /// Notes that only the first `size` bytes count after all.
     pub fn take_back(&mut self, size: u64) {
         self.good = self.good.min(size);
     }
 
-    /// Says that nothing may be written behind what is there.
+    /// Notes that nothing more may be written to the file.
     pub fn set_failed(&mut self) {
         self.failed = true;
     }
@@ -373,7 +377,7 @@ impl WalWriter {
         Error::io(format_args!("cannot {call} {}", self.path.display()), e)
     }
 
-    /// True when nothing was written to it, nor tried to.
+    /// True if nothing was written to it, and no write failed.
     pub fn is_unused(&self) -> bool {
         self.size() == 0 && !self.failed
     }
@@ -383,13 +387,13 @@ impl WalWriter {
     }
 }
 
-/// The WAL in use and those left behind it that are not yet durable.
+/// The WAL in use, and the *left* WALs: those before it that are not durable yet.
 ///
-/// No lock here is both held over I/O and needed by a writer that does not ask for that I/O: a left WAL is synced under
-/// a lock of its own, which only those take who need it durable or want to delete it.
+/// A writer never waits here for I/O that it did not ask for. Each left WAL is synced under a lock of its own, which is
+/// taken only to make that WAL durable or to delete it.
 #[derive(Debug, Default)]
 pub(crate) struct Wal {
-    /// The file in use. The lock is for the write leader (and for closing), so nobody ever waits for it.
+    /// The file in use. Only the write leader takes this lock (and closing), so there is never a wait for it.
     current: Mutex<Option<WalWriter>>,
     /// Number of `current`.
     number: AtomicU64,
@@ -397,21 +401,21 @@ pub(crate) struct Wal {
     first: AtomicU64,
     /// Length of `current`, in bytes.
     size: AtomicU64,
-    /// The size beyond which the write leader is to look whether all WALs together are too large.
+    /// Above this size, the write leader checks whether all WALs together are too large.
     room: AtomicU64,
-    /// Left, not yet synced, oldest first. A synced write must be preceded by everything before it.
+    /// The left WALs, oldest first. They must be durable before a synced write returns.
     left: Mutex<Vec<Arc<LeftWal>>>,
     /// Obsolete files kept for reuse.
     recycle: Mutex<Vec<u64>>,
 }
 
-/// A WAL that nothing is written to any more.
+/// A WAL that is no longer written to.
 #[derive(Debug)]
 struct LeftWal {
     number: u64,
-    /// Length of what is in it, in bytes. The file may be longer while it is open.
+    /// Length of its contents, in bytes. The file may be longer while it is open.
     size: u64,
-    /// `None` once closed: from then on the file may be deleted or used for another WAL.
+    /// `None` once it is closed; the file may then be deleted or reused.
     file: Mutex<Option<WalWriter>>,
 }
 
@@ -431,10 +435,11 @@ impl Wal {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Bytes in a WAL whose file may be longer than that, or lack what gathers in memory; `None` of those that are
-    /// closed.
+    /// Length of an open WAL's contents, in bytes; `None` if it is closed. The file itself may be longer, or may lack
+    /// what is still in memory.
     pub fn size_of_open(&self, number: u64) -> Option<u64> {
-        // The length first: that of the WAL before is more than a new one's file has.
+        // The length first. If a new WAL begins in between, the length is the old one's, which is too large for the new
+        // one but never too small.
         let (written, in_use) = (self.size(), self.number());
         if number == in_use {
             return Some(written);
@@ -442,7 +447,7 @@ impl Wal {
         self.left.lock().iter().find(|w| w.number == number).map(|w| w.size)
     }
 
-    /// Notes the length that the write leader has brought the WAL to.
+    /// Notes the WAL's length after a write by the leader.
     pub fn set_size(&self, bytes: u64) {
         self.size.store(bytes, Ordering::Release);
     }
@@ -452,13 +457,13 @@ impl Wal {
         self.room.store(bytes, Ordering::Relaxed);
     }
 
-    /// True when it may be that all WALs together are too large.
+    /// True if all WALs together may be too large.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.size() > self.room.load(Ordering::Relaxed)
     }
 
-    /// Makes `fresh` the WAL in use and gives back the one before.
+    /// Makes `fresh` the WAL in use and returns the one before.
     pub fn begin(&self, current: &mut Option<WalWriter>, fresh: WalWriter) -> Option<WalWriter> {
         let _ = self.first.compare_exchange(0, fresh.number, Ordering::AcqRel, Ordering::Acquire);
         self.number.store(fresh.number, Ordering::Release);
@@ -466,7 +471,7 @@ impl Wal {
         current.replace(fresh)
     }
 
-    /// Keeps a WAL that was left until it is durable.
+    /// Adds a WAL to those that are left.
     pub fn leave(&self, old: WalWriter) {
         let (number, size) = (old.number, old.size());
         self.left.lock().push(Arc::new(LeftWal { number, size, file: Mutex::new(Some(old)) }));
@@ -480,7 +485,7 @@ impl Wal {
                 let mut file = oldest.file.lock();
                 if let Some(w) = file.as_mut() {
                     w.sync()?;
-                    // It is durable: that the close failed is said once, and keeps no other flush from its end.
+                    // The data is durable. A failed close is reported once, and stops no later flush.
                     let closed = w.close();
                     *file = None;
                     closed?;
@@ -490,7 +495,7 @@ impl Wal {
         }
     }
 
-    /// Closes those that were left, as durable as they are.
+    /// Closes the left WALs without a sync.
     pub fn close_left(&self) -> Result<()> {
         let left = std::mem::take(&mut *self.left.lock());
         let mut done = Ok(());
@@ -500,8 +505,7 @@ impl Wal {
         done
     }
 
-    /// Closes WALs whose data is durable in tables: they need no sync any more. When this returns nobody touches their
-    /// files.
+    /// Closes WALs whose data is durable in tables, so that they need no sync. Nothing uses their files after this.
     pub fn forget(&self, numbers: &[u64]) {
         let gone: Vec<Arc<LeftWal>> = {
             let mut left = self.left.lock();
@@ -514,7 +518,7 @@ impl Wal {
         }
     }
 
-    /// Drops every WAL that was left, without a sync: what they hold is to be written as tables. Their files stay.
+    /// Drops all left WALs without a sync, because their data will be written as tables. Their files stay.
     pub fn abandon_left(&self) {
         for w in std::mem::take(&mut *self.left.lock()) {
             w.file.lock().take();
@@ -523,8 +527,8 @@ impl Wal {
 
     /// Keeps an obsolete file for reuse if fewer than `limit` are kept.
     ///
-    /// Only files of this opening are: an earlier one may have written records that carry no log number, and these
-    /// would pass for records of the WAL that takes the file over (RocksDB's `MinLogNumberToRecycle`).
+    /// Only files of this opening are kept. An earlier opening may have written records without a log number, and these
+    /// would look like records of the WAL that reuses the file (RocksDB's `MinLogNumberToRecycle`).
     pub fn keep_for_reuse(&self, number: u64, limit: usize) -> bool {
         let mut recycle = self.recycle.lock();
         let keep = recycle.len() < limit && number >= self.first.load(Ordering::Acquire);
@@ -534,7 +538,7 @@ impl Wal {
         keep
     }
 
-    /// An obsolete file to be used again.
+    /// Takes an obsolete file to reuse.
     pub fn take_for_reuse(&self) -> Option<u64> {
         self.recycle.lock().pop()
     }

@@ -42,8 +42,13 @@ impl BlockBasedTable {
     /// Reads every block, checks checksums, key order, that the index agrees with the data, that the filter has every
     /// key, and the counts in the properties.
     pub fn verify(&self) -> Result<()> {
+        self.verify_each(&mut |_| Ok(()))
+    }
+
+    /// The same; `visit` sees each entry but range tombstones, so that one who looks at all reads the table once.
+    pub fn verify_each(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<()> {
         self.verify_meta_blocks()?;
-        let mut counts = self.verify_data()?;
+        let mut counts = self.verify_data(visit)?;
         self.count_range_tombstones(&mut counts)?;
         self.verify_counts(&counts)
     }
@@ -120,7 +125,7 @@ impl BlockBasedTable {
         Ok(())
     }
 
-    fn verify_data(&self) -> Result<Counts> {
+    fn verify_data(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut last: Vec<u8> = Vec::new();
         let mut stream = BlockStream::new(&StreamReads::unpaced(READ_LEN, true));
@@ -157,7 +162,7 @@ impl BlockBasedTable {
                 }
                 last.clear();
                 last.extend_from_slice(ikey);
-                self.count(&mut counts, handle, ikey, cursor.value_range().len())?;
+                visit(&self.count(&mut counts, handle, ikey, cursor.value_range().len())?)?;
                 cursor.next(data).map_err(wrap)?;
             }
             if self.is_behind_separator(index, &last, block) {
@@ -186,7 +191,13 @@ impl BlockBasedTable {
         }
     }
 
-    fn count(&self, counts: &mut Counts, handle: BlockHandle, ikey: &[u8], value_len: usize) -> Result<()> {
+    fn count<'k>(
+        &self,
+        counts: &mut Counts,
+        handle: BlockHandle,
+        ikey: &'k [u8],
+        value_len: usize,
+    ) -> Result<ParsedInternalKey<'k>> {
         let parsed = ParsedInternalKey::parse(ikey).map_err(|e| self.bad_entry(handle, ikey, e))?;
         counts.entries += 1;
         counts.key_bytes += ikey.len() as u64;
@@ -198,7 +209,7 @@ impl BlockBasedTable {
             ValueType::Placeholder if self.metaindex.iter().any(|(name, _)| name == names::TPH) => {}
             other => return Err(self.bad_entry(handle, ikey, format_args!("type {other:?} is none of a table's"))),
         }
-        Ok(())
+        Ok(parsed)
     }
 
     fn count_range_tombstones(&self, counts: &mut Counts) -> Result<()> {

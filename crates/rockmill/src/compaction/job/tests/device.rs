@@ -11,7 +11,7 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
 use crate::compaction::worker::{WorkerDevice, WorkerMachine};
 use crate::compaction::{JobOutput, JobStats};
-use crate::compaction_workers::{CompactionWorkers, JobDevice, RemoteDone, RemoteJob};
+use crate::compaction_workers::{JobDevice, RemoteDone, RemoteJob, RemoteUsage, TakenWorker};
 use crate::error::{Error, ErrorKind};
 
 /// Of a table.
@@ -28,6 +28,7 @@ struct InProcess {
     damages: Option<u64>,
     /// Writes to the device again when the result is there.
     writes_late: Mutex<Option<Arc<JobDevice>>>,
+    rejected: AtomicU64,
 }
 
 impl fmt::Debug for InProcess {
@@ -61,9 +62,13 @@ impl WorkerDevice for Lent {
     }
 }
 
-impl CompactionWorkers for InProcess {
-    fn wants(&self, _: u64) -> bool {
-        true
+impl TakenWorker for InProcess {
+    fn place(&self) -> usize {
+        0
+    }
+
+    fn rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone> {
@@ -73,13 +78,19 @@ impl CompactionWorkers for InProcess {
         let mut result = machine.run(&spec, Arc::new(lent), &Arc::default());
         (self.lie)(&mut result);
         *self.writes_late.lock() = Some(Arc::clone(job.device));
-        Ok(RemoteDone { result: result.encode()?, worker: "here".to_owned() })
+        Ok(RemoteDone { result: result.encode()?, worker: "here".to_owned(), usage: RemoteUsage::default() })
     }
 }
 
 fn honest(ctx: &LocalHost) -> InProcess {
     let clock = Arc::clone(&ctx.means.clock);
-    InProcess { clock, lie: Box::new(|_| {}), damages: None, writes_late: Mutex::default() }
+    InProcess {
+        clock,
+        lie: Box::new(|_| {}),
+        damages: None,
+        writes_late: Mutex::default(),
+        rejected: AtomicU64::new(0),
+    }
 }
 
 /// The host with numbers that nobody else has.
@@ -185,6 +196,7 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
         let worker = InProcess { lie: Box::new(lie), ..honest(&host) };
         let e = remote::run(&spec, &host, &worker).expect_err(what);
         assert!(!e.message().contains("panicked"), "{what}: {e}");
+        assert_eq!(worker.rejected.load(Ordering::Relaxed), 1, "{what}");
         assert_eq!(names(&fs), before, "{what}");
     }
     let others: [(&str, Box<Lie>); 2] = [

@@ -3,16 +3,16 @@
 
 use std::fmt::Write;
 
-use rockmill_format::printable;
+use crate::{escape, short};
 
-use crate::timeline::short;
-
-/// Colours that people with any colour vision tell apart (Okabe and Ito), strongest contrast on white first.
-pub(super) const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#8f3f71", "#a67c00", "#3b3b3b"];
+/// Colours that can be told apart with any colour vision (after Okabe and Ito), strongest contrast first.
+pub const COLOURS: [&str; 6] = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)"];
+/// The colour of a tie.
+pub const TIE: &str = "var(--tie)";
 /// Lines differ in more than colour.
 const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 2"];
-/// Steps of one hue, for levels: order is seen without a legend.
-const STEPS: [&str; 7] = ["#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef"];
+/// Shades of one hue, for levels: their order needs no legend.
+const STEPS: [&str; 7] = ["var(--l0)", "var(--l1)", "var(--l2)", "var(--l3)", "var(--l4)", "var(--l5)", "var(--l6)"];
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 286.0;
@@ -22,23 +22,18 @@ const TOP: f64 = 62.0;
 const BOTTOM: f64 = 44.0;
 
 /// The colour of the side with this index.
-pub(super) fn colour(side: usize) -> &'static str {
+pub fn colour(side: usize) -> &'static str {
     COLOURS[side % COLOURS.len()]
 }
 
 /// The step of the level with this index.
-pub(super) fn level_colour(level: usize) -> &'static str {
+pub fn level_colour(level: usize) -> &'static str {
     STEPS[level.min(STEPS.len() - 1)]
 }
 
-/// Text with what HTML would take for markup made harmless.
-pub(super) fn escape(text: &str) -> String {
-    printable::lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 /// How an axis is divided.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Scale {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
     /// Even steps.
     Linear,
     /// Powers of ten.
@@ -48,12 +43,15 @@ pub(super) enum Scale {
 }
 
 /// One axis.
-#[derive(Clone)]
-pub(super) struct Axis {
+#[derive(Debug, Clone)]
+pub struct Axis {
     /// What it shows, with the unit.
     pub label: &'static str,
+    /// How it is divided.
     pub scale: Scale,
+    /// Its first value.
     pub from: f64,
+    /// Its last value.
     pub to: f64,
 }
 
@@ -148,7 +146,8 @@ fn nice_step(range: f64, parts: f64) -> f64 {
 }
 
 /// A chart that is being drawn.
-pub(super) struct Chart {
+#[derive(Debug)]
+pub struct Chart {
     x: Axis,
     y: Axis,
     title: String,
@@ -160,6 +159,7 @@ pub(super) struct Chart {
 }
 
 impl Chart {
+    /// An empty chart.
     pub fn new(title: &str, x: Axis, y: Axis) -> Self {
         Self { x, y, title: title.to_owned(), legend: vec![], body: String::new(), height: HEIGHT, below: 0.0 }
     }
@@ -183,8 +183,8 @@ impl Chart {
         let dash = if faint { "" } else { DASHES[side % DASHES.len()] };
         let _ = writeln!(
             self.body,
-            "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{width}\" stroke-opacity=\"{opacity}\" \
-             stroke-dasharray=\"{dash}\" stroke-linejoin=\"round\"/>",
+            "<path d=\"{path}\" fill=\"none\" style=\"stroke:{}\" stroke-width=\"{width}\" \
+             stroke-opacity=\"{opacity}\" stroke-dasharray=\"{dash}\" stroke-linejoin=\"round\"/>",
             colour(side)
         );
     }
@@ -192,7 +192,7 @@ impl Chart {
     /// Names a side's line.
     pub fn name_line(&mut self, side: usize, name: &str) {
         let swatch = format!(
-            "<path d=\"M0 -4h20\" stroke=\"{}\" stroke-width=\"2.5\" stroke-dasharray=\"{}\"/>",
+            "<path d=\"M0 -4h20\" style=\"stroke:{}\" stroke-width=\"2.5\" stroke-dasharray=\"{}\"/>",
             colour(side),
             DASHES[side % DASHES.len()]
         );
@@ -211,9 +211,11 @@ impl Chart {
             for (i, x) in xs.iter().enumerate().rev() {
                 let _ = write!(path, "L{:.1} {:.1}", self.px(*x), self.py(base[i]));
             }
-            let _ = writeln!(self.body, "<path d=\"{path}Z\" fill=\"{fill}\" stroke=\"#fff\" stroke-width=\"0.6\"/>");
-            let swatch = format!("<rect y=\"-10\" width=\"12\" height=\"11\" fill=\"{fill}\"/>");
-            self.legend.push((name.clone(), swatch));
+            let _ = writeln!(
+                self.body,
+                "<path d=\"{path}Z\" style=\"fill:{fill};stroke:var(--bg)\" stroke-width=\"0.6\"/>"
+            );
+            self.name_area(fill, name);
             base = top;
         }
     }
@@ -233,7 +235,7 @@ impl Chart {
         let squeeze = if long { " textLength=\"52\" lengthAdjust=\"spacingAndGlyphs\"" } else { "" };
         let _ = writeln!(
             self.body,
-            "<rect x=\"{left}\" y=\"{y}\" width=\"{}\" height=\"9\" fill=\"#f0f0f0\"/>\
+            "<rect x=\"{left}\" y=\"{y}\" width=\"{}\" height=\"9\" class=\"b\"/>\
              <text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"s\"{squeeze}>{}</text>",
             right - left,
             left - 4.0,
@@ -244,7 +246,7 @@ impl Chart {
             let (a, b) = (self.px(*from), self.px(*to));
             let _ = writeln!(
                 self.body,
-                "<rect x=\"{a:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"9\" fill=\"{}\"><title>{}</title></rect>",
+                "<rect x=\"{a:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"9\" style=\"fill:{}\"><title>{}</title></rect>",
                 (b - a).max(1.5),
                 colour(side),
                 escape(what)
@@ -252,8 +254,19 @@ impl Chart {
         }
     }
 
+    /// Names an area.
+    fn name_area(&mut self, fill: &str, name: &str) {
+        let swatch = format!("<rect y=\"-10\" width=\"12\" height=\"11\" style=\"fill:{fill}\"/>");
+        self.legend.push((name.to_owned(), swatch));
+    }
+
     /// The chart.
     pub fn finish(self) -> String {
+        self.drawn(true)
+    }
+
+    /// The chart, with or without marks below.
+    fn drawn(self, marks: bool) -> String {
         let (h, bottom) = (self.height, self.height - BOTTOM - self.below);
         let mut out = format!(
             "<svg viewBox=\"0 0 {WIDTH} {h}\" role=\"img\" aria-label=\"{0}\"><title>{0}</title>\n\
@@ -264,55 +277,77 @@ impl Chart {
             let y = self.py(v);
             let _ = writeln!(
                 out,
-                "<path d=\"M{LEFT} {y:.1}H{}\" class=\"g\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
+                "<path d=\"M{LEFT} {y:.1}H{}\" class=\"g\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 WIDTH - RIGHT,
                 LEFT - 6.0,
                 y + 4.0
             );
         }
-        for (v, text) in self.x.ticks() {
+        for (v, text) in self.x.ticks().into_iter().filter(|_| marks) {
             let x = self.px(v);
             let _ = writeln!(
                 out,
-                "<path d=\"M{x:.1} {}v4\" class=\"a\"/><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
+                "<path d=\"M{x:.1} {}v4\" class=\"a\"/>\
+                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
                 h - BOTTOM,
                 h - BOTTOM + 17.0
             );
         }
         let _ = writeln!(
             out,
-            "<text x=\"0\" y=\"51\" class=\"l\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"l\">{}</text>",
-            escape(self.y.label),
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"l\">{}</text>",
             WIDTH - RIGHT,
             h - 6.0,
             escape(self.x.label)
         );
-        let mut x = 0.0;
-        for (name, swatch) in &self.legend {
+        // About eight units for a letter at the text size of phones. A legend too long for one row gets two, and then
+        // the label of the axis moves up to the title.
+        let wide = |(name, swatch): &(String, String)| {
             let room = if swatch.contains("<rect") { 16.0 } else { 24.0 };
-            let _ = writeln!(
-                out,
-                "<g transform=\"translate({x:.0} 31)\">{swatch}<text x=\"{room}\">{}</text></g>",
-                escape(name)
-            );
-            // About eight units a letter at the size that phones get.
-            x += room + name.chars().count() as f64 * 8.0 + 14.0;
+            (room, room + name.chars().count() as f64 * 8.0 + 14.0)
+        };
+        let all: f64 = self.legend.iter().map(|entry| wide(entry).1).sum();
+        let rows = if all > WIDTH { 2 } else { 1 };
+        let label = if rows == 1 { "x=\"0\" y=\"51\"" } else { "x=\"466\" y=\"13\" text-anchor=\"end\"" };
+        let _ = writeln!(out, "<text {label} class=\"l\">{}</text>", escape(self.y.label));
+        for (row, entries) in self.legend.chunks(self.legend.len().div_ceil(rows).max(1)).enumerate() {
+            let (mut x, y) = (0.0, 31 + 17 * row);
+            for entry in entries {
+                let (room, all) = wide(entry);
+                let (name, swatch) = (escape(&entry.0), &entry.1);
+                let _ = writeln!(
+                    out,
+                    "<g transform=\"translate({x:.0} {y})\">{swatch}<text x=\"{room}\">{name}</text></g>"
+                );
+                x += all;
+            }
         }
         let _ = writeln!(out, "{}<path d=\"M{LEFT} {bottom}H{}\" class=\"a\"/></svg>", self.body, WIDTH - RIGHT);
         out
     }
 }
 
-/// One bar of [`bars`]: name, side, value, and the text beside it.
-pub(super) struct Bar {
+/// One bar of [`bars`].
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// What it is of.
     pub name: String,
+    /// Whose colour it has.
     pub side: usize,
+    /// Its length.
     pub value: f64,
+    /// What is written after it.
     pub text: String,
 }
 
+/// How long a bar is: the smallest value still has a bar that can be seen; zero has none.
+fn length(value: f64, most: f64, room: f64) -> f64 {
+    if value > 0.0 { (value / most.max(1e-12) * room).max(1.5) } else { 0.0 }
+}
+
 /// Bars from the left, with their values in words, on one scale that begins at 0.
-pub(super) fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
+pub fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
     const ROW: f64 = 24.0;
     const NAME: f64 = 96.0;
     let most = all.iter().map(|b| b.value).fold(0.0, f64::max).max(1e-12);
@@ -325,35 +360,171 @@ pub(super) fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
     );
     for (i, bar) in all.iter().enumerate() {
         let y = 40.0 + i as f64 * ROW;
-        let width = bar.value / most * (WIDTH - NAME - 138.0);
+        let width = length(bar.value, most, WIDTH - NAME - 138.0);
         let _ = writeln!(
             out,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text><rect x=\"{NAME}\" y=\"{y}\" width=\"{width:.1}\" \
-             height=\"16\" fill=\"{}\"/><text x=\"{:.1}\" y=\"{}\">{}</text>",
+            "<text x=\"{}\" y=\"{1}\" text-anchor=\"end\">{2}</text><text x=\"{3:.1}\" y=\"{1}\">{4}</text>",
             NAME - 8.0,
             y + 12.5,
             escape(&bar.name),
-            colour(bar.side),
             NAME + width + 6.0,
-            y + 12.5,
             escape(&bar.text)
         );
+        if width > 0.0 {
+            let fill = colour(bar.side);
+            let _ = writeln!(
+                out,
+                "<rect x=\"{NAME}\" y=\"{y}\" width=\"{width:.1}\" height=\"16\" style=\"fill:{fill}\"/>"
+            );
+        }
     }
     let _ = writeln!(out, "<path d=\"M{NAME} 36V{}\" class=\"a\"/></svg>", h - 2.0);
     out
 }
 
-/// One row of [`ratios`].
-pub(super) struct RatioRow {
+/// Upright bars: for each group one of each series, on one scale that begins at 0.
+pub fn groups(title: &str, unit: &'static str, groups: &[String], series: &[(String, Vec<f64>)]) -> String {
+    let x = Axis { label: "", scale: Scale::Linear, from: 0.0, to: 1.0 };
+    let y = Axis::over(unit, Scale::Linear, series.iter().flat_map(|(_, values)| values).copied());
+    let most = y.to;
+    let mut chart = Chart::new(title, x, y);
+    let (left, bottom) = (LEFT, HEIGHT - BOTTOM);
+    let room = (WIDTH - LEFT - RIGHT) / groups.len().max(1) as f64;
+    let width = room * 0.8 / series.len().max(1) as f64;
+    for (g, group) in groups.iter().enumerate() {
+        let from = left + room * g as f64;
+        for (i, (name, values)) in series.iter().enumerate() {
+            let value = values.get(g).copied().unwrap_or(0.0);
+            let height = length(value, most, bottom - TOP);
+            if height > 0.0 {
+                let _ = writeln!(
+                    chart.body,
+                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+                     style=\"fill:{}\"><title>{}</title></rect>",
+                    from + room * 0.1 + width * i as f64,
+                    bottom - height,
+                    colour(i),
+                    escape(&format!("{name}, {group}: {value:.2}"))
+                );
+            }
+        }
+        let _ = writeln!(
+            chart.body,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            from + room / 2.0,
+            bottom + 17.0,
+            escape(group)
+        );
+    }
+    for (i, (name, _)) in series.iter().enumerate() {
+        chart.name_area(colour(i), name);
+    }
+    chart.drawn(false)
+}
+
+/// A stretch of keys in a row of [`runs`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stretch {
+    /// Where it begins, from 0 to 1.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// Its colour, as an index for [`level_colour`]; `None` where its age is not known.
+    pub step: Option<usize>,
+    /// What it is.
+    pub title: String,
+}
+
+/// One row of [`runs`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRow {
+    /// Which run it is.
     pub name: String,
-    pub side: usize,
+    /// What is written at its end.
+    pub text: String,
+    /// Its stretches, in the order of their keys; they do not overlap.
+    pub stretches: Vec<Stretch>,
+}
+
+/// How many colours [`runs`] has for ages.
+pub const RUN_STEPS: usize = STEPS.len();
+
+/// Sorted runs as rows, newest at the top: which part of the keys each table of a run covers. `first` and `last` say
+/// what the first and the last colour stand for.
+pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str)) -> String {
+    const ROW: f64 = 18.0;
+    const NAME: f64 = 92.0;
+    const TEXT: f64 = 150.0;
+    let width = 2.0 * WIDTH;
+    let h = 58.0 + rows.len() as f64 * ROW;
+    let px = |at: f64| NAME + at.clamp(0.0, 1.0) * (width - NAME - TEXT);
+    let mut out = format!(
+        "<svg viewBox=\"0 0 {width} {h}\" role=\"img\" aria-label=\"{0}\"><title>{0}</title>\
+         <text x=\"0\" y=\"13\" class=\"t\">{0}</text><text x=\"0\" y=\"31\" class=\"l\">{1}</text>\n",
+        escape(title),
+        escape(note)
+    );
+    let legend = width - TEXT - STEPS.len() as f64 * 14.0;
+    let _ = writeln!(
+        out,
+        "<text x=\"{:.1}\" y=\"13\" class=\"l\" text-anchor=\"end\">{}</text>\
+         <text x=\"{:.1}\" y=\"13\" class=\"l\">{}</text>",
+        legend - 6.0,
+        escape(first),
+        width - TEXT + 6.0,
+        escape(last)
+    );
+    for (i, step) in STEPS.iter().enumerate() {
+        let x = legend + i as f64 * 14.0;
+        let _ = writeln!(out, "<rect x=\"{x:.1}\" y=\"3\" width=\"13\" height=\"11\" style=\"fill:{step}\"/>");
+    }
+    for (i, row) in rows.iter().enumerate() {
+        let y = 46.0 + i as f64 * ROW;
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{2}\" text-anchor=\"end\">{1}</text><rect x=\"{NAME}\" y=\"{y}\" width=\"{3:.1}\" \
+             height=\"13\" class=\"b\"/><text x=\"{4}\" y=\"{2}\" class=\"l\">{5}</text>",
+            NAME - 8.0,
+            escape(&row.name),
+            y + 11.0,
+            width - NAME - TEXT,
+            width - TEXT + 6.0,
+            escape(&row.text)
+        );
+        for stretch in &row.stretches {
+            // Even the smallest table can be seen, and neighbours have a gap between them where there is room.
+            let (from, to) = (px(stretch.from), px(stretch.to));
+            let wide = if to - from > 3.0 { to - from - 0.6 } else { (to - from).max(0.8) };
+            let fill = stretch.step.map_or(TIE, level_colour);
+            let _ = writeln!(
+                out,
+                "<rect x=\"{from:.1}\" y=\"{y}\" width=\"{wide:.1}\" height=\"13\" style=\"fill:{fill}\"><title>{}\
+                 </title></rect>",
+                escape(&stretch.title)
+            );
+        }
+    }
+    out + "</svg>\n"
+}
+
+/// One row of [`ratios`].
+#[derive(Debug, Clone)]
+pub struct RatioRow {
+    /// What is compared.
+    pub name: String,
+    /// The better side, whose colour the row gets; `None` for a tie.
+    pub winner: Option<usize>,
+    /// The ratio of each pair.
     pub all: Vec<f64>,
+    /// Their median.
     pub middle: f64,
+    /// What is written at the end.
     pub text: String,
 }
 
-/// Ratios on a scale of powers of two around 1: every pair a tick, a dot at the median, a line over the spread.
-pub(super) fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
+/// Ratios on a scale of powers of two around 1: every pair a tick, a dot at the median, a line over the spread, all in
+/// the colour of the side that is better.
+pub fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
     const ROW: f64 = 26.0;
     const NAME: f64 = 150.0;
     const VALUE: f64 = 216.0;
@@ -377,19 +548,19 @@ pub(super) fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
         let text = if e < 0 { format!("1/{}", 1 << -e) } else { format!("{}", 1 << e) };
         let _ = writeln!(
             out,
-            "<path d=\"M{x:.1} 40V{bottom}\" class=\"{class}\"/><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}\
-             </text>",
+            "<path d=\"M{x:.1} 40V{bottom}\" class=\"{class}\"/>\
+             <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
             bottom + 15.0
         );
     }
     for (i, row) in rows.iter().enumerate() {
         let y = 54.0 + i as f64 * ROW;
-        let fill = colour(row.side);
+        let fill = row.winner.map_or(TIE, colour);
         let (least, most) = row.all.iter().fold((f64::INFINITY, 0f64), |(a, b), x| (a.min(*x), b.max(*x)));
         let _ = writeln!(
             out,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text><path d=\"M{:.1} {y}H{:.1}\" stroke=\"{fill}\" \
-             stroke-width=\"2\"/>",
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text><path d=\"M{:.1} {y}H{:.1}\" \
+             style=\"stroke:{fill}\" stroke-width=\"2\"/>",
             NAME - 10.0,
             y + 4.0,
             escape(&row.name),
@@ -397,12 +568,12 @@ pub(super) fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
             px(most)
         );
         for ratio in &row.all {
-            let _ =
-                writeln!(out, "<path d=\"M{:.1} {}v10\" stroke=\"{fill}\" stroke-width=\"1.5\"/>", px(*ratio), y - 5.0);
+            let (x, top) = (px(*ratio), y - 5.0);
+            let _ = writeln!(out, "<path d=\"M{x:.1} {top}v10\" style=\"stroke:{fill}\" stroke-width=\"1.5\"/>");
         }
         let _ = writeln!(
             out,
-            "<circle cx=\"{:.1}\" cy=\"{y}\" r=\"5\" fill=\"{fill}\" stroke=\"#fff\"/><text x=\"{}\" y=\"{}\" \
+            "<circle cx=\"{:.1}\" cy=\"{y}\" r=\"5\" style=\"fill:{fill};stroke:var(--bg)\"/><text x=\"{}\" y=\"{}\" \
              text-anchor=\"end\">{}</text>",
             px(row.middle),
             width - 2.0,
@@ -412,7 +583,7 @@ pub(super) fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" class=\"l\">ratio (1 = equal), powers of two</text></svg>",
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" class=\"l\">ratio (1: a tie), powers of two</text></svg>",
         px(1.0),
         h - 4.0
     );
@@ -440,6 +611,52 @@ mod tests {
         let places: Vec<f64> = [0.9, 0.99, 0.999].map(|p| axis.place(p)).into();
         assert!((places[1] - places[0] - (places[2] - places[1])).abs() < 1e-9);
         assert_eq!(axis.ticks().iter().map(|t| t.1.as_str()).collect::<Vec<_>>(), ["50", "90", "99", "99.9", "99.99"]);
+    }
+
+    #[test]
+    fn nothing_has_no_bar_and_little_has_one() {
+        let bar = |name: &str, value| Bar { name: name.into(), side: 0, value, text: format!("{value}") };
+        let svg = bars("t", "s", &[bar("much", 1e6), bar("little", 1.0), bar("nothing", 0.0)]);
+        assert_eq!(svg.matches("<rect").count(), 2, "{svg}");
+        assert!(svg.contains("width=\"1.5\"") && svg.contains(">nothing</text>"), "{svg}");
+        let series = [("a".to_owned(), vec![1.0, 0.0]), ("b".to_owned(), vec![0.001, 2.0])];
+        let svg = groups("t", "threads", &["L0".to_owned(), "L1".to_owned()], &series);
+        // Three bars and two swatches of the legend.
+        assert_eq!(svg.matches("<rect").count(), 3 + 2, "{svg}");
+        assert!(svg.contains("height=\"1.5\"") && svg.contains(">L1</text>") && !svg.contains("height=\"0"), "{svg}");
+    }
+
+    #[test]
+    fn a_long_legend_has_two_rows() {
+        let series: Vec<(String, Vec<f64>)> = (0..6).map(|i| (format!("classic-leveled-{i}"), vec![1.0])).collect();
+        let long = groups("t", "threads", &["L0".to_owned()], &series);
+        let rows = |svg: &str, y: usize| svg.matches(&format!(" {y})\">")).count();
+        assert_eq!((rows(&long, 31), rows(&long, 48)), (3, 3), "{long}");
+        assert!(long.contains("y=\"13\" text-anchor=\"end\" class=\"l\">threads"), "{long}");
+        let short = groups("t", "threads", &["L0".to_owned()], &series[..2]);
+        assert_eq!((rows(&short, 31), rows(&short, 48)), (2, 0), "{short}");
+    }
+
+    #[test]
+    fn runs_are_drawn_in_their_stretches() {
+        let stretch = |from, to, step| Stretch { from, to, step, title: "a..b".into() };
+        let of = vec![stretch(0.0, 0.5, Some(0)), stretch(0.5, 0.5, None), stretch(0.5, 1.0, Some(6))];
+        let row = RunRow { name: "L1".into(), text: "3 tables".into(), stretches: of };
+        let svg = runs("t", "n", &[row], ("newest", "oldest"));
+        assert_eq!(svg.matches("<title>a..b</title>").count(), 3);
+        assert_eq!(svg.matches("<rect").count(), STEPS.len() + 1 + 3);
+        assert!(svg.contains("width=\"0.8\"") && svg.contains(&format!("fill:{TIE}")), "{svg}");
+        assert!(!svg.contains("NaN") && svg.contains(">newest</text>") && svg.contains(">3 tables</text>"), "{svg}");
+    }
+
+    #[test]
+    fn a_ratio_has_the_colour_of_the_better_side() {
+        let row =
+            |winner, middle: f64| RatioRow { name: "r".into(), winner, all: vec![middle], middle, text: "x".into() };
+        let svg = ratios("t", "n", &[row(Some(0), 2.0), row(Some(1), 0.5), row(None, 1.0)]);
+        for fill in [COLOURS[0], COLOURS[1], TIE] {
+            assert_eq!(svg.matches(&format!("fill:{fill}")).count(), 1, "{fill}: {svg}");
+        }
     }
 
     #[test]

@@ -1,0 +1,210 @@
+//! The command line of `rockmill bench offload`.
+
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// What the command line asks for.
+#[derive(Debug, Clone)]
+pub enum OffloadCommand {
+    /// Print the help text.
+    Help,
+    /// Run.
+    Run(Box<OffloadFlags>),
+}
+
+/// The flags of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OffloadFlags {
+    /// A new or empty directory for inputs and outputs.
+    pub db: String,
+    /// Sizes of jobs: MiB of keys and values in all inputs together.
+    pub mb: Vec<u64>,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Tables in L0, all overlapping.
+    pub inputs: usize,
+    /// Compression of blocks: `none`, `lz4`, `zstd`.
+    pub compression: String,
+    /// Times that each job is done here and by the worker.
+    pub repeat: usize,
+    /// Threads of the worker for a job.
+    pub threads: u16,
+    /// Address of a worker that runs already; empty to start one.
+    pub worker: String,
+    /// The program that has the subcommand `worker`; empty for this one.
+    pub worker_program: String,
+    /// The worker may be on another machine, without secrets.
+    pub allow_unauthenticated: bool,
+    /// Where the results go as JSON; empty for nowhere.
+    pub json: String,
+}
+
+/// Name, default, what it is.
+const FLAGS: [(&str, &str, &str); 11] = [
+    ("db", "", "A new or empty directory for inputs and outputs; needed."),
+    ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
+    ("value_size", "1024", "Bytes of a value."),
+    ("inputs", "4", "Overlapping tables in L0 that the job merges."),
+    ("compression", "lz4", "Compression of blocks, of inputs and outputs: none, lz4, zstd."),
+    ("repeat", "3", "Times that each job is done here and by the worker, in turn."),
+    ("threads", "1", "Threads of the worker for a job."),
+    ("worker", "", "Address and port of a worker that runs already; without it one is started on this machine."),
+    ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
+    ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
+    ("json", "", "File for the results as JSON."),
+];
+
+fn one<T: FromStr>(name: &str, text: &str) -> Result<T> {
+    text.trim().parse().map_err(|_| Error::Usage(format!("--{name}: {text:?} is no value of it")))
+}
+
+impl OffloadFlags {
+    /// Reads a command line without the words before the flags. Later flags win.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<OffloadCommand> {
+        let mut values: Vec<String> = FLAGS.iter().map(|(_, default, _)| (*default).to_owned()).collect();
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'));
+            let body = body.ok_or_else(|| Error::Usage(format!("{arg:?}: flags begin with --")))?;
+            let (name, value) = match body.split_once('=') {
+                Some((name, value)) => (name.replace('-', "_"), Some(value.to_owned())),
+                None => (body.replace('-', "_"), None),
+            };
+            if matches!(name.as_str(), "help" | "h") {
+                return Ok(OffloadCommand::Help);
+            }
+            let place = FLAGS.iter().zip(&mut values).find(|((known, ..), _)| *known == name);
+            let Some((_, place)) = place else {
+                let near = crate::flags::nearest(&name, FLAGS.iter().map(|(known, ..)| *known));
+                let near = near.map_or_else(String::new, |near| format!(": did you mean --{near}?"));
+                return Err(Error::Usage(format!("there is no --{name}{near}")));
+            };
+            *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
+        }
+        let [db, mb, value_size, inputs, compression, repeat, threads, worker, worker_program, allow, json] =
+            <[String; 11]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let flags = Self {
+            mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
+            value_size: one("value_size", &value_size)?,
+            inputs: one("inputs", &inputs)?,
+            repeat: one("repeat", &repeat)?,
+            threads: one("threads", &threads)?,
+            allow_unauthenticated: one::<u8>("allow_unauthenticated", &allow)? != 0,
+            db,
+            compression,
+            worker,
+            worker_program,
+            json,
+        };
+        flags.check()?;
+        Ok(OffloadCommand::Run(Box::new(flags)))
+    }
+
+    fn check(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::Usage(what));
+        if self.db.is_empty() {
+            return bad("--db=DIRECTORY is missing: a new or empty directory for inputs and outputs".to_owned());
+        }
+        if self.repeat < 1 || self.threads < 1 {
+            return bad("--repeat and --threads must be at least 1".to_owned());
+        }
+        if let Some(mb) = self.mb.iter().find(|mb| !(1..=1 << 20).contains(*mb)) {
+            return bad(format!("--mb: {mb}; 1 to 1048576"));
+        }
+        if compression_name(&self.compression).is_none() {
+            return bad(format!("--compression: {}: there are none, lz4, zstd", self.compression));
+        }
+        Ok(())
+    }
+
+    /// The flags of `bench compact` whose only case is the job of this size.
+    pub(super) fn of_size(&self, mb: u64) -> Vec<String> {
+        vec![
+            format!("--db={}", self.db),
+            format!("--mb={mb}"),
+            format!("--values={}", self.value_size),
+            format!("--inputs={}", self.inputs),
+            format!("--compression={}", self.compression),
+            "--bloom=10".to_owned(),
+            "--engines=pread".to_owned(),
+        ]
+    }
+
+    /// The store's options, for those that do the job here and those that have it done.
+    pub(super) fn options_text(&self) -> String {
+        format!(
+            "disable_auto_compactions=true;level_compaction_dynamic_level_bytes=false;compaction_helper_threads=0;\
+             compression={};block_based_table_factory={{filter_policy=bloomfilter:10:false}}",
+            compression_name(&self.compression).unwrap_or("kNoCompression")
+        )
+    }
+}
+
+fn compression_name(flag: &str) -> Option<&'static str> {
+    match flag {
+        "none" => Some("kNoCompression"),
+        "lz4" => Some("kLZ4Compression"),
+        "zstd" => Some("kZSTD"),
+        _ => None,
+    }
+}
+
+/// The help text.
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "rockmill bench offload: one compaction of overlapping tables of L0 into L1, done here and by a worker in turn.\n\n\
+         Without --worker it starts `rockmill worker` on this machine. Both then share its cores, so that seconds say\n\
+         little about two machines; CPU of the host, round trips and bytes do.\n\n\
+         Example:\n\
+         \x20 rockmill bench offload --db=bench-db --mb=16,64 --json=offload.json\n\n\
+         Flags:\n",
+    );
+    for (name, default, what) in FLAGS {
+        let default = if default.is_empty() { String::new() } else { format!(" (default {default})") };
+        text += &format!("  --{name}{default}\n      {what}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<OffloadFlags> {
+        match OffloadFlags::parse(line.split_whitespace().map(str::to_owned))? {
+            OffloadCommand::Run(flags) => Ok(*flags),
+            OffloadCommand::Help => Err(Error::Usage("help".to_owned())),
+        }
+    }
+
+    #[test]
+    fn flags_are_read() {
+        let flags = parse("--db=d --mb=1,8 --value-size 100 --compression=zstd --allow_unauthenticated=1").unwrap();
+        assert_eq!((flags.mb.as_slice(), flags.value_size, flags.repeat), ([1, 8].as_slice(), 100, 3));
+        assert!(flags.allow_unauthenticated && flags.options_text().contains("compression=kZSTD;"));
+        assert!(flags.of_size(8).contains(&"--mb=8".to_owned()));
+        assert_eq!(parse("--help").unwrap_err().to_string(), Error::Usage("help".to_owned()).to_string());
+        assert!(help().contains("--mb (default 4,16,64,256)"));
+    }
+
+    #[test]
+    fn bad_command_lines_say_what_is_wrong() {
+        for (line, says) in [
+            ("--mb=1", "--db"),
+            ("--db=d --mb=0", "1 to"),
+            ("--db=d --mb=x", "--mb"),
+            ("--db=d --repeat=0", "at least 1"),
+            ("--db=d --compression=rar", "none, lz4, zstd"),
+            ("--db=d --mbs=4", "there is no --mbs"),
+            ("--db=d --json", "wants a value"),
+            ("db", "begin with --"),
+        ] {
+            let e = parse(line).expect_err(line).to_string();
+            assert!(e.contains(says), "{line}: {e}");
+        }
+    }
+}
