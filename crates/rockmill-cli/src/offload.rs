@@ -156,6 +156,12 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
         new.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| CliError::io(path.display(), &e))?;
         made.push(path.display().to_string());
     }
+    if !rockmill_offload::TLS {
+        output::tell(
+            "note: without keys of TLS, since this program was built without it (the feature `tls`): both sides \
+                      authenticate, and nothing is encrypted",
+        );
+    }
     match out.json {
         true => out.json_object(&json!({ "host": made[0], "worker": made[1] })),
         false => made.iter().try_for_each(|path| out.line(path)),

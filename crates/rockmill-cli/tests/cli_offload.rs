@@ -144,7 +144,10 @@ fn what_is_not_safe_is_refused() {
 #[test]
 fn two_commands_are_enough_for_secrets_and_tls() {
     let s = Sandbox::new();
-    let made = s.ok(&["worker", "--make-secrets", "."]);
+    let made = s.run(&["worker", "--make-secrets", "."]);
+    assert_eq!(made.stderr.contains("nothing is encrypted"), !rockmill_offload::TLS, "{}", made.stderr);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let made = made.text();
     assert_eq!(made.lines().count(), 2, "{made}");
     for file in ["host.secrets", "worker.secrets"] {
         use std::os::unix::fs::PermissionsExt as _;

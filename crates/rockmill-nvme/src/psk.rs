@@ -11,8 +11,16 @@
 
 use std::fmt;
 
-use crate::auth::secret::{crc32, decode_base64, encode_base64};
+use crate::auth::secret::{KeyForm, encode_base64};
 use crate::auth::{AuthError, Hash, Random};
+
+const FORM: KeyForm = KeyForm {
+    prefix: "NVMeTLSkey-1:",
+    hashes: &[Hash::Sha256, Hash::Sha384],
+    other_prefix: "it does not begin with NVMeTLSkey-1:",
+    other_hash: "its hash is none of 00, 01, 02",
+    other_length: "it has not 32 or 48 bytes",
+};
 
 /// A key that two sides were given: the *configured PSK*.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,28 +48,8 @@ impl TlsKey {
     /// # Errors
     /// What is wrong with it. The text is not repeated.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
-        let wrong = TlsKeyError;
-        let rest = text.strip_prefix("NVMeTLSkey-1:").ok_or(wrong("it does not begin with NVMeTLSkey-1:"))?;
-        let (hash, rest) = rest.split_once(':').ok_or(wrong("a colon is missing"))?;
-        let base64 = rest.strip_suffix(':').ok_or(wrong("the colon at its end is missing"))?;
-        let hash = match hash {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            _ => return Err(wrong("its hash is none of 00, 01, 02")),
-        };
-        let bytes = decode_base64(base64).ok_or(wrong("it is no base64"))?;
-        let (key, sum) = bytes.split_last_chunk().ok_or(wrong("it is too short"))?;
-        if !matches!(key.len(), 32 | 48) {
-            return Err(wrong("it has not 32 or 48 bytes"));
-        }
-        if hash.is_some_and(|h| h.bytes() != key.len()) {
-            return Err(wrong("it has another length than its hash"));
-        }
-        if crc32(key) != u32::from_le_bytes(*sum) {
-            return Err(wrong("its checksum is another"));
-        }
-        Ok(Self { key: key.to_vec(), hash })
+        let (key, hash) = FORM.parse(text).map_err(TlsKeyError)?;
+        Ok(Self { key, hash })
     }
 
     /// A new key for SHA-256.
@@ -77,9 +65,7 @@ impl TlsKey {
     /// As text. Whoever has it is either side.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut bytes = self.key.clone();
-        bytes.extend(crc32(&self.key).to_le_bytes());
-        format!("NVMeTLSkey-1:{:02}:{}:", self.hash.map_or(0, Hash::code), encode_base64(&bytes))
+        FORM.text(&self.key, self.hash)
     }
 
     /// The hash of the cipher suite that it is for.

@@ -29,29 +29,8 @@ impl Secret {
     /// # Errors
     /// What is wrong with it. The text is not repeated.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
-        let wrong = SecretError;
-        let rest = text.strip_prefix("DHHC-1:").ok_or(wrong("it does not begin with DHHC-1:"))?;
-        let (hash, rest) = rest.split_once(':').ok_or(wrong("a colon is missing"))?;
-        let base64 = rest.strip_suffix(':').ok_or(wrong("the colon at its end is missing"))?;
-        let hash = match hash {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            "03" => Some(Hash::Sha512),
-            _ => return Err(wrong("its hash is none of 00, 01, 02, 03")),
-        };
-        let bytes = decode_base64(base64).ok_or(wrong("it is no base64"))?;
-        let (key, sum) = bytes.split_last_chunk().ok_or(wrong("it is too short"))?;
-        if !matches!(key.len(), 32 | 48 | 64) {
-            return Err(wrong("it has not 32, 48 or 64 bytes"));
-        }
-        if hash.is_some_and(|h| h.bytes() != key.len()) {
-            return Err(wrong("it has another length than its hash"));
-        }
-        if crc32(key) != u32::from_le_bytes(*sum) {
-            return Err(wrong("its checksum is another"));
-        }
-        Ok(Self { key: key.to_vec(), hash })
+        let (key, hash) = FORM.parse(text).map_err(SecretError)?;
+        Ok(Self { key, hash })
     }
 
     /// A new secret of 32 bytes, or as many as `hash` has, which then makes another secret of it for each name.
@@ -67,9 +46,7 @@ impl Secret {
     /// As text. Whoever has it is the host or the controller.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut bytes = self.key.clone();
-        bytes.extend(crc32(&self.key).to_le_bytes());
-        format!("DHHC-1:{:02}:{}:", self.hash.map_or(0, Hash::code), encode_base64(&bytes))
+        FORM.text(&self.key, self.hash)
     }
 
     /// The key of this name.
@@ -88,8 +65,62 @@ impl fmt::Debug for Secret {
     }
 }
 
+const FORM: KeyForm = KeyForm {
+    prefix: "DHHC-1:",
+    hashes: &[Hash::Sha256, Hash::Sha384, Hash::Sha512],
+    other_prefix: "it does not begin with DHHC-1:",
+    other_hash: "its hash is none of 00, 01, 02, 03",
+    other_length: "it has not 32, 48 or 64 bytes",
+};
+
+/// The text form that secrets and keys of TLS have: a prefix, the hash, base64 of the key and its CRC-32. With what is
+/// said of a text that is wrong.
+pub(crate) struct KeyForm {
+    pub prefix: &'static str,
+    /// Those that it may name. A key has as many bytes as one of them.
+    pub hashes: &'static [Hash],
+    pub other_prefix: &'static str,
+    pub other_hash: &'static str,
+    pub other_length: &'static str,
+}
+
+impl KeyForm {
+    /// The key and its hash.
+    pub fn parse(&self, text: &str) -> Result<(Vec<u8>, Option<Hash>), &'static str> {
+        let rest = text.strip_prefix(self.prefix).ok_or(self.other_prefix)?;
+        let (hash, rest) = rest.split_once(':').ok_or("a colon is missing")?;
+        let base64 = rest.strip_suffix(':').ok_or("the colon at its end is missing")?;
+        let hash = match hash.as_bytes() {
+            b"00" => None,
+            [b'0', digit] => {
+                let of_digit = |hash: &&Hash| b'0' + hash.code() == *digit;
+                Some(*self.hashes.iter().find(of_digit).ok_or(self.other_hash)?)
+            }
+            _ => return Err(self.other_hash),
+        };
+        let bytes = decode_base64(base64).ok_or("it is no base64")?;
+        let (key, sum) = bytes.split_last_chunk().ok_or("it is too short")?;
+        if !self.hashes.iter().any(|h| h.bytes() == key.len()) {
+            return Err(self.other_length);
+        }
+        if hash.is_some_and(|h| h.bytes() != key.len()) {
+            return Err("it has another length than its hash");
+        }
+        if crc32(key) != u32::from_le_bytes(*sum) {
+            return Err("its checksum is another");
+        }
+        Ok((key.to_vec(), hash))
+    }
+
+    /// The text of a key.
+    pub fn text(&self, key: &[u8], hash: Option<Hash>) -> String {
+        let bytes = [key, &crc32(key).to_le_bytes()].concat();
+        format!("{}{:02}:{}:", self.prefix, hash.map_or(0, Hash::code), encode_base64(&bytes))
+    }
+}
+
 /// CRC-32 as Ethernet has it.
-pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0xedb8_8320 };
     !bytes.iter().fold(u32::MAX, |crc, &b| (0..8).fold(crc ^ u32::from(b), step))
 }
@@ -109,7 +140,7 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
 }
 
 /// `None` for other characters, a wrong length, or bits that are left over.
-pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     // Longer than the longest secret: nothing to look at.
     if text.len() > 128 || !text.len().is_multiple_of(4) {
         return None;
