@@ -114,6 +114,27 @@ fn a_session_with_the_smallest_limits() {
     whole_session(&bench);
 }
 
+/// Linux's target never asks for data that would have fitted its capsule, whatever a host would rather have.
+#[test]
+fn what_fits_the_controller_s_capsule_goes_there() {
+    let mut config = TargetConfig::new(NQN);
+    config.in_capsule_max = 32_768;
+    let mut bench = Bench::with(config);
+    for wanted in [0, 8192, u32::MAX] {
+        bench.host.queue.in_capsule_max = wanted;
+        let admin = bench.admin();
+        let mut io = bench.io(&admin, 1);
+        for (bytes, in_capsule) in [(512, true), (32_768, true), (33_280, false)] {
+            let write = command::write(1, 0, bytes as u32 / 512, false);
+            let queue = io.link().queue();
+            queue.submit(Command::writing(write, pattern(5, bytes))).unwrap();
+            let sent = queue.output().len();
+            assert_eq!(sent >= bytes, in_capsule, "{bytes} bytes: {sent}");
+            queue.sent(sent);
+        }
+    }
+}
+
 /// A short exchange, cut once, at every byte of either direction.
 #[test]
 fn a_stream_cut_at_every_byte() {

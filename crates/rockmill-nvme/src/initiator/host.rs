@@ -26,8 +26,6 @@ use crate::status::Status;
 
 /// Largest transfer of a command, where the controller has no smaller limit.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// In-capsule data that is used, at most.
-const IN_CAPSULE_MAX: u32 = 64 << 10;
 /// How often the status is asked for while a controller becomes ready or shuts down, for each 500 ms that it may take.
 const LOOKS_PER_UNIT: u32 = 500;
 
@@ -120,7 +118,7 @@ pub struct HostConfig {
     /// How it authenticates itself; `None` for controllers that do not want it. With it, a controller that has no
     /// authentication is refused.
     pub auth: Option<HostAuth>,
-    /// Its queues. `in_capsule_max` of I/O queues is no more than what the controller takes.
+    /// Its queues. `in_capsule_max` is that of the admin queue; that of I/O queues is what the controller takes.
     pub queue: QueueConfig,
 }
 
@@ -140,7 +138,9 @@ impl Controller {
     pub fn queue_config(&self) -> QueueConfig {
         let capsule = self.identity.command_capsule.saturating_mul(16).saturating_sub(SQE_BYTES as u32);
         let mut config = self.config.queue;
-        config.in_capsule_max = config.in_capsule_max.min(capsule).min(IN_CAPSULE_MAX);
+        // All that the controller takes: Linux's target sends no R2T for a write that would have fitted, and such a
+        // write waits until its time is up (`nvmet_tcp_queue_response`).
+        config.in_capsule_max = capsule.min(TRANSFER_MAX);
         config.entries = config.entries.min(self.capabilities.queue_entries_max.saturating_add(1));
         if self.identity.commands_max > 0 {
             config.entries = config.entries.min(self.identity.commands_max);
