@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use cli_support::{ROCKMILL, Sandbox};
+use rockmill_skip::{Needs, skip};
 use serde_json::Value;
 
 const COMMANDS: [&str; 19] = [
@@ -77,6 +78,44 @@ fn calls_in_the_style_of_rocksdbs_tools_are_understood() {
     assert!(levels.starts_with("rocksdb.num-files-at-level0: ") && levels.ends_with('\n'), "{levels}");
     s.run(&["--db=db", "get_property", "rocksdb.nothing"]).fails(1, &["\"rocksdb.nothing\" not found"]);
     s.run(&["--db=db"]).fails(2, &["--db"]);
+}
+
+/// Like `ldb idump`, which prints the same lines where it is there.
+#[test]
+fn every_version_is_printed_as_ldb_prints_it() {
+    let s = Sandbox::new();
+    for (key, value) in [("a", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("d", "1"), ("e", "1")] {
+        s.ok(&["put", "db", key, value, "--create", "--option", "disable_auto_compactions=true"]);
+    }
+    s.ok(&["--db=db", "delete", "c"]);
+    s.ok(&["--db=db", "deleterange", "d", "e"]);
+    s.ok(&["--db=db", "put", "d", "2"]);
+    let lines = s.ok(&["--db=db", "idump"]);
+    let versions = [
+        "'a' seq:1, type:1 => 1",
+        "'b' seq:3, type:1 => 2",
+        "'b' seq:2, type:1 => 1",
+        "'c' seq:7, type:0 => ",
+        "'c' seq:4, type:1 => 1",
+        "'d' seq:9, type:1 => 2",
+        "'e' seq:6, type:1 => 1",
+        "Internal keys in range: 7",
+    ];
+    assert_eq!(lines.lines().collect::<Vec<_>>(), versions);
+    let some = s.ok(&["--db=db", "idump", "--from=0x62", "--to=64", "--input_key_hex", "--hex", "--max_keys=1"]);
+    assert_eq!(some, "'62' seq:3, type:1 => 32\nInternal keys in range: 1\n");
+    assert_eq!(s.ok(&["--db=db", "idump", "--count_only"]), "Internal keys in range: 7\n");
+    let json: Value = serde_json::from_str(&s.ok(&["--db=db", "idump", "--json", "--from=e"])).expect("an object");
+    assert_eq!((json["sequence"].as_u64(), json["type"].as_u64()), (Some(6), Some(1)), "{json}");
+    s.run(&["--db=db", "idump", "--from=x", "--input_key_hex"]).fails(2, &["--from \"x\" is not hexadecimal"]);
+    match rockmill_skip::program("ldb", Needs::Ldb) {
+        Ok(ldb) => {
+            let done =
+                Command::new(ldb).args(["--db=db", "idump"]).current_dir(s.dir.path()).output().expect("ldb runs");
+            assert_eq!(String::from_utf8_lossy(&done.stdout), lines, "{done:?}");
+        }
+        Err(missing) => skip("every_version_is_printed_as_ldb_prints_it", &missing),
+    }
 }
 
 #[test]
