@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
+use rockmill::internals::{
+    CompactionWorkers, JobCode, JobRegistry, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker,
+};
 use rockmill::{Error, ErrorKind};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
@@ -29,6 +31,8 @@ const POLL: Duration = Duration::from_millis(20);
 const CONNECTIONS_MAX: usize = 8;
 /// Bytes of the largest read of a worker that is answered in one piece.
 const READ_BYTES: u32 = 1 << 20;
+/// Bytes of the largest write: that of the largest command.
+const WRITE_BYTES: u32 = 1 << 20;
 /// The name that a store has where it is given none.
 const NAME: &str = "nqn.2026-11.rockmill:host";
 
@@ -55,6 +59,9 @@ pub struct WorkersConfig {
     pub pause: Duration,
     /// What is read of the tables that come back.
     pub check: Check,
+    /// The code that all these workers have, besides RocksDB's own: jobs that call other code are done here. It is what
+    /// the workers have as `WorkerConfig::registry`; only names and options of it are used.
+    pub registry: JobRegistry,
 }
 
 impl WorkersConfig {
@@ -72,6 +79,7 @@ impl WorkersConfig {
             bytes_per_second_min: 4 << 20,
             pause: Duration::from_secs(30),
             check: Check::All,
+            registry: JobRegistry::default(),
         }
     }
 }
@@ -202,6 +210,9 @@ impl Workers {
             io_queues_max: 2,
             // All that a command reads is one read of the host's: past the page cache nothing is read ahead.
             c2h_data_max: READ_BYTES,
+            // All data of a write is asked for at once, so that writes end in the order of their commands: several are
+            // outstanding, and an output takes them from front to back.
+            r2t_bytes_max: WRITE_BYTES,
             ..TargetConfig::new(&format!("nqn.2026-11.rockmill:job:{name}:{epoch}"))
         };
         // The key of this job's connections is of its subsystem's name: that of another job is another one.
@@ -324,5 +335,9 @@ impl CompactionWorkers for Workers {
             return None;
         }
         Some(Box::new(self.choose(tried)?))
+    }
+
+    fn knows(&self, code: JobCode<'_>) -> bool {
+        self.config.registry.knows(code)
     }
 }

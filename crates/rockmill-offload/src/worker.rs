@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
+use rockmill::{EngineParts, MergeEngine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
@@ -42,6 +43,8 @@ pub struct WorkerConfig {
     pub jobs_max: usize,
     /// Threads of one job, at most.
     pub threads: usize,
+    /// How jobs are merged; `Auto` is `Uring`, and there is no `Kernel` (docs/offload.md).
+    pub engine: MergeEngine,
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
     /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
@@ -57,6 +60,7 @@ impl Default for WorkerConfig {
             allow_unauthenticated: false,
             jobs_max: 1,
             threads: 1,
+            engine: MergeEngine::Auto,
             registry: JobRegistry::default(),
             tell: |_| {},
         }
@@ -138,8 +142,8 @@ impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, no
-    /// random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, an
+    /// engine that a worker cannot have, no random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
@@ -150,8 +154,10 @@ impl Worker {
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
+        let machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock));
+        let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {
-            machine: WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock)),
+            machine,
             config,
             tls,
             clock,
@@ -177,6 +183,12 @@ impl Worker {
     #[must_use]
     pub fn counters(&self) -> WorkerCounters {
         self.shared.counters()
+    }
+
+    /// By which engines its jobs were merged so far.
+    #[must_use]
+    pub fn engine_parts(&self) -> EngineParts {
+        self.shared.machine.engine_parts()
     }
 
     /// The counters for Prometheus. What it counts stays when the worker is gone.
@@ -306,7 +318,10 @@ impl Shared {
                 }
                 Ok(_) => {}
                 // Nobody came, or there are too few descriptors.
-                Err(_) => self.clock.sleep(POLL),
+                Err(_) => {
+                    self.machine.trim();
+                    self.clock.sleep(POLL);
+                }
             }
         }
         for thread in threads {
