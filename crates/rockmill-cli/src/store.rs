@@ -320,18 +320,26 @@ fn set_shape(options: &mut Options, shape: ShapeArgs) -> Result<()> {
     Ok(())
 }
 
+impl EngineArg {
+    /// The engine of this name.
+    pub fn engine(self) -> MergeEngine {
+        match self {
+            Self::Auto => MergeEngine::Auto,
+            Self::Pread => MergeEngine::Pread,
+            Self::Uring => MergeEngine::Uring,
+            Self::Kernel => MergeEngine::Kernel,
+        }
+    }
+}
+
 /// Sets what the command line gives of the database's options. A new database has the threads that the help shows.
 fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
         options.increase_parallelism(threads);
         options.set_max_subcompactions(threads.unsigned_abs().max(1));
     }
-    match args.engine {
-        None => {}
-        Some(EngineArg::Auto) => options.set_merge_engine(MergeEngine::Auto),
-        Some(EngineArg::Pread) => options.set_merge_engine(MergeEngine::Pread),
-        Some(EngineArg::Uring) => options.set_merge_engine(MergeEngine::Uring),
-        Some(EngineArg::Kernel) => options.set_merge_engine(MergeEngine::Kernel),
+    if let Some(engine) = args.engine {
+        options.set_merge_engine(engine.engine());
     }
     match args.kernel_driver {
         None => {}

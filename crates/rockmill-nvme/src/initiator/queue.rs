@@ -245,6 +245,12 @@ impl Queue {
         self.slots.iter().filter(|s| matches!(s, Slot::Pending(_))).count()
     }
 
+    /// Commands that it would take now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.iter().filter(|s| matches!(s, Slot::Free)).count()
+    }
+
     /// Takes a command. The result is its id, with which its completion is taken.
     ///
     /// # Errors

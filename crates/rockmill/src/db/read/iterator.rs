@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
+use crate::compaction_filter::ttl::STAMP_LEN;
 use crate::db::catalog::super_version::SuperVersion;
-use crate::db::catalog::value_times::{STAMP_LEN, check_stamp};
+use crate::db::catalog::value_times::check_stamp;
 use crate::db::read::iterator_counts::{IteratorCounts, Move};
 use crate::db::read::prefix_scan::PrefixScan;
 use crate::db::read::range_view::RangeView;
