@@ -94,11 +94,17 @@ fn main() -> ExitCode {
     }
     let command = shell::command();
     let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
-    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
+    let parsed = command.try_get_matches_from(args).and_then(|matches| {
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok((Cli::from_arg_matches(&matches)?, name))
+    });
+    let (cli, name) = match parsed {
+        Ok(parsed) => parsed,
         Err(e) => return usage_error(&e),
     };
+    if let Some(family) = cli.column_family.as_deref().filter(|_| shell::takes_no_family(&name)) {
+        output::tell(&format!("note: --column-family {family} is ignored: it does not apply to {name}"));
+    }
     let mut out = Out::new(cli.json, cli.quiet);
     let done = run(&cli, &mut out).map_err(|e| match e.broken_pipe && !only_shows(&cli.command) {
         true => e.unread(),

@@ -27,6 +27,11 @@ fn h_is_short_and_help_is_long() {
         assert!(long.contains("Examples:") && !long.contains("--help has examples"), "{command} --help:\n{long}");
     }
     assert!(s.ok(&["load", "--help"]).contains("--write-buffer-size"));
+    for command in ["load", "write-sst"] {
+        let short = s.ok(&[command, "-h"]);
+        assert!(short.contains("--format") && short.contains("--key-column"), "what a load needs:\n{short}");
+        assert!(!short.contains("--batch") && !short.contains("--trust-paths"), "{short}");
+    }
     let (short, long) = (s.ok(&["stress", "-h"]), s.ok(&["stress", "--help"]));
     assert!(
         short.contains("--kill-every") && short.contains("--config") && !short.contains("--judge-after"),

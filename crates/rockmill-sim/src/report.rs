@@ -196,7 +196,11 @@ impl Report {
             Split::Never => "",
             _ => ", or 2 where threads are idle",
         };
-        format!("{}, {} threads, up to {} parts a job{split}", s.strategy, s.threads, s.subcompactions)
+        let parts = match s.subcompactions {
+            1 => "1 part a job".to_owned(),
+            n => format!("up to {n} parts a job"),
+        };
+        format!("{}, {} threads, {parts}{split}", s.strategy, s.threads)
     }
 
     /// What came out, in a sentence.

@@ -169,6 +169,7 @@ impl Shell<'_> {
         let mut call: Vec<OsString> = vec!["rockmill".into(), first.into()];
         call.push(self.db.as_os_str().to_owned());
         if let Some(name) = &self.family
+            && !crate::shell::takes_no_family(first)
             && !rest.iter().any(|word| word.replace('_', "-").starts_with("--column-family"))
         {
             call.extend(["--column-family".into(), name.into()]);
