@@ -214,14 +214,13 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
 
 /// Prints an error; if even that fails there is nobody to tell.
 fn report(e: &CliError, json: bool) {
-    let mut stderr = std::io::stderr().lock();
     if json {
-        let _ = writeln!(stderr, "{}", printable::json(&output::error_json(e).to_string()));
+        let _ = writeln!(std::io::stderr(), "{}", printable::json(&output::error_json(e).to_string()));
         return;
     }
-    let _ = writeln!(stderr, "error: {}", output::message(&e.message));
+    output::tell(&format!("error: {}", e.message));
     if let Some(hint) = &e.hint {
-        let _ = writeln!(stderr, "hint: {}", output::message(hint));
+        output::tell(&format!("hint: {hint}"));
     }
 }
 

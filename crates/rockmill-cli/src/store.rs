@@ -260,6 +260,7 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
             let error = CliError::usage(format!("--option {text}: {}", e.message()));
             match nearest_option(name.trim()) {
                 Some(near) => error.hint(format!("did you mean {near}? `rockmill options DB` lists all of them")),
+                None if e.message().contains("is not known") => error.hint("`rockmill options DB` lists the options"),
                 None => error,
             }
         })?;
@@ -598,7 +599,7 @@ impl OpenToWrite<'_> {
 }
 
 /// Says what to do about a locked database.
-fn explain_lock(e: rockmill::Error) -> CliError {
+pub fn explain_lock(e: rockmill::Error) -> CliError {
     let locked = e.message().contains("cannot lock") && e.message().contains("open elsewhere");
     let mut e = CliError::from(e);
     if locked {

@@ -189,7 +189,7 @@ fn a_locked_database_can_be_read_and_not_written() {
     let holder = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");
     for command in [&["put", "db", "k", "w"][..], &["delete", "db", "k"], &["compact", "db"], &["create-cf", "db", "x"]]
     {
-        s.run(command).fails(3, &["open elsewhere", "hint: close the other process"]);
+        s.run(command).fails(3, &["open elsewhere", "held by process", "hint: close the other process"]);
     }
     let json = s.run(&["put", "db", "k", "w", "--json"]);
     let e: Value = serde_json::from_str(&json.stderr).expect("an error object");

@@ -137,6 +137,9 @@ fn a_shell_does_its_lines() {
     assert!(err.contains("\"gett\" is not a command of the shell") && err.contains("did you mean get?"), "{err}");
     let (code, out, _) = shell("help\nscan -h\nexit\nget nothing\n");
     assert!(code == Some(0) && out.contains("multi-get") && out.contains("--limit"), "{out}");
+    assert!(out.contains("Usage: scan [OPTIONS]\n") && !out.contains("<DB>"), "a line has no directory: {out}");
+    let (code, out, err) = shell("use sessions\nverify\nlist-cf\n");
+    assert!((code, err.as_str()) == (Some(0), "") && out.contains("all sound"), "{out}{err}");
     assert_eq!(shell("use nowhere\n").0, Some(2));
     assert_eq!(shell("get 'ada\n").0, Some(2));
     assert!(!s.path(".local").exists(), "a pipe leaves no history");
