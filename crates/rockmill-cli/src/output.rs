@@ -33,6 +33,11 @@ impl Out {
         io::stdout().is_terminal()
     }
 
+    /// Columns that there are for a table: those of the terminal, and no limit elsewhere.
+    pub fn columns(&self) -> usize {
+        columns(self.is_terminal()).unwrap_or(usize::MAX)
+    }
+
     /// Prints bytes as they are: what the caller made, or values for a pipe.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
@@ -52,6 +57,11 @@ impl Out {
     /// Prints a line for people: nothing with `--quiet`.
     pub fn note(&mut self, text: impl AsRef<str>) -> Result<()> {
         if self.quiet { Ok(()) } else { self.sentence(text) }
+    }
+
+    /// Prints lines of words, each as [`sentence`](Self::sentence) does.
+    pub fn sentences(&mut self, text: impl AsRef<str>) -> Result<()> {
+        text.as_ref().lines().try_for_each(|line| self.sentence(line))
     }
 
     /// Prints a line of words. A terminal that is narrower gets it in several, which end between words.

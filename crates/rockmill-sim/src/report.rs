@@ -854,7 +854,8 @@ pub fn size(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes;
     let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
+    // The next unit already from 999.95 on, so that no figure takes five digits.
+    while value >= 999.95 && unit + 1 < units.len() {
         value /= 1024.0;
         unit += 1;
     }
