@@ -42,7 +42,7 @@ pub fn check_is_database(path: &Path) -> Result<()> {
         _ => CliError::io(&shown, &e),
     })?;
     if !meta.is_dir() {
-        return Err(refuse("InvalidArgument", format!("{shown}: is a file; a database is a directory"))
+        return Err(refuse("InvalidArgument", format!("{shown} is a file; a database is a directory"))
             .hint("`rockmill dump FILE` shows a single table, WAL or MANIFEST"));
     }
     match std::fs::metadata(path.join(filename::CURRENT)) {
@@ -57,8 +57,7 @@ pub fn check_is_database(path: &Path) -> Result<()> {
                 let what = format!("{shown}: the file CURRENT is missing, and {} is there", name.display());
                 return Err(refuse("Corruption", what).hint(REPAIR_HINT));
             }
-            Err(refuse("InvalidArgument", format!("{shown}: is no database (it has no file CURRENT)"))
-                .hint(CREATE_HINT))
+            Err(refuse("InvalidArgument", format!("{shown} is no database (it has no file CURRENT)")).hint(CREATE_HINT))
         }
         Err(e) => Err(CliError::io(path.join(filename::CURRENT).display(), &e)),
     }
@@ -255,12 +254,13 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     out = with_table_dirs(out, &args.db_paths, &args.cf_paths)?;
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
-            return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
+            return Err(CliError::usage(format!("option {text:?}: NAME=VALUE is expected")));
         };
         out = Options::from_pairs(&out, [(name.trim(), value.trim())]).map_err(|e| {
             let error = CliError::usage(format!("--option {text}: {}", e.message()));
             match nearest_option(name.trim()) {
                 Some(near) => error.hint(format!("did you mean {near}? `rockmill options DB` lists all of them")),
+                None if e.message().contains("is not known") => error.hint("`rockmill options DB` lists the options"),
                 None => error,
             }
         })?;
@@ -607,7 +607,7 @@ impl OpenToWrite<'_> {
 }
 
 /// Says what to do about a locked database.
-fn explain_lock(e: rockmill::Error) -> CliError {
+pub fn explain_lock(e: rockmill::Error) -> CliError {
     let locked = e.message().contains("cannot lock") && e.message().contains("open elsewhere");
     let mut e = CliError::from(e);
     if locked {
