@@ -1,5 +1,6 @@
 //! The worker's side: it listens for stores, and does one job for each connection.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::channel::Channel;
 use crate::device::{NvmeDevice, Place};
 use crate::message::Message;
 use crate::metrics::WorkerMetrics;
-use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
+use crate::pool::{Pool, Ticket};
+use crate::{NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
 
 /// How often a worker looks whether it is to end, and what its stores say.
 const POLL: Duration = Duration::from_millis(20);
@@ -38,6 +40,8 @@ pub struct WorkerConfig {
     pub secrets: Option<Secrets>,
     /// Listens for other machines without secrets.
     pub allow_unauthenticated: bool,
+    /// Takes jobs of this pool, too. It must listen at an address that the pool's stores can connect to.
+    pub pool: Option<PoolConfig>,
     /// Jobs at a time, of all stores; more are refused.
     pub jobs_max: usize,
     /// Threads of one job, at most.
@@ -45,7 +49,7 @@ pub struct WorkerConfig {
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
     /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
-    /// another key, no secret or a wrong one, or another version.
+    /// another key, no secret or a wrong one, or another version. And how it is connected to its pool.
     pub tell: fn(&str),
 }
 
@@ -55,6 +59,7 @@ impl Default for WorkerConfig {
             name: NAME.to_owned(),
             secrets: None,
             allow_unauthenticated: false,
+            pool: None,
             jobs_max: 1,
             threads: 1,
             registry: JobRegistry::default(),
@@ -72,7 +77,9 @@ pub struct WorkerCounters {
     pub failed: u64,
     /// Jobs that were refused, and connections that did not come to a job.
     pub refused: u64,
-    /// Jobs that run now.
+    /// Jobs of a pool that it pulled, and that their stores let it have.
+    pub pulled: u64,
+    /// Jobs that run now, and those that room is set aside for.
     pub running: u64,
     /// Bytes of the inputs of jobs that were done.
     pub input_bytes: u64,
@@ -96,6 +103,7 @@ struct Counted {
     done: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
+    pulled: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     job_micros: AtomicU64,
@@ -114,6 +122,8 @@ fn count(counter: &AtomicU64, n: u64) {
 pub struct Worker {
     address: SocketAddr,
     shared: Arc<Shared>,
+    /// Gone once it is stopped.
+    pool: Option<Pool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,6 +139,8 @@ pub(crate) struct Shared {
     /// Those that run end early.
     stops: AtomicBool,
     running: AtomicUsize,
+    /// Jobs of a pool that room is set aside for, counted in `running`. True: the store has come for it.
+    set_aside: Mutex<HashMap<Ticket, bool>>,
     counted: Counted,
     /// When somebody was told of a store that was refused.
     told: Mutex<Option<Duration>>,
@@ -138,14 +150,20 @@ impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, no
-    /// random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS or a pool where this was built without
+    /// them, a pool whose configuration is wrong, no random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        if config.pool.is_some() && address.ip().is_unspecified() {
+            return Err(bad_configuration(
+                "with a pool, a worker listens at one address, which it tells the pool's stores: not at all of them",
+            ));
+        }
+        let pool = config.pool.as_ref().map(|pool| Pool::start(pool, &config.name, config.tell)).transpose()?;
         let tls = config.secrets.as_ref().map_or(Ok(None), |secrets| secrets.server(&config.name))?;
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
@@ -159,12 +177,16 @@ impl Worker {
             drains: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            set_aside: Mutex::default(),
             counted: Counted::default(),
             told: Mutex::new(None),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
-        Ok(Self { address, shared, thread: Some(thread) })
+        if let Some(pool) = &pool {
+            pool.work(&shared, address);
+        }
+        Ok(Self { address, shared, pool, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -199,6 +221,7 @@ impl Worker {
             // A panic of a connection's thread ended that connection.
             let _ = thread.join();
         }
+        self.pool = None;
     }
 }
 
@@ -209,17 +232,25 @@ impl Drop for Worker {
 }
 
 /// One of the jobs that run.
-struct Running<'a>(&'a Shared);
+struct Running<'a> {
+    worker: &'a Shared,
+    /// Of a job of a pool.
+    ticket: Option<Ticket>,
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        if let Some(ticket) = self.ticket {
+            self.worker.set_aside.lock().remove(&ticket);
+        }
+        self.worker.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// What a store asks for.
 struct Offer {
     epoch: u64,
+    ticket: Option<Ticket>,
     subsystem: String,
     port: u16,
     silence: Duration,
@@ -272,6 +303,7 @@ impl Shared {
             done: read(&c.done),
             failed: read(&c.failed),
             refused: read(&c.refused),
+            pulled: read(&c.pulled),
             running: self.running.load(Ordering::Relaxed) as u64,
             input_bytes: read(&c.input_bytes),
             output_bytes: read(&c.output_bytes),
@@ -328,13 +360,67 @@ impl Shared {
         }
     }
 
-    /// Room for one more job.
-    fn begin(&self) -> Option<Running<'_>> {
-        if self.drains.load(Ordering::Acquire) {
-            return None;
-        }
+    /// Counts one more job, if there is room for it.
+    fn count_in(&self) -> bool {
         let more = |n: usize| (n < self.config.jobs_max).then_some(n + 1);
-        self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Running(self))
+        let drains = self.drains.load(Ordering::Acquire);
+        !drains && self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Room for one more job: what was set aside for this one, where it has a ticket.
+    fn begin(&self, ticket: Option<Ticket>) -> Result<Running<'_>, &'static str> {
+        let Some(ticket) = ticket else {
+            let full = "it has as many jobs as it does at a time, or is about to end";
+            return self.count_in().then(|| Running { worker: self, ticket: None }).ok_or(full);
+        };
+        match self.set_aside.lock().get_mut(&ticket) {
+            Some(has_come) if !*has_come => *has_come = true,
+            _ => return Err("it has set no room aside for this job of the pool, or not for so long"),
+        }
+        Ok(Running { worker: self, ticket: Some(ticket) })
+    }
+
+    /// True if a job would be begun now.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn has_room(&self) -> bool {
+        !self.drains.load(Ordering::Acquire) && self.running.load(Ordering::Acquire) < self.config.jobs_max
+    }
+
+    /// Sets room aside for a job of a pool. False: there is none.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn set_aside(&self, ticket: Ticket) -> bool {
+        let mut tickets = self.set_aside.lock();
+        // One that is delivered twice is one job.
+        let is_new = !tickets.contains_key(&ticket) && self.count_in();
+        is_new && tickets.insert(ticket, false).is_none()
+    }
+
+    /// True from then on until the job is over or the room is given back.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn is_set_aside(&self, ticket: Ticket) -> bool {
+        self.set_aside.lock().contains_key(&ticket)
+    }
+
+    /// True until the store has come for it.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn waits_for(&self, ticket: Ticket) -> bool {
+        self.set_aside.lock().get(&ticket) == Some(&false)
+    }
+
+    /// Takes the room of a job back whose store has not come.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn give_back(&self, ticket: Ticket) {
+        let mut tickets = self.set_aside.lock();
+        if tickets.get(&ticket) == Some(&false) {
+            tickets.remove(&ticket);
+            self.running.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Counts a job of a pool that is this worker's.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn pulled(&self) {
+        count(&self.counted.pulled, 1);
     }
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
@@ -342,18 +428,19 @@ impl Shared {
         let stops = || self.stops();
         let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
-        let Message::Offer { epoch, subsystem, port, silence_ms, spec } = channel.next(&stops)? else {
+        let Message::Offer { epoch, ticket, subsystem, port, silence_ms, spec } = channel.next(&stops)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let silence = Duration::from_millis(silence_ms.into());
-        let offer = Offer { epoch, subsystem, port, silence, spec };
+        let offer = Offer { epoch, ticket, subsystem, port, silence, spec };
         let refuse = |channel: &mut Channel, reason: String| {
             count(&self.counted.refused, 1);
             let _ = channel.send(&Message::Refused { epoch, reason }, &stops); // nothing else depends on it
             Ok(())
         };
-        let Some(running) = self.begin() else {
-            return refuse(&mut channel, "it has as many jobs as it does at a time, or is about to end".to_owned());
+        let running = match self.begin(offer.ticket) {
+            Ok(running) => running,
+            Err(why) => return refuse(&mut channel, why.to_owned()),
         };
         let spec = match self.machine.accept(&offer.spec) {
             Ok(spec) => spec,
