@@ -324,13 +324,20 @@ fn a_worker_that_is_killed_with_a_job_costs_nothing_but_time() {
     let child = child.args(["--exact", "tests::nats::child"]).env(CHILD, server.port.to_string());
     let mut child = child.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let db = Arc::new(Db::open(&slow, dir.path()).unwrap());
+    let files = || {
+        std::fs::read_dir(dir.path())
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|e| e == "sst"))
+            .count()
+    };
+    let before = files();
     let compacts = thread::spawn({
         let db = Arc::clone(&db);
         move || compact(&db)
     });
     let raw = Mutex::new(Raw::connect(&server));
-    until("the worker has a job", || number(&raw.lock().consumer(), "num_ack_pending") == Some(1));
-    thread::sleep(Duration::from_millis(500));
+    until("the worker has a job, and writes", || files() > before);
+    assert_eq!(number(&raw.lock().consumer(), "num_ack_pending"), Some(1));
     child.kill().unwrap();
     child.wait().unwrap();
     let worker = pool_worker(server.pool());
