@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use rockmill::Options;
+use rockmill::{MergeEngine, Options};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_offload::{
     Check, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers, WorkersConfig,
 };
 use serde_json::json;
 
-use crate::args::parse_size;
+use crate::args::{EngineArg, parse_size};
 use crate::error::{CliError, Result};
 use crate::interrupt;
 use crate::output::{self, Out};
@@ -41,6 +41,7 @@ Examples:
   rockmill worker --listen 127.0.0.1:4421
   rockmill worker --make-secrets .
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
+  rockmill worker --listen 127.0.0.1:4421 --engine pread
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --pool nats://10.0.0.5:4222
   rockmill worker --config /etc/rockmill/worker.conf
@@ -74,6 +75,9 @@ pub struct WorkerArgs {
     /// Threads of one job [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How jobs are merged: uring has several reads and writes outstanding while it merges, pread one [default: uring]
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<EngineArg>,
     /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
@@ -132,9 +136,8 @@ pub struct OffloadArgs {
 impl WorkerArgs {
     /// These, and for what they do not say, what the file of `--config` says.
     fn with_file(&self) -> Result<Self> {
-        let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, jobs, threads, .. } =
-            self.clone();
-        let Self { metrics, pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
+        let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, .. } = self.clone();
+        let Self { jobs, threads, engine, metrics, pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
         let Some(path) = &config else { return Ok(self.clone()) };
         let file: Self = worker_config::read(path, &["config", "make-secrets"])?;
         Ok(Self {
@@ -144,6 +147,7 @@ impl WorkerArgs {
             allow_unauthenticated: allow_unauthenticated || file.allow_unauthenticated,
             jobs: jobs.or(file.jobs),
             threads: threads.or(file.threads),
+            engine: engine.or(file.engine),
             metrics: metrics.or(file.metrics),
             pool: if pool.is_empty() { file.pool } else { pool },
             pool_queue: pool_queue.or(file.pool_queue),
@@ -283,6 +287,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         pool: pool(&args.pool, args.pool_queue.as_ref(), args.pool_credentials.as_ref(), args.pool_ca.as_ref())?,
         jobs_max: args.jobs.unwrap_or(1).into(),
         threads: args.threads.unwrap_or(1).into(),
+        engine: args.engine.map_or(MergeEngine::Auto, EngineArg::engine),
         tell: output::tell,
         ..WorkerConfig::default()
     };
@@ -312,13 +317,12 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))
     };
     let listener = listen_at(address)?;
+    let engine = config.engine;
     let started = Worker::start(listener, config, clock());
-    let worker = started.map_err(|e| {
-        let wrong = CliError::usage(format!("--listen {address}: {e}"));
-        match args.pool.is_empty() {
-            true => wrong.hint("give --secrets, or --allow-unauthenticated"),
-            false => wrong,
-        }
+    let worker = started.map_err(|e| match engine {
+        MergeEngine::Kernel => CliError::usage(format!("--engine {engine}: {e}")),
+        _ if !args.pool.is_empty() => CliError::usage(format!("--listen {address}: {e}")),
+        _ => CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated"),
     })?;
     let address = worker.address();
     let serve_metrics = |address: SocketAddr| {

@@ -22,7 +22,8 @@ pub struct QueueConfig {
     pub alignment: u8,
     /// Its Connect command asks for no flow control: then the controller may leave out responses to reads.
     pub no_flow_control: bool,
-    /// Writes up to this length go in the capsule.
+    /// Writes up to this length go in the capsule. A controller may expect that of all that fit; see
+    /// `Controller::queue_config`.
     pub in_capsule_max: u32,
     /// Data of one PDU from the controller, at most.
     pub c2h_data_max: u32,
@@ -242,6 +243,12 @@ impl Queue {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s, Slot::Pending(_))).count()
+    }
+
+    /// Commands that it would take now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.iter().filter(|s| matches!(s, Slot::Free)).count()
     }
 
     /// Takes a command. The result is its id, with which its completion is taken.
