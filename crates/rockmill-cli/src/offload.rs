@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use rockmill::{MergeEngine, Options};
 use rockmill_io::{Clock, SystemClock};
-use rockmill_offload::{Check, MetricsServer, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
+use rockmill_offload::{
+    Check, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers, WorkersConfig,
+};
 use serde_json::json;
 
 use crate::args::{EngineArg, parse_size};
@@ -30,6 +32,9 @@ const DRAIN_SECONDS: u64 = 60;
 ///
 /// Without secrets it listens for this machine only. Secrets authenticate, and with keys of TLS in the same file all is
 /// encrypted: docs/offload.md. --make-secrets writes a pair of such files.
+///
+/// With --pool it takes jobs of a pool, too: stores put them into a queue of a NATS server, and whichever worker has
+/// room takes one.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +43,7 @@ Examples:
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
   rockmill worker --listen 127.0.0.1:4421 --engine pread
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
+  rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --pool nats://10.0.0.5:4222
   rockmill worker --config /etc/rockmill/worker.conf
 
 A file of --config has one flag a line, without the dashes: listen = 10.0.0.7:4421. Empty lines and those that begin
@@ -52,7 +58,7 @@ pub struct WorkerArgs {
     /// Write new secrets to DIR/worker.secrets and DIR/host.secrets, with a key of TLS if this program has TLS, and do
     /// nothing else
     #[arg(long, value_name = "DIR")]
-    #[arg(conflicts_with_all = ["listen", "config", "secrets", "metrics", "allow_unauthenticated"])]
+    #[arg(conflicts_with_all = ["listen", "config", "secrets", "metrics", "pool", "allow_unauthenticated"])]
     pub make_secrets: Option<PathBuf>,
     /// Name that stores know the worker's secret by [default: nqn.2026-11.rockmill:worker]
     #[arg(long, value_name = "NAME")]
@@ -75,6 +81,18 @@ pub struct WorkerArgs {
     /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
+    /// NATS servers of the pool that it takes jobs of, too. --listen is then the address that stores connect to
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    pub pool: Vec<String>,
+    /// The pool's queue, as its stores name it [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub pool_queue: Option<String>,
+    /// File with what the pool's server asks for: `token TOKEN` or `user NAME PASSWORD`; nobody else may read it
+    #[arg(long, value_name = "FILE")]
+    pub pool_credentials: Option<PathBuf>,
+    /// File with the certificates that the server's must come from, in place of the system's
+    #[arg(long, value_name = "FILE")]
+    pub pool_ca: Option<PathBuf>,
 }
 
 /// Who does compactions besides this process.
@@ -82,20 +100,36 @@ pub struct WorkerArgs {
 #[command(next_help_heading = "Store options (not given: as stored in the database, in a new one as shown)")]
 pub struct OffloadArgs {
     /// Workers (`rockmill worker`) that do large compactions; what fails there is done here
-    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', group = "who_compacts")]
     pub compaction_workers: Vec<String>,
+    /// In place of them, NATS servers of a pool of workers (`rockmill worker --pool`)
+    #[arg(long, value_name = "URL,...", value_delimiter = ',', group = "who_compacts")]
+    pub compaction_pool: Vec<String>,
+    /// The pool's queue, as its workers name it [default: default]
+    #[arg(long, value_name = "NAME", requires = "compaction_pool")]
+    pub pool_queue: Option<String>,
+    /// File with what the pool's server asks for: `token TOKEN` or `user NAME PASSWORD`; nobody else may read it
+    #[arg(long, value_name = "FILE", requires = "compaction_pool")]
+    pub pool_credentials: Option<PathBuf>,
+    /// File with the certificates that the server's must come from, in place of the system's
+    #[arg(long, value_name = "FILE", requires = "compaction_pool")]
+    pub pool_ca: Option<PathBuf>,
+    /// How long a compaction waits for a worker of the pool, before it is done here [default: 2]
+    #[arg(long, value_name = "SECONDS", requires = "compaction_pool")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub pool_wait: Option<u32>,
     /// File with the store's secret and those of workers; nobody else may read it
-    #[arg(long, value_name = "FILE", requires = "compaction_workers")]
+    #[arg(long, value_name = "FILE", requires = "who_compacts")]
     pub worker_secrets: Option<PathBuf>,
     /// Use workers on other machines without secrets: whoever is on the network can read and change tables
-    #[arg(long, requires = "compaction_workers")]
+    #[arg(long, requires = "who_compacts")]
     pub allow_unauthenticated_workers: bool,
     /// Smaller compactions are done here [default: 16M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "compaction_workers")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "who_compacts")]
     pub worker_input_min: Option<u64>,
     /// What is read of the tables that workers wrote: all, or all but the data and a part of that, as 10% [default:
     /// all]
-    #[arg(long, value_name = "all|N%", requires = "compaction_workers")]
+    #[arg(long, value_name = "all|N%", requires = "who_compacts")]
     pub worker_check: Option<Check>,
 }
 
@@ -103,7 +137,7 @@ impl WorkerArgs {
     /// These, and for what they do not say, what the file of `--config` says.
     fn with_file(&self) -> Result<Self> {
         let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, .. } = self.clone();
-        let Self { jobs, threads, engine, metrics, .. } = self.clone();
+        let Self { jobs, threads, engine, metrics, pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
         let Some(path) = &config else { return Ok(self.clone()) };
         let file: Self = worker_config::read(path, &["config", "make-secrets"])?;
         Ok(Self {
@@ -115,6 +149,10 @@ impl WorkerArgs {
             threads: threads.or(file.threads),
             engine: engine.or(file.engine),
             metrics: metrics.or(file.metrics),
+            pool: if pool.is_empty() { file.pool } else { pool },
+            pool_queue: pool_queue.or(file.pool_queue),
+            pool_credentials: pool_credentials.or(file.pool_credentials),
+            pool_ca: pool_ca.or(file.pool_ca),
             config,
             make_secrets,
         })
@@ -136,14 +174,45 @@ fn resolve(address: &str) -> Result<SocketAddr> {
 
 /// Reads a file of secrets, which nobody else may read.
 fn read_secrets(path: &Path) -> Result<Secrets> {
+    let text = read_private(path)?;
+    Secrets::parse(&text).map_err(|e| CliError::data(format!("{}: {e}", path.display())))
+}
+
+/// A pool as the command line has it. `None`: there is none, and nothing of one is given.
+fn pool(
+    servers: &[String],
+    queue: Option<&String>,
+    credentials: Option<&PathBuf>,
+    ca: Option<&PathBuf>,
+) -> Result<Option<PoolConfig>> {
+    if servers.is_empty() {
+        // For a file of flags: the command line of stores knows itself what needs what.
+        return match queue.is_some() || credentials.is_some() || ca.is_some() {
+            true => Err(CliError::usage("without --pool there is no queue, no credentials and no certificates of one")),
+            false => Ok(None),
+        };
+    }
+    let mut pool = PoolConfig::new(servers.to_vec());
+    if let Some(queue) = queue {
+        pool.queue.clone_from(queue);
+    }
+    if let Some(path) = credentials {
+        let parsed = read_private(path)?.parse::<PoolCredentials>();
+        pool.credentials = Some(parsed.map_err(|e| CliError::data(format!("{}: {e}", path.display())))?);
+    }
+    pool.ca = ca.cloned();
+    Ok(Some(pool))
+}
+
+/// Reads a file that nobody else may read.
+fn read_private(path: &Path) -> Result<String> {
     let shown = path.display();
     let mode = std::fs::metadata(path).map_err(|e| CliError::io(&shown, &e))?.permissions().mode();
     if mode & 0o077 != 0 {
         return Err(CliError::usage(format!("{shown}: others may read or change these secrets"))
             .hint(format!("chmod 600 {shown}")));
     }
-    let text = std::fs::read_to_string(path).map_err(|e| CliError::io(&shown, &e))?;
-    Secrets::parse(&text).map_err(|e| CliError::data(format!("{shown}: {e}")))
+    std::fs::read_to_string(path).map_err(|e| CliError::io(&shown, &e))
 }
 
 /// Writes a file of secrets for each side.
@@ -175,18 +244,26 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
 
 /// Sets what the command line says of workers.
 pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
-    if args.compaction_workers.is_empty() {
+    let pool =
+        pool(&args.compaction_pool, args.pool_queue.as_ref(), args.pool_credentials.as_ref(), args.pool_ca.as_ref())?;
+    if args.compaction_workers.is_empty() && pool.is_none() {
         return Ok(());
     }
+    let flag = if pool.is_some() { "--compaction-pool" } else { "--compaction-workers" };
     let workers = args.compaction_workers.iter().map(|address| resolve(address)).collect::<Result<Vec<_>>>()?;
     let mut config = WorkersConfig::new(workers);
+    config.pool = pool;
+    config.pool_wait = args.pool_wait.map_or(config.pool_wait, |seconds| Duration::from_secs(seconds.into()));
     config.secrets = args.worker_secrets.as_deref().map(read_secrets).transpose()?;
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
     config.check = args.worker_check.unwrap_or_default();
     let workers = Workers::new(config, clock()).map_err(|e| {
-        CliError::usage(format!("--compaction-workers: {e}"))
-            .hint("give --worker-secrets, or --allow-unauthenticated-workers")
+        let wrong = CliError::usage(format!("{flag}: {e}"));
+        match args.compaction_pool.is_empty() {
+            true => wrong.hint("give --worker-secrets, or --allow-unauthenticated-workers"),
+            false => wrong,
+        }
     })?;
     options.set_compaction_workers(workers);
     Ok(())
@@ -207,6 +284,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
     let mut config = WorkerConfig {
         secrets: args.secrets.as_deref().map(read_secrets).transpose()?,
         allow_unauthenticated: args.allow_unauthenticated,
+        pool: pool(&args.pool, args.pool_queue.as_ref(), args.pool_credentials.as_ref(), args.pool_ca.as_ref())?,
         jobs_max: args.jobs.unwrap_or(1).into(),
         threads: args.threads.unwrap_or(1).into(),
         engine: args.engine.map_or(MergeEngine::Auto, EngineArg::engine),
@@ -243,6 +321,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
     let started = Worker::start(listener, config, clock());
     let worker = started.map_err(|e| match engine {
         MergeEngine::Kernel => CliError::usage(format!("--engine {engine}: {e}")),
+        _ if !args.pool.is_empty() => CliError::usage(format!("--listen {address}: {e}")),
         _ => CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated"),
     })?;
     let address = worker.address();

@@ -181,6 +181,30 @@ fn what_is_not_safe_is_refused() {
 }
 
 #[test]
+fn pools_that_cannot_be_meant_are_refused() {
+    let s = Sandbox::new();
+    filled(&s, "db");
+    let compact = |args: &[&str]| s.run(&[&["compact", "db", "--compaction-pool"], args].concat());
+    compact(&["10.0.0.5:4222"]).fails(2, &["--compaction-pool", "nats://HOST:PORT"]);
+    compact(&["nats://me:secret@10.0.0.5"]).fails(2, &["go into a file"]);
+    compact(&["nats://127.0.0.1:1", "--pool-queue", "a b"]).fails(2, &["no name of a queue"]);
+    compact(&["nats://127.0.0.1:1", "--compaction-workers", "127.0.0.1:1"]).fails(2, &["cannot be used with"]);
+    s.run(&["compact", "db", "--pool-wait", "1"]).fails(2, &["--compaction-pool"]);
+    let worker = |args: &[&str]| s.run(&[&["worker", "--listen", "127.0.0.1:0"], args].concat());
+    worker(&["--pool", "here"]).fails(2, &["nats://HOST:PORT"]);
+    worker(&["--pool-queue", "mine"]).fails(2, &["without --pool"]);
+    let open = ["worker", "--listen", "0.0.0.0:0", "--allow-unauthenticated", "--pool", "nats://127.0.0.1:1"];
+    s.run(&open).fails(2, &["listens at one address"]);
+    s.file("credentials", "token abc\n");
+    let with = ["--pool", "nats://127.0.0.1:1", "--pool-credentials", "credentials"];
+    worker(&with).fails(2, &["others may read", "chmod 600"]);
+    if !rockmill_offload::NATS {
+        compact(&["nats://127.0.0.1:1"]).fails(2, &["the feature `nats`"]);
+        worker(&["--pool", "nats://127.0.0.1:1"]).fails(2, &["the feature `nats`"]);
+    }
+}
+
+#[test]
 fn two_commands_are_enough_for_secrets_and_tls() {
     let s = Sandbox::new();
     let made = s.run(&["worker", "--make-secrets", "."]);

@@ -1,5 +1,6 @@
 //! The store's side: which worker gets a job, its namespace, its lease.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::device::NAMESPACE;
 use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
 use crate::namespace::JobNamespace;
-use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
+use crate::pool::{Answer, Came, Offered, Pool, Ticket};
+use crate::{NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
 
 /// How long a connection to a worker may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +47,11 @@ const NAME: &str = "nqn.2026-11.rockmill:host";
 pub struct WorkersConfig {
     /// Where workers listen.
     pub workers: Vec<SocketAddr>,
+    /// In place of these, whichever worker of this pool has room.
+    pub pool: Option<PoolConfig>,
+    /// How long a job waits for a worker of the pool, the connection to the pool's server included. If none comes, the
+    /// job is done here, and the pool is left alone for `pause`.
+    pub pool_wait: Duration,
     /// The store's name, which workers know its secret by.
     pub name: String,
     /// Its secret and those of the workers. With secrets, workers without are refused; the same for keys of TLS.
@@ -53,7 +60,7 @@ pub struct WorkersConfig {
     pub allow_unauthenticated: bool,
     /// Smaller jobs stay here.
     pub input_bytes_min: u64,
-    /// Jobs that one worker is given at a time.
+    /// Jobs that one worker of the list is given at a time. One of a pool says itself when it has room.
     pub jobs_max: usize,
     /// A worker that says nothing for so long has lost its job.
     pub silence_max: Duration,
@@ -69,11 +76,19 @@ pub struct WorkersConfig {
 }
 
 impl WorkersConfig {
+    /// The workers of a pool, without secrets, with the defaults for all else.
+    #[must_use]
+    pub fn of_pool(pool: PoolConfig) -> Self {
+        Self { pool: Some(pool), ..Self::new(Vec::new()) }
+    }
+
     /// These workers, without secrets, with the defaults for all else.
     #[must_use]
     pub fn new(workers: Vec<SocketAddr>) -> Self {
         Self {
             workers,
+            pool: None,
+            pool_wait: Duration::from_secs(2),
             name: NAME.to_owned(),
             secrets: None,
             allow_unauthenticated: false,
@@ -88,14 +103,24 @@ impl WorkersConfig {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct WorkerState {
+    address: SocketAddr,
     jobs: usize,
     /// Gets no job before.
     paused_until: Duration,
     /// Which key of TLS was its, when it was connected to last.
     key: usize,
 }
+
+impl WorkerState {
+    fn new(address: SocketAddr) -> Self {
+        Self { address, jobs: 0, paused_until: Duration::ZERO, key: 0 }
+    }
+}
+
+/// The place of a job's worker for as long as nobody of the pool has taken the job.
+const NOBODY: usize = usize::MAX;
 
 /// Has compactions done by workers (`rockmill::Options::set_compaction_workers`). Several databases may share one.
 #[derive(Debug)]
@@ -104,10 +129,14 @@ pub struct Workers {
     /// Empty without TLS.
     tls: Vec<(String, ClientTls)>,
     clock: Arc<dyn Clock>,
+    /// Those of the list; those of the pool that have had a job, in the order in which they came.
     states: Mutex<Vec<WorkerState>>,
     /// Connections that no job uses now, the latest last.
     kept: Mutex<Vec<Kept>>,
     epochs: Epochs,
+    pool: Option<Pool>,
+    /// The pool is asked for nothing before.
+    pool_paused_until: Mutex<Duration>,
 }
 
 /// A connection to a worker that both sides know each other on, between two jobs.
@@ -123,19 +152,26 @@ struct Kept {
 }
 
 impl Workers {
-    /// Workers that are asked when there is a job. No connection is made before.
+    /// Workers that are asked when there is a job. No connection to one is made before; that to the server of a pool is
+    /// begun.
     ///
     /// # Errors
-    /// A configuration that is not safe, or keys for TLS where this was built without it.
+    /// A configuration that is not safe, or keys for TLS or a pool where this was built without them.
     pub fn new(config: WorkersConfig, clock: Arc<dyn Clock>) -> io::Result<Arc<Self>> {
         let open = config.secrets.is_none() && !config.allow_unauthenticated;
         if open && config.workers.iter().any(|worker| !worker.ip().is_loopback()) {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        if config.pool.is_some() && !config.workers.is_empty() {
+            return Err(bad_configuration("workers are those of a list or those of a pool, not both"));
+        }
         let tls = config.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.clients(&config.name))?;
-        let states = Mutex::new(vec![WorkerState::default(); config.workers.len()]);
-        Ok(Arc::new(Self { config, tls, clock, states, kept: Mutex::default(), epochs: Epochs::default() }))
+        // Nobody is told: each job's line in the store's log says what is wrong.
+        let pool = config.pool.as_ref().map(|pool| Pool::start(pool, &config.name, |_| {})).transpose()?;
+        let states = Mutex::new(config.workers.iter().map(|&address| WorkerState::new(address)).collect());
+        let (kept, epochs, pool_paused_until) = (Mutex::default(), Epochs::default(), Mutex::default());
+        Ok(Arc::new(Self { config, tls, clock, states, kept, epochs, pool, pool_paused_until }))
     }
 
     fn now(&self) -> Duration {
@@ -149,9 +185,64 @@ impl Workers {
         let free = |s: &WorkerState| s.jobs < self.config.jobs_max && s.paused_until <= now;
         let all = states.iter_mut().enumerate().filter(|(i, s)| free(s) && !tried.contains(i));
         let (place, state) = all.min_by_key(|(_, s)| s.jobs)?;
-        let address = *self.config.workers.get(place)?;
+        state.jobs += 1;
+        Some(Taken { workers: self, place, address: state.address })
+    }
+
+    /// Takes the worker of the pool that listens there, unless it may have no job, or not this one.
+    fn choose_of_pool(&self, address: SocketAddr, tried: &[usize]) -> Option<Taken<'_>> {
+        let open = self.config.secrets.is_none() && !self.config.allow_unauthenticated;
+        if open && !address.ip().is_loopback() {
+            return None;
+        }
+        let now = self.now();
+        let mut states = self.states.lock();
+        let place = states.iter().position(|state| state.address == address).unwrap_or(states.len());
+        if place == states.len() {
+            states.push(WorkerState::new(address));
+        }
+        let state = states.get_mut(place).filter(|s| s.paused_until <= now && !tried.contains(&place))?;
         state.jobs += 1;
         Some(Taken { workers: self, place, address })
+    }
+
+    /// Waits until a worker of the pool takes a job that is published.
+    fn wait_for_pool(
+        &self,
+        pool: &Pool,
+        offered: &Offered,
+        tried: &[usize],
+        job: &RemoteJob<'_>,
+    ) -> Result<Taken<'_>, Error> {
+        let (since, most) = (self.now(), self.config.pool_wait);
+        let failed = |why: String| Error::new(ErrorKind::Aborted, format!("pool of workers: {why}"));
+        let mut others = 0u64;
+        while !(job.is_stopped)() {
+            let left = most.saturating_sub(self.now().saturating_sub(since));
+            if left.is_zero() {
+                let why = match (pool.why(), others) {
+                    (why, _) if !why.is_empty() => format!(": {why}"),
+                    (_, 0) => String::new(),
+                    (_, n) => format!("; {n} times one asked that failed lately, or needs secrets to be used"),
+                };
+                return Err(failed(format!("no worker took the job in {most:?}{why}")));
+            }
+            match offered.next(left.min(POLL)) {
+                None => {}
+                Some(Came::Failed(why)) => return Err(failed(why)),
+                Some(Came::Slot(address, answer)) => match self.choose_of_pool(address, tried) {
+                    Some(taken) => {
+                        answer(Answer::Yes);
+                        return Ok(taken);
+                    }
+                    None => {
+                        others += 1;
+                        answer(Answer::Other);
+                    }
+                },
+            }
+        }
+        Err(failed("the job is not wanted any more".to_owned()))
     }
 
     /// Connects, with TLS if there are keys. An address does not say whose it is: the keys are tried in turn, beginning
@@ -211,7 +302,13 @@ impl Workers {
         }
     }
 
-    fn run_on(&self, place: usize, address: SocketAddr, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
+    fn run_on(
+        &self,
+        place: usize,
+        address: SocketAddr,
+        ticket: Option<Ticket>,
+        job: &RemoteJob<'_>,
+    ) -> Result<RemoteDone, Error> {
         let failed = |e: io::Error| Error::io(format_args!("worker {address}"), &e);
         let (mut channel, worker) = match self.take_kept(place, job) {
             Some(kept) => kept,
@@ -228,7 +325,7 @@ impl Workers {
         let (subsystem, port) = (export.target.config().nqn.clone(), export.server.address().port());
         let terms = Terms { silence_max: self.config.silence_max, job_max: self.job_max(job.input_bytes) };
         let mut lease = Lease::new(epoch, terms, self.now());
-        let offer = Message::Offer { epoch, subsystem, port, silence_ms, spec: job.spec.to_vec() };
+        let offer = Message::Offer { epoch, ticket, subsystem, port, silence_ms, spec: job.spec.to_vec() };
         channel.send(&offer, job.is_stopped).map_err(failed)?;
         drop(offer);
         let (end, said) = self.hold(&mut lease, &mut channel, job);
@@ -251,6 +348,15 @@ impl Workers {
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
                 Err(Error::new(ErrorKind::Aborted, format!("worker {name}: {end}{why}")))
             }
+        }
+    }
+
+    /// Gives a worker no job for a while.
+    fn leave(&self, place: usize) {
+        self.forget(place);
+        let until = self.now().saturating_add(self.config.pause);
+        if let Some(state) = self.states.lock().get_mut(place) {
+            state.paused_until = until;
         }
     }
 
@@ -369,17 +475,23 @@ impl Drop for Taken<'_> {
     }
 }
 
+impl Taken<'_> {
+    fn run_with(&self, ticket: Option<Ticket>, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
+        let done = self.workers.run_on(self.place, self.address, ticket, job);
+        if done.is_err() && !(job.is_stopped)() {
+            self.workers.leave(self.place);
+        }
+        done
+    }
+}
+
 impl TakenWorker for Taken<'_> {
     fn place(&self) -> usize {
         self.place
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
-        let done = self.workers.run_on(self.place, self.address, job);
-        if done.is_err() && !(job.is_stopped)() {
-            self.rejected();
-        }
-        done
+        self.run_with(None, job)
     }
 
     fn check(&self) -> TableCheck {
@@ -387,9 +499,43 @@ impl TakenWorker for Taken<'_> {
     }
 
     fn rejected(&self) {
-        self.workers.forget(self.place);
-        let until = self.workers.now().saturating_add(self.workers.config.pause);
-        self.change(|state| state.paused_until = until);
+        self.workers.leave(self.place);
+    }
+}
+
+/// A worker of the pool, which is only known once it has taken the job.
+#[derive(Debug)]
+struct TakenOfPool<'a> {
+    workers: &'a Workers,
+    pool: &'a Pool,
+    tried: Vec<usize>,
+    place: Cell<usize>,
+}
+
+impl TakenWorker for TakenOfPool<'_> {
+    fn place(&self) -> usize {
+        self.place.get()
+    }
+
+    fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
+        let offered = self.pool.offer(job.input_bytes);
+        let offered = offered.map_err(|e| Error::io(format_args!("pool of workers"), &e))?;
+        let taken = self.workers.wait_for_pool(self.pool, &offered, &self.tried, job);
+        if taken.is_err() && !(job.is_stopped)() {
+            *self.workers.pool_paused_until.lock() = self.workers.now().saturating_add(self.workers.config.pause);
+        }
+        let taken = taken?;
+        self.place.set(taken.place);
+        // The message stays the worker's until this is over, whatever the server does.
+        taken.run_with(Some(offered.ticket()), job)
+    }
+
+    fn check(&self) -> TableCheck {
+        self.workers.config.check.of_job()
+    }
+
+    fn rejected(&self) {
+        self.workers.leave(self.place.get());
     }
 }
 
@@ -398,7 +544,13 @@ impl CompactionWorkers for Workers {
         if input_bytes < self.config.input_bytes_min {
             return None;
         }
-        Some(Box::new(self.choose(tried)?))
+        let Some(pool) = &self.pool else {
+            return Some(Box::new(self.choose(tried)?));
+        };
+        if tried.contains(&NOBODY) || *self.pool_paused_until.lock() > self.now() {
+            return None;
+        }
+        Some(Box::new(TakenOfPool { workers: self, pool, tried: tried.to_vec(), place: Cell::new(NOBODY) }))
     }
 
     fn knows(&self, code: JobCode<'_>) -> bool {

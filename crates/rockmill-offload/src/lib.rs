@@ -18,6 +18,7 @@
 //! | `secrets` | who knows which secret |
 //! | `namespace`, `device` | a job's device as a namespace, and from the other side |
 //! | `host`, `worker` | both sides |
+//! | `pool` | workers that a store does not know before: found through a NATS server |
 //! | `check` | what the store reads of a worker's tables |
 //! | `metrics` | what a worker counts, for Prometheus |
 //!
@@ -46,6 +47,7 @@ pub mod lease;
 mod message;
 mod metrics;
 mod namespace;
+mod pool;
 mod secrets;
 mod worker;
 
@@ -54,14 +56,18 @@ use std::io;
 /// True where this crate is built with the feature `tls`. Without it, files of secrets with keys of TLS are refused.
 pub const TLS: bool = cfg!(feature = "tls");
 
+/// True where this crate is built with the feature `nats`. Without it, pools of workers are refused.
+pub const NATS: bool = cfg!(feature = "nats");
+
 pub use check::Check;
 pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};
+pub use pool::{PoolConfig, PoolCredentials};
 pub use secrets::Secrets;
 pub use worker::{Worker, WorkerConfig, WorkerCounters};
 
 /// The version of the control channel that this crate speaks. Both sides need the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What is wrong with an address without secrets.
 const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";

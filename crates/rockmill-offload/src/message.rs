@@ -16,6 +16,7 @@ use rockmill_format::FormatError;
 use rockmill_format::coding::{Decoder, put_fixed32, put_fixed64, put_length_prefixed};
 
 use crate::VERSION;
+use crate::pool::Ticket;
 
 /// Bytes of a frame's head.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -40,7 +41,8 @@ pub(crate) enum Message {
     /// A message of DH-HMAC-CHAP, in either direction.
     Auth(Vec<u8>),
     /// The store offers a job: where its namespace is served, at the address that the store has in this connection.
-    Offer { epoch: u64, subsystem: String, port: u16, silence_ms: u32, spec: Vec<u8> },
+    /// With a ticket, the worker has set room aside for it.
+    Offer { epoch: u64, ticket: Option<Ticket>, subsystem: String, port: u16, silence_ms: u32, spec: Vec<u8> },
     /// The worker begins.
     Accepted { epoch: u64 },
     /// The worker does not do it, or could not.
@@ -98,9 +100,10 @@ impl Message {
                 out.push(3);
                 put_length_prefixed(&mut out, bytes);
             }
-            Self::Offer { epoch, subsystem, port, silence_ms, spec } => {
+            Self::Offer { epoch, ticket, subsystem, port, silence_ms, spec } => {
                 out.push(4);
                 put_fixed64(&mut out, *epoch);
+                put_length_prefixed(&mut out, ticket.as_ref().map_or(&[], |ticket| &ticket.0));
                 put_text(&mut out, subsystem, NAME_BYTES_MAX);
                 put_fixed32(&mut out, (*port).into());
                 put_fixed32(&mut out, *silence_ms);
@@ -174,10 +177,15 @@ impl Message {
             }
             3 => Self::Auth(d.length_prefixed("message")?.to_vec()),
             4 => {
-                let (epoch, subsystem) = (d.fixed64("epoch")?, text(&mut d, NAME_BYTES_MAX)?);
+                let epoch = d.fixed64("epoch")?;
+                let ticket = match d.length_prefixed("ticket")? {
+                    [] => None,
+                    bytes => Some(Ticket(bytes.try_into().map_err(|_| d.error("no ticket"))?)),
+                };
+                let subsystem = text(&mut d, NAME_BYTES_MAX)?;
                 let port = u16::try_from(d.fixed32("port")?).map_err(|_| d.error("no port"))?;
                 let silence_ms = d.fixed32("time")?;
-                Self::Offer { epoch, subsystem, port, silence_ms, spec: d.length_prefixed("spec")?.to_vec() }
+                Self::Offer { epoch, ticket, subsystem, port, silence_ms, spec: d.length_prefixed("spec")?.to_vec() }
             }
             5 => Self::Accepted { epoch: d.fixed64("epoch")? },
             6 => Self::Refused { epoch: d.fixed64("epoch")?, reason: text(&mut d, REASON_BYTES_MAX)? },

@@ -57,7 +57,7 @@ impl Collector for WorkerMetrics {
             encoder.encode_descriptor("rockmill_worker_info", "Which worker this is", None, MetricType::Gauge)?;
         info.encode_family(&labels.as_slice())?.encode_gauge(&1u64)?;
         let gauges = [
-            ("jobs_running", "Jobs that run now", c.running),
+            ("jobs_running", "Jobs that run now, and those that room is set aside for", c.running),
             ("jobs_max", "Jobs that it does at a time", jobs_max as u64),
             ("draining", "1 once it begins no more jobs", u64::from(drains)),
         ];
@@ -69,6 +69,7 @@ impl Collector for WorkerMetrics {
             ("jobs_done", "Jobs whose tables were written", c.done),
             ("jobs_failed", "Jobs that were begun and ended otherwise", c.failed),
             ("jobs_refused", "Jobs that were refused, and connections that did not come to a job", c.refused),
+            ("jobs_pulled", "Jobs of a pool that it pulled, and that their stores let it have", c.pulled),
             ("connections", "Connections of stores on which both sides came to know each other", c.connections),
             ("input_bytes", "Bytes of the inputs of jobs that were done", c.input_bytes),
             ("output_bytes", "Bytes of the tables that they wrote", c.output_bytes),

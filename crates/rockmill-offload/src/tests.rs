@@ -4,6 +4,11 @@ mod connections;
 mod databases;
 mod leases;
 mod messages;
+#[cfg(feature = "nats")]
+mod nats;
+mod pools;
+#[cfg(any(feature = "tls", feature = "nats"))]
+mod remembers;
 mod rogues;
 #[cfg(feature = "tls")]
 mod tls;
@@ -23,7 +28,7 @@ use rockmill_nvme::auth::{Hash, Secret, SystemRandom};
 
 use crate::channel::Channel;
 use crate::message::Message;
-use crate::{Check, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
+use crate::{Check, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
 
 const HOST: &str = "nqn.2026-11.rockmill:host";
 const WORKER: &str = "nqn.2026-11.rockmill:worker";

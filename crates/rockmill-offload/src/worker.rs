@@ -1,6 +1,7 @@
 //! The worker's side: it listens for stores, and does the jobs that come on each connection one after another. A store
 //! that wants several done at once has several connections.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::channel::Channel;
 use crate::device::{NvmeDevice, Place};
 use crate::message::Message;
 use crate::metrics::WorkerMetrics;
-use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
+use crate::pool::{Pool, Ticket};
+use crate::{NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
 
 /// How often a worker looks whether it is to end, and what its stores say.
 const POLL: Duration = Duration::from_millis(20);
@@ -47,6 +49,8 @@ pub struct WorkerConfig {
     pub secrets: Option<Secrets>,
     /// Listens for other machines without secrets.
     pub allow_unauthenticated: bool,
+    /// Takes jobs of this pool, too. It must listen at an address that the pool's stores can connect to.
+    pub pool: Option<PoolConfig>,
     /// Jobs at a time, of all stores; more are refused.
     pub jobs_max: usize,
     /// Threads of one job, at most.
@@ -56,7 +60,7 @@ pub struct WorkerConfig {
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
     /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
-    /// another key, no secret or a wrong one, or another version.
+    /// another key, no secret or a wrong one, or another version. And how it is connected to its pool.
     pub tell: fn(&str),
 }
 
@@ -66,6 +70,7 @@ impl Default for WorkerConfig {
             name: NAME.to_owned(),
             secrets: None,
             allow_unauthenticated: false,
+            pool: None,
             jobs_max: 1,
             threads: 1,
             engine: MergeEngine::Auto,
@@ -86,7 +91,9 @@ pub struct WorkerCounters {
     pub refused: u64,
     /// Connections on which both sides came to know each other.
     pub connections: u64,
-    /// Jobs that run now.
+    /// Jobs of a pool that it pulled, and that their stores let it have.
+    pub pulled: u64,
+    /// Jobs that run now, and those that room is set aside for.
     pub running: u64,
     /// Bytes of the inputs of jobs that were done.
     pub input_bytes: u64,
@@ -110,6 +117,7 @@ struct Counted {
     done: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
+    pulled: AtomicU64,
     connections: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
@@ -129,6 +137,8 @@ fn count(counter: &AtomicU64, n: u64) {
 pub struct Worker {
     address: SocketAddr,
     shared: Arc<Shared>,
+    /// Gone once it is stopped.
+    pool: Option<Pool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -144,6 +154,8 @@ pub(crate) struct Shared {
     /// Those that run end early.
     stops: AtomicBool,
     running: AtomicUsize,
+    /// Jobs of a pool that room is set aside for, counted in `running`. True: the store has come for it.
+    set_aside: Mutex<HashMap<Ticket, bool>>,
     /// Connections of stores that there are.
     open: AtomicUsize,
     counted: Counted,
@@ -155,14 +167,20 @@ impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, an
-    /// engine that a worker cannot have, no random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS or a pool where this was built without
+    /// them, a pool whose configuration is wrong, an engine that a worker cannot have, no random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
             return Err(bad_configuration(NOT_PRIVATE));
         }
         check_name(&config.name).map_err(bad_configuration)?;
+        if config.pool.is_some() && address.ip().is_unspecified() {
+            return Err(bad_configuration(
+                "with a pool, a worker listens at one address, which it tells the pool's stores: not at all of them",
+            ));
+        }
+        let pool = config.pool.as_ref().map(|pool| Pool::start(pool, &config.name, config.tell)).transpose()?;
         let tls = config.secrets.as_ref().map_or(Ok(None), |secrets| secrets.server(&config.name))?;
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
@@ -178,13 +196,17 @@ impl Worker {
             drains: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            set_aside: Mutex::default(),
             open: AtomicUsize::new(0),
             counted: Counted::default(),
             told: Mutex::new(None),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
-        Ok(Self { address, shared, thread: Some(thread) })
+        if let Some(pool) = &pool {
+            pool.work(&shared, address);
+        }
+        Ok(Self { address, shared, pool, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -225,6 +247,7 @@ impl Worker {
             // A panic of a connection's thread ended that connection.
             let _ = thread.join();
         }
+        self.pool = None;
     }
 }
 
@@ -235,17 +258,25 @@ impl Drop for Worker {
 }
 
 /// One of the jobs that run.
-struct Running<'a>(&'a Shared);
+struct Running<'a> {
+    worker: &'a Shared,
+    /// Of a job of a pool.
+    ticket: Option<Ticket>,
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        if let Some(ticket) = self.ticket {
+            self.worker.set_aside.lock().remove(&ticket);
+        }
+        self.worker.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// What a store asks for.
 struct Offer {
     epoch: u64,
+    ticket: Option<Ticket>,
     subsystem: String,
     port: u16,
     silence: Duration,
@@ -298,6 +329,7 @@ impl Shared {
             done: read(&c.done),
             failed: read(&c.failed),
             refused: read(&c.refused),
+            pulled: read(&c.pulled),
             connections: read(&c.connections),
             running: self.running.load(Ordering::Relaxed) as u64,
             input_bytes: read(&c.input_bytes),
@@ -359,13 +391,67 @@ impl Shared {
         }
     }
 
-    /// Room for one more job.
-    fn begin(&self) -> Option<Running<'_>> {
-        if self.drains.load(Ordering::Acquire) {
-            return None;
-        }
+    /// Counts one more job, if there is room for it.
+    fn count_in(&self) -> bool {
         let more = |n: usize| (n < self.config.jobs_max).then_some(n + 1);
-        self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Running(self))
+        let drains = self.drains.load(Ordering::Acquire);
+        !drains && self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Room for one more job: what was set aside for this one, where it has a ticket.
+    fn begin(&self, ticket: Option<Ticket>) -> Result<Running<'_>, &'static str> {
+        let Some(ticket) = ticket else {
+            let full = "it has as many jobs as it does at a time, or is about to end";
+            return self.count_in().then(|| Running { worker: self, ticket: None }).ok_or(full);
+        };
+        match self.set_aside.lock().get_mut(&ticket) {
+            Some(has_come) if !*has_come => *has_come = true,
+            _ => return Err("it has set no room aside for this job of the pool, or not for so long"),
+        }
+        Ok(Running { worker: self, ticket: Some(ticket) })
+    }
+
+    /// True if a job would be begun now.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn has_room(&self) -> bool {
+        !self.drains.load(Ordering::Acquire) && self.running.load(Ordering::Acquire) < self.config.jobs_max
+    }
+
+    /// Sets room aside for a job of a pool. False: there is none.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn set_aside(&self, ticket: Ticket) -> bool {
+        let mut tickets = self.set_aside.lock();
+        // One that is delivered twice is one job.
+        let is_new = !tickets.contains_key(&ticket) && self.count_in();
+        is_new && tickets.insert(ticket, false).is_none()
+    }
+
+    /// True from then on until the job is over or the room is given back.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn is_set_aside(&self, ticket: Ticket) -> bool {
+        self.set_aside.lock().contains_key(&ticket)
+    }
+
+    /// True until the store has come for it.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn waits_for(&self, ticket: Ticket) -> bool {
+        self.set_aside.lock().get(&ticket) == Some(&false)
+    }
+
+    /// Takes the room of a job back whose store has not come.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn give_back(&self, ticket: Ticket) {
+        let mut tickets = self.set_aside.lock();
+        if tickets.get(&ticket) == Some(&false) {
+            tickets.remove(&ticket);
+            self.running.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Counts a job of a pool that is this worker's.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "there is no pool"))]
+    pub fn pulled(&self) {
+        count(&self.counted.pulled, 1);
     }
 
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
@@ -410,18 +496,19 @@ impl Shared {
 
     /// Does the job that a store offers, or says why not. True if the connection can have another one.
     fn job(&self, channel: &mut Channel, peer: SocketAddr, store: &str, offer: Message) -> io::Result<bool> {
-        let Message::Offer { epoch, subsystem, port, silence_ms, spec } = offer else {
+        let Message::Offer { epoch, ticket, subsystem, port, silence_ms, spec } = offer else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let stops = || self.stops();
         let silence = Duration::from_millis(silence_ms.into());
-        let offer = Offer { epoch, subsystem, port, silence, spec };
+        let offer = Offer { epoch, ticket, subsystem, port, silence, spec };
         let refuse = |channel: &mut Channel, reason: String| {
             count(&self.counted.refused, 1);
             Ok(channel.send(&Message::Refused { epoch, reason }, &stops).is_ok()) // nothing else depends on it
         };
-        let Some(running) = self.begin() else {
-            return refuse(channel, "it has as many jobs as it does at a time, or is about to end".to_owned());
+        let running = match self.begin(offer.ticket) {
+            Ok(running) => running,
+            Err(why) => return refuse(channel, why.to_owned()),
         };
         let spec = match self.machine.accept(&offer.spec) {
             Ok(spec) => spec,

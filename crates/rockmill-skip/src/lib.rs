@@ -122,6 +122,8 @@ needs! {
     Tshark = "tshark",
     /// OpenSSL 3: the program, and its headers with pkg-config.
     OpenSsl = "openssl",
+    /// `nats-server`, with JetStream.
+    NatsServer = "nats-server",
 }
 
 impl fmt::Display for Needs {

@@ -85,7 +85,7 @@ impl fmt::Display for JobCode<'_> {
 
 /// A worker that is set aside for one job.
 pub trait TakenWorker: fmt::Debug {
-    /// Its place in the list of workers.
+    /// Its place in the list of workers. Asked after the job: which worker does it may be found out only then.
     fn place(&self) -> usize;
 
     /// Has the job done. Nothing of the device is used any more when this returns; the store fences it all the same.

@@ -10,10 +10,13 @@ use parking_lot::Mutex;
 use super::*;
 use crate::VERSION;
 
+/// A connection that is open, and whether bytes on it are swallowed.
+type Open = (TcpStream, Arc<AtomicBool>);
+
 /// Hands bytes on between stores and a worker, until it is told to cut what is open, or to swallow it from then on.
 struct Relay {
     address: SocketAddr,
-    open: Arc<Mutex<Vec<(TcpStream, Arc<AtomicBool>)>>>,
+    open: Arc<Mutex<Vec<Open>>>,
 }
 
 impl Relay {

@@ -7,9 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::*;
 use crate::VERSION;
 use crate::message::HEAD_BYTES;
+use crate::pool::Ticket;
 
 fn usage() -> RemoteUsage {
     RemoteUsage { cpu_micros: 1, round_trips: u64::MAX, sent_bytes: 3, received_bytes: 4 }
+}
+
+fn offer(ticket: Option<Ticket>) -> Message {
+    let (subsystem, spec) = ("nqn.2026-11.rockmill:ärger".to_owned(), vec![9; 300]);
+    Message::Offer { epoch: u64::MAX, ticket, subsystem, port: 65535, silence_ms: 10_000, spec }
 }
 
 fn samples() -> Vec<Message> {
@@ -18,7 +24,7 @@ fn samples() -> Vec<Message> {
         Message::Hello { version: VERSION, name: name(), authenticates: true },
         Message::Welcome { version: VERSION, name: name(), authenticates: false },
         Message::Auth(vec![1, 2, 3]),
-        Message::Offer { epoch: u64::MAX, subsystem: name(), port: 65535, silence_ms: 10_000, spec: vec![9; 300] },
+        offer(None),
         Message::Accepted { epoch: 1 },
         Message::Refused { epoch: 2, reason: "no".to_owned() },
         Message::Progress { epoch: 3, bytes: u64::MAX },
@@ -27,6 +33,7 @@ fn samples() -> Vec<Message> {
         Message::Ping { number: u64::MAX },
         Message::Pong { number: 6 },
         Message::Idle,
+        offer(Some(Ticket([7; 16]))),
     ]
 }
 

@@ -6,11 +6,12 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rockmill::internals::{DEVICE_BLOCK, JobRegistry, WorkerDevice, WorkerMachine};
+use rockmill::internals::{JobRegistry, WorkerDevice, WorkerMachine};
 use rockmill_nvme::psk::TlsKey;
 use rockmill_nvme::tcp::ClientTls;
 use rockmill_skip::{Needs, program, skip};
 
+use super::remembers::{Remembers, outputs};
 use super::*;
 use crate::device::{NvmeDevice, Place};
 
@@ -237,56 +238,6 @@ fn take(channel: &Channel, secrets: Option<&Secrets>, between: &Arc<Between>) ->
     };
     let device = NvmeDevice::connect(place, clock())?;
     Ok((channel, rogues::Job { epoch, spec, device }))
-}
-
-/// A device that remembers what was read of it and written to it; without the other one it gives back what was read.
-#[derive(Debug, Default)]
-struct Remembers {
-    behind: Option<NvmeDevice>,
-    bytes: u64,
-    read: Mutex<BTreeMap<u64, Vec<u8>>>,
-    written: Mutex<BTreeMap<u64, Vec<u8>>>,
-}
-
-impl WorkerDevice for Remembers {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut read = self.read.lock();
-        if let Some(behind) = &self.behind {
-            behind.read(offset, into)?;
-            for (i, block) in into.chunks(DEVICE_BLOCK).enumerate() {
-                read.insert(offset + (i * DEVICE_BLOCK) as u64, block.to_vec());
-            }
-            return Ok(());
-        }
-        for (i, block) in into.chunks_mut(DEVICE_BLOCK).enumerate() {
-            let known = read.get(&(offset + (i * DEVICE_BLOCK) as u64)).ok_or(io::ErrorKind::NotFound)?;
-            block.copy_from_slice(known);
-        }
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        for (i, block) in data.chunks(DEVICE_BLOCK).enumerate() {
-            self.written.lock().insert(offset + (i * DEVICE_BLOCK) as u64, block.to_vec());
-        }
-        self.behind.as_ref().map_or(Ok(()), |behind| behind.write(offset, data))
-    }
-}
-
-/// What lies together of what was written: the outputs.
-fn outputs(written: &BTreeMap<u64, Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (at, block) in written {
-        match out.last_mut() {
-            Some((from, all)) if *from + all.len() as u64 == *at => all.extend_from_slice(block),
-            _ => out.push((*at, block.clone())),
-        }
-    }
-    out.into_iter().map(|(_, all)| all).collect()
 }
 
 /// The tables of the store are, byte for byte, what a merge of the same blocks without a network writes. Nothing of

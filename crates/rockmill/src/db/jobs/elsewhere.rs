@@ -36,7 +36,6 @@ impl DbInner {
         let mut tried = Vec::new();
         let mut taken = workers.take(bytes, &tried);
         while let Some(worker) = taken {
-            tried.push(worker.place());
             let e = match elsewhere::run(spec, host, &*worker) {
                 Ok((output, done)) => {
                     self.done_elsewhere(cf, spec, &output, &done);
@@ -44,6 +43,7 @@ impl DbInner {
                 }
                 Err(e) => e,
             };
+            tried.push(worker.place());
             drop(worker);
             let is_stopped = [&host.cancelled, &host.means.shutdown].iter().any(|stop| stop.load(Ordering::Acquire));
             let is_last = is_stopped || tried.len() >= ATTEMPTS_MAX;
