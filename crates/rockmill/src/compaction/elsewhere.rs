@@ -239,7 +239,6 @@ fn accept(
             largest_seqno: entry.largest_seqno,
             properties: properties.clone(),
             tail_size: entry.tail_size,
-            ..TableSummary::default()
         };
         host.output_done(entry.number, &host.output_path(entry.number), &entry.pieces, &Ok(summary));
     }
