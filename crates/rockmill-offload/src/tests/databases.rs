@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill::internals::JobRegistry;
-use rockmill::{CompactionDecision, CompactionFilter, MergeEngine, SharedCompactionFilter};
+use rockmill::{CompactionDecision, CompactionFilter, MergeEngine, SharedCompactionFilter, TphTableOptions};
 use rockmill_io::ManualClock;
 
 use super::*;
@@ -239,4 +239,39 @@ fn filters_that_workers_have_go_there() {
     // A worker that has less than the store was told refuses the job.
     let (elsewhere, returned) = run(&has_not, knows(7));
     assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
+}
+
+/// TPH tables whose files several share: a compaction writes what has changed, and the rest stays where it is.
+#[test]
+fn tph_tables_go_there_with_their_shared_files() {
+    let worker = worker(WorkerConfig::default());
+    for check in ["all", "10%"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = options(WorkersConfig { check: check.parse().unwrap(), ..config(&[worker.address()]) });
+        let mut tph = TphTableOptions::default();
+        tph.set_garbage_percent(400);
+        options.set_tph_table_factory(&tph);
+        let db = Db::open(&options, dir.path()).unwrap();
+        let mut all = fill(&db, 7);
+        compact(&db);
+        let mut rng = fastrand::Rng::with_seed(8);
+        for round in 0..5 {
+            for _ in 0..200 {
+                let key = format!("key {:06}", rng.u32(0..8000)).into_bytes();
+                db.put(&key, [round; 50]).unwrap();
+                all.insert(key, vec![round; 50]);
+            }
+            db.flush().unwrap();
+            compact(&db);
+            assert!(contents(&db) == all, "{check}, round {round}");
+        }
+        let shares = |db: &Db| db.live_files().unwrap().iter().any(|file| !file.pieces.is_empty());
+        assert!(shares(&db), "{check}: no table has a file of another one");
+        let counters = db.counters();
+        assert!(counters.compactions_elsewhere > 5 && counters.compactions_returned == 0, "{counters:?}");
+        drop(db);
+        let db = Db::open(&options, dir.path()).unwrap();
+        assert!(contents(&db) == all, "{check}");
+        assert!(all.iter().all(|(key, value)| db.get(key).unwrap().as_ref() == Some(value)), "{check}");
+    }
 }

@@ -13,19 +13,23 @@
 //! These checks cannot detect a worker that resolves wrongly, for example one that leaves an entry out and counts it as
 //! hidden. Workers are trusted with that, as a disk is trusted to return what was written.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use rockmill_format::edit::FileEntry;
+use rockmill_format::ValueType;
+use rockmill_format::edit::{FileEntry, TablePiece};
 use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, SequenceNumber};
 use rockmill_format::properties::TableProperties;
-use rockmill_io::WriteOptions;
+use rockmill_io::{RandomAccessFile, WriteOptions};
 
 use super::file_ranges::FileRanges;
 use super::objects::JobRegistry;
+use super::pieces::KeptFile;
 use super::plan::is_supported;
 use super::result::JobResult;
-use super::spec::{Extent, JobSpec, NumberRange};
+use super::spec::{Extent, FurtherFile, JobSpec, NumberRange};
 use super::thread_cpu::ThreadCpu;
 use super::unique_id::internal_unique_id;
 use super::{JobHost as _, JobMeans, JobOutput, JobStats, LocalHost, page_cache, user_key_range};
@@ -40,7 +44,7 @@ use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::table::{BlockSample, Table, TableSummary};
+use crate::table::{BlockSample, KeptPiece, PieceUse, Table, TableSummary, TphTable};
 use crate::version::table_of_files;
 
 /// The most file numbers that are set aside for a job.
@@ -50,23 +54,21 @@ const NUMBERS_MAX: u64 = 4096;
 const ROOM_MIN: u64 = 64 << 20;
 /// Bytes of an output that are gathered before they are written, at most.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
+/// Makes the samples of a job's tables differ.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Seconds that the clocks of two machines may differ.
 const CLOCKS_DIFFER_MAX: u64 = 3600;
 
-/// Whether other machines can do a job like this one: a compaction of block-based tables into a level below L0, whose
-/// code (comparator, merge operator, prefix extractor, filter) every Rockmill has by these names, or all workers have,
-/// as `knows` says.
+/// Whether other machines can do a job like this one: a compaction into a level below L0, whose code (comparator, merge
+/// operator, prefix extractor, filter) every Rockmill has by these names, or all workers have, as `knows` says.
 ///
 /// # Errors
 /// Why not, for the log.
 pub(crate) fn may_go(spec: &JobSpec, knows: impl Fn(JobCode<'_>) -> bool) -> std::result::Result<(), String> {
-    let inputs = || spec.runs.iter().flat_map(|run| &run.files);
-    let tph = spec.output.format.tph.is_some() || !spec.keep.is_empty();
     let reasons = [
         (spec.reason != TableFileCreationReason::Compaction, "it is no compaction"),
         (spec.output.level == 0, "it compacts into L0"),
-        (tph || inputs().any(|f| !f.entry.pieces.is_empty()), "it has TPH tables"),
-        (inputs().next().is_none(), "it has no input"),
+        (spec.runs.iter().all(|run| run.files.is_empty()), "it has no input"),
     ];
     if let Some((_, why)) = reasons.iter().find(|(is_so, _)| *is_so) {
         return Err((*why).to_owned());
@@ -126,19 +128,32 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
     let too_large = || Error::invalid_argument("the job is too large for a device");
     let mut spec = spec.clone();
     let (mut inputs, mut end, mut mode_max) = (Vec::new(), 0u64, None::<u32>);
+    let mut further = BTreeMap::new();
+    let mut lay = |bytes: Arc<dyn RandomAccessFile>| {
+        let extent = Extent { offset: end, length: bytes.size() };
+        inputs.push((end, bytes));
+        end = end.checked_add(extent.length).and_then(whole_blocks).ok_or_else(too_large)?;
+        Ok::<_, Error>(extent)
+    };
     for file in spec.runs.iter_mut().flat_map(|run| &mut run.files) {
         let table = host.open_input(file)?;
-        let direct = page_cache::worker_reads_past(&host.means.db, &table, file.entry.size);
-        let bytes = host.input_bytes(file, table.path(), direct)?;
+        let size = file.entry.files().map(|f| f.size).fold(0, u64::saturating_add);
+        let direct = page_cache::worker_reads_past(&host.means.db, &table, size);
         mode_max = match (mode_max, table.mode()) {
             (Some(so_far), Some(mode)) => Some(so_far & mode),
             (so_far, mode) => so_far.or(mode),
         };
-        let length = bytes.size();
-        Arc::make_mut(file).extents = vec![Extent { offset: end, length }];
-        inputs.push((end, bytes));
-        end = end.checked_add(length).and_then(whole_blocks).ok_or_else(too_large)?;
+        let own = lay(host.input_bytes(file, table.path(), direct)?)?;
+        // Several tables may have the same file.
+        for (piece, path) in file.entry.pieces.iter().zip(table.file_paths().into_iter().skip(1)) {
+            if let Entry::Vacant(new) = further.entry(piece.number) {
+                new.insert(lay(host.input_bytes(file, path, direct)?)?);
+            }
+        }
+        Arc::make_mut(file).extents = vec![own];
     }
+    let on_device = |(number, extent)| FurtherFile { number, extents: vec![extent] };
+    spec.further = further.into_iter().map(on_device).collect();
     let input_bytes = spec.input_bytes();
     let room = input_bytes.checked_mul(2).and_then(|twice| whole_blocks(twice.checked_add(ROOM_MIN)?));
     let room = room.ok_or_else(too_large)?;
@@ -214,8 +229,9 @@ fn accept(
     made.properties = tables.iter().map(|table| table.properties().clone()).collect();
     checks.counts(&mut made)?;
     host.sync_outputs()?;
-    for (entry, properties) in made.files.iter().zip(&made.properties) {
+    for ((entry, properties), table) in made.files.iter().zip(&made.properties).zip(&tables) {
         let summary = TableSummary {
+            pieces: table.further_files().to_vec(),
             file_size: entry.size,
             smallest: entry.smallest.clone(),
             largest: entry.largest.clone(),
@@ -223,9 +239,8 @@ fn accept(
             largest_seqno: entry.largest_seqno,
             properties: properties.clone(),
             tail_size: entry.tail_size,
-            ..TableSummary::default()
         };
-        host.output_done(entry.number, &host.output_path(entry.number), &[], &Ok(summary));
+        host.output_done(entry.number, &host.output_path(entry.number), &entry.pieces, &Ok(summary));
     }
     Ok(made)
 }
@@ -245,8 +260,17 @@ struct Checks<'a> {
     newest: SequenceNumber,
     /// The least and the greatest possible number of entries of the inputs; `None` if tables do not say.
     entries: Option<(u64, u64)>,
+    /// Files that outputs may keep using, by number; several if several inputs have one.
+    kept: HashMap<u64, Vec<KeptInput>>,
     /// Seconds since 1970.
     now: u64,
+}
+
+/// A file of an input that outputs may keep using.
+struct KeptInput {
+    path: PathBuf,
+    piece: KeptPiece,
+    path_id: u32,
 }
 
 impl<'a> Checks<'a> {
@@ -254,9 +278,18 @@ impl<'a> Checks<'a> {
         let inputs = || spec.runs.iter().flat_map(|run| &run.files);
         let cmp = &host.means.objects.cmp;
         let keys = user_key_range(cmp, inputs().map(|f| &f.entry));
-        let mut entries = Some((0u64, 0u64));
+        let (mut entries, mut kept) = (Some((0u64, 0u64)), HashMap::<u64, Vec<KeptInput>>::new());
         for file in inputs() {
-            let count = host.open_input(file)?.point_entries();
+            let table = host.open_input(file)?;
+            let may = |piece: &KeptPiece| spec.keep.contains(&KeptFile { table: file.number(), file: piece.number });
+            let pieces = if spec.keep.is_empty() { Vec::new() } else { table.kept_pieces(file.number()) };
+            for ((piece, path), known) in pieces.into_iter().zip(table.file_paths()).zip(file.entry.files()) {
+                if may(&piece) {
+                    let (number, path, path_id) = (piece.number, path.to_owned(), known.path_id);
+                    kept.entry(number).or_default().push(KeptInput { path, piece, path_id });
+                }
+            }
+            let count = table.point_entries();
             let sum = entries.zip(count);
             entries = sum.map(|((l, m), c)| (l.saturating_add(*c.start()), m.saturating_add(*c.end())));
         }
@@ -267,6 +300,7 @@ impl<'a> Checks<'a> {
             keys: keys.ok_or_else(|| Error::invalid_argument("a job without inputs"))?,
             newest: inputs().map(|f| f.entry.largest_seqno).max().unwrap_or(0),
             entries,
+            kept,
             now: host.means.clock.now_micros() / 1_000_000,
         })
     }
@@ -278,8 +312,22 @@ impl<'a> Checks<'a> {
         let file = file.map_err(|e| Error::io(format_args!("cannot open {}", path.display()), &e))?;
         let size = file.size();
         let cmp = &self.host.means.objects.cmp;
-        let table = table_of_files(vec![(path, file)], cmp, None)?;
-        let (smallest_seqno, largest_seqno) = verify(&table, entry, self.check)?;
+        let mut files = vec![(path, file)];
+        for piece in &entry.pieces {
+            let kept = self.kept.get(&piece.number).and_then(|kept| kept.first());
+            let kept =
+                kept.ok_or_else(|| lie(entry, format_args!("has the file {}, which it may not", piece.number)))?;
+            let file = self.host.means.fs.open_random(&kept.path, false);
+            let file = file.map_err(|e| Error::io(format_args!("cannot open {}", kept.path.display()), &e))?;
+            files.push((kept.path.clone(), file));
+        }
+        let table = table_of_files(files, cmp, None)?;
+        let pieces = self.pieces(entry, &table)?;
+        let (smallest_seqno, largest_seqno) = match (self.spec.output.format.tph, table.as_tph()) {
+            (None, None) => verify(&table, entry, self.check)?,
+            (Some(_), Some(tph)) => self.verify_tph(tph, entry)?,
+            _ => return Err(lie(entry, "is of another kind")),
+        };
         let p = table.properties();
         self.check_owner(entry, p)?;
         self.check_times(entry, p)?;
@@ -298,6 +346,7 @@ impl<'a> Checks<'a> {
             epoch_number: self.spec.output.epoch_number,
             extra_run: self.spec.output.extra_run,
             path_id: self.spec.output.path_id,
+            pieces,
             unique_id: internal_unique_id(&owner.db_id, &owner.db_session_id, entry.number),
             user_defined_timestamps_persisted: true,
             // Estimates, for which bounds are enough.
@@ -324,6 +373,64 @@ impl<'a> Checks<'a> {
             }
         }
         Ok(table)
+    }
+
+    /// The further files of a table, as its head lists them: each is one that it may keep, with nothing of it that the
+    /// input did not have.
+    fn pieces(&self, entry: &FileEntry, table: &Table) -> Result<Vec<TablePiece>> {
+        let cmp = &self.host.means.objects.cmp;
+        let within = |kept: &KeptPiece, used: &PieceUse| {
+            kept.bounds.as_ref().is_none_or(|(first, last)| {
+                cmp.compare_user(&used.bounds.0, first).is_ge() && cmp.compare_user(&used.bounds.1, last).is_le()
+            })
+        };
+        let listed = table.further_files().iter().map(|used| {
+            let kept = self.kept.get(&used.number).into_iter().flatten();
+            let known = kept.filter(|kept| kept.piece.size == used.size && kept.piece.blocks == used.blocks);
+            match known.filter(|kept| within(&kept.piece, used)).map(|kept| kept.path_id).next() {
+                Some(path_id) => Ok(TablePiece { number: used.number, size: used.size, live: used.live, path_id }),
+                None => Err(lie(entry, format_args!("has a part of the file {} that it may not", used.number))),
+            }
+        });
+        listed.collect()
+    }
+
+    /// Verifies a TPH table: its own file as a block-based table, and in full all files and the function. Gives the
+    /// smallest and the largest sequence number of what counts; of a sample, those that the result says, within what
+    /// the inputs have.
+    fn verify_tph(&self, table: &TphTable, entry: &FileEntry) -> Result<(SequenceNumber, SequenceNumber)> {
+        let own = table.own_file();
+        own.verify_layout()?;
+        let (mut smallest, mut largest) = (SequenceNumber::MAX, 0);
+        let has_others = !entry.pieces.is_empty();
+        let mut visit = |key: &ParsedInternalKey<'_>| {
+            if has_others && key.value_type == ValueType::Placeholder {
+                return Ok(());
+            }
+            if !is_supported(key.value_type) {
+                return Err(lie(entry, format_args!("has an entry of type {:?}", key.value_type)));
+            }
+            (smallest, largest) = (smallest.min(key.sequence), largest.max(key.sequence));
+            Ok(())
+        };
+        match self.check {
+            TableCheck::All => table.verify_each(&mut visit)?,
+            TableCheck::Sample { percent, seed } => {
+                let seed = seed ^ entry.number.wrapping_mul(SEED_STEP);
+                own.verify_sample(BlockSample { percent, seed }, &mut visit)?;
+            }
+        }
+        for (_, _, seq) in table.range_tombstones().iter().flat_map(|list| list.extremes()) {
+            (smallest, largest) = (smallest.min(seq), largest.max(seq));
+        }
+        let said = (entry.smallest_seqno, entry.largest_seqno);
+        match self.check {
+            // As where there is no entry.
+            TableCheck::All if smallest == SequenceNumber::MAX => Ok((0, largest)),
+            TableCheck::All => Ok((smallest, largest)),
+            TableCheck::Sample { .. } if said.0 <= smallest && largest <= said.1 => Ok(said),
+            TableCheck::Sample { .. } => Err(lie(entry, format_args!("has entries {smallest} to {largest}"))),
+        }
     }
 
     fn check_owner(&self, entry: &FileEntry, p: &TableProperties) -> Result<()> {
@@ -405,7 +512,7 @@ fn verify(table: &Table, entry: &FileEntry, check: TableCheck) -> Result<(Sequen
         TableCheck::All => block_based.verify_each(&mut visit)?,
         TableCheck::Sample { percent, seed } => {
             // Or a block of one number would be looked at in all of a job's tables or in none.
-            let seed = seed ^ entry.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let seed = seed ^ entry.number.wrapping_mul(SEED_STEP);
             block_based.verify_sample(BlockSample { percent, seed }, &mut visit)?;
         }
     }

@@ -67,6 +67,8 @@ pub struct JobSpec {
     pub keep: Vec<KeptFile>,
     /// Space set aside for the outputs, on the device of the inputs' extents; empty if the host has files.
     pub space: Vec<Extent>,
+    /// Further files of inputs, on that device, by rising numbers, each once; empty if the host has files (TPH tables).
+    pub further: Vec<FurtherFile>,
 }
 
 /// One sorted input: files in key order that do not overlap, read as one stream.
@@ -113,6 +115,15 @@ impl SpecFile {
     pub fn largest_user_key(&self) -> &[u8] {
         self.entry.largest.user_key()
     }
+}
+
+/// A file that TPH tables have besides their own, and may share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FurtherFile {
+    /// Its number.
+    pub number: u64,
+    /// Where its bytes are on the device, in their order.
+    pub extents: Vec<Extent>,
 }
 
 /// Bytes of a device.
@@ -269,6 +280,7 @@ impl JobSpec {
             numbers: Vec::new(),
             keep: Vec::new(),
             space: Vec::new(),
+            further: Vec::new(),
         }
     }
 

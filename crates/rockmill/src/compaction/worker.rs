@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use rockmill_format::filename;
 use rockmill_io::ring::{BatchIo, Carried, CarriedFiles, DeviceFacts};
-use rockmill_io::{Clock, PositionedFile, RandomAccessFile, WritableFile, WriteOptions};
+use rockmill_io::{Clock, FileSystem, PositionedFile, RandomAccessFile, WritableFile, WriteOptions};
 
 use super::host::{JobHost, JobMeans, JobProgress};
 use super::objects::JobRegistry;
@@ -107,6 +107,8 @@ pub struct WorkerMachine {
     /// The most threads of one job.
     pub threads: usize,
     engine: MergeEngine,
+    /// Makes rings. One for all jobs, or none would have the ring of an earlier one.
+    files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     engines: Arc<SharedEngines>,
     shutdown: Arc<AtomicBool>,
@@ -149,6 +151,7 @@ impl WorkerMachine {
             registry,
             threads: threads.max(1),
             engine: MergeEngine::Auto,
+            files: Arc::new(CarriedFiles),
             clock,
             engines: Arc::default(),
             shutdown: Arc::default(),
@@ -189,16 +192,16 @@ impl WorkerMachine {
         let spec = JobSpec::decode(encoded)?;
         self.registry.objects(&spec)?;
         let inputs = || spec.runs.iter().flat_map(|run| &run.files);
-        let length = |f: &SpecFile| f.extents.iter().map(|e| e.length).fold(0, u64::saturating_add);
-        let is_whole = |f: &SpecFile| !f.extents.is_empty() && length(f) == f.entry.size && f.entry.pieces.is_empty();
+        let further = |number| spec.further.iter().find(|f| f.number == number).map(|f| bytes_of(&f.extents));
+        let has_further = |f: &SpecFile| f.entry.pieces.iter().all(|p| further(p.number) == Some(p.size));
+        let is_whole = |f: &SpecFile| !f.extents.is_empty() && bytes_of(&f.extents) == f.entry.size && has_further(f);
         let on_device = inputs().all(|f| is_whole(f));
         let places = spec.numbers.iter().map(|range| range.count).fold(0, u64::saturating_add);
         let has_room = places == spec.space.len() as u64
             && spec.space.iter().all(|e| e.offset.is_multiple_of(BLOCK) && e.length.is_multiple_of(BLOCK));
-        let is_known = spec.memtables.is_empty() && spec.keep.is_empty() && spec.output.format.tph.is_none();
-        match on_device && has_room && is_known {
+        match on_device && has_room && spec.memtables.is_empty() {
             true => Ok(spec),
-            false => Err(Error::not_supported("a job that is not all on its device, or not of block-based tables")),
+            false => Err(Error::not_supported("a job that is not all on its device")),
         }
     }
 
@@ -211,7 +214,7 @@ impl WorkerMachine {
     fn try_run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> Result<JobOutput> {
         let db = DbOptions { merge_engine: self.engine, ..DbOptions::default() };
         let objects = self.registry.objects(spec)?;
-        let fs = Arc::new(CarriedFiles);
+        let fs = Arc::clone(&self.files);
         let host = DeviceHost {
             means: JobMeans {
                 engines: Arc::clone(&self.engines),
@@ -220,6 +223,11 @@ impl WorkerMachine {
                 ..JobMeans::new(objects, db, fs, Arc::clone(&self.clock))
             },
             device,
+            further: spec
+                .further
+                .iter()
+                .map(|f| (PathBuf::from(filename::table(f.number)), f.extents.clone()))
+                .collect(),
             places: spec.leased_numbers().into_iter().zip(spec.space.iter().copied()).collect(),
             open: Mutex::default(),
             handle: Arc::clone(handle),
@@ -228,10 +236,16 @@ impl WorkerMachine {
     }
 }
 
+fn bytes_of(extents: &[Extent]) -> u64 {
+    extents.iter().map(|extent| extent.length).fold(0, u64::saturating_add)
+}
+
 /// The host of one job, which has a device and nothing else.
 struct DeviceHost {
     means: JobMeans,
     device: Arc<dyn WorkerDevice>,
+    /// Where further files of inputs are, by path.
+    further: HashMap<PathBuf, Vec<Extent>>,
     /// Where outputs go, by number.
     places: HashMap<u64, Extent>,
     /// Inputs that are open, by number.
@@ -249,19 +263,26 @@ impl JobHost for DeviceHost {
         if let Some(table) = self.open.lock().get(&file.number()) {
             return Ok(Arc::clone(table));
         }
-        let path = self.output_path(file.number());
-        let bytes = self.input_bytes(file, &path, false)?;
-        let table = table_of_files(vec![(path, bytes)], &self.means.objects.cmp, Some(file.entry.largest_seqno))?;
+        let mut files = Vec::with_capacity(1 + file.entry.pieces.len());
+        for path in file.entry.files().map(|f| self.output_path(f.number)) {
+            let bytes = self.input_bytes(file, &path, false)?;
+            files.push((path, bytes));
+        }
+        let table = table_of_files(files, &self.means.objects.cmp, Some(file.entry.largest_seqno))?;
         self.open.lock().insert(file.number(), Arc::clone(&table));
         Ok(table)
     }
 
-    fn input_bytes(&self, file: &SpecFile, _: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+    fn input_bytes(&self, file: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
+        let own = (path == self.output_path(file.number())).then_some(&file.extents);
         let end = |e: &Extent| e.offset.checked_add(e.length).and_then(whole_blocks);
-        if !file.extents.iter().all(|e| end(e).is_some_and(|end| end <= self.device.bytes())) {
-            return Err(Error::invalid_argument(format!("table {} is not on the device", file.number())));
-        }
-        Ok(Arc::new(DeviceInput { device: Arc::clone(&self.device), extents: file.extents.clone(), direct }))
+        let is_there =
+            |extents: &&Vec<Extent>| extents.iter().all(|e| end(e).is_some_and(|end| end <= self.device.bytes()));
+        let Some(extents) = own.or_else(|| self.further.get(path)).filter(is_there) else {
+            let what = format!("{} of table {} is not on the device", path.display(), file.number());
+            return Err(Error::invalid_argument(what));
+        };
+        Ok(Arc::new(DeviceInput { device: Arc::clone(&self.device), extents: extents.clone(), direct }))
     }
 
     fn next_number(&self) -> Result<u64> {
@@ -362,7 +383,7 @@ impl RandomAccessFile for DeviceInput {
     }
 
     fn size(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.length).fold(0, u64::saturating_add)
+        bytes_of(&self.extents)
     }
 
     fn prefetch(&self, _offset: u64, _len: u64) {}

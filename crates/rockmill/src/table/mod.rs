@@ -238,6 +238,22 @@ impl Table {
         }
     }
 
+    /// The paths of its files, its own first, in the order of the MANIFEST.
+    pub(crate) fn file_paths(&self) -> Vec<&Path> {
+        match self {
+            Self::BlockBased(table) => vec![table.path()],
+            Self::Tph(table) => table.file_paths(),
+        }
+    }
+
+    /// Its further files, as it lists them.
+    pub(crate) fn further_files(&self) -> &[PieceUse] {
+        match self {
+            Self::BlockBased(_) => &[],
+            Self::Tph(table) => table.further_files(),
+        }
+    }
+
     /// The range tombstones, fragmented; `None` when there are none.
     pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
         of_kind!(self, table => table.range_tombstones())

@@ -57,6 +57,7 @@ pub(super) mod tag {
     pub const REPLACED: u32 = 24;
     pub const PATH: u32 = 25;
     pub const FILTER_OPTIONS: u32 = 26;
+    pub const FURTHER_FILES: u32 = 27;
 }
 
 impl JobSpec {
@@ -81,7 +82,7 @@ impl Message for JobSpec {
     const NAME: &'static str = "job spec";
     const MAGIC: &'static [u8; 8] = b"RMILLJOB";
     const VERSION: u32 = 1;
-    const TAG_MAX: u32 = tag::FILTER_OPTIONS;
+    const TAG_MAX: u32 = tag::FURTHER_FILES;
     const REQUIRED: &'static [u32] = &[
         tag::JOB,
         tag::REASON,
@@ -184,6 +185,15 @@ impl Message for JobSpec {
                 }
                 None => c.check(!C::READS, || "options of a filter, and no filter".to_owned()),
             },
+            tag::FURTHER_FILES => c.field(!self.further.is_empty(), |c| {
+                let mut before = 0;
+                c.list("further files", Item::PART_FILE, &mut self.further, |c, file| {
+                    c.beyond("further file", before, &mut file.number)?;
+                    c.check(file.number > before, || format!("further file {} twice", file.number))?;
+                    before = file.number;
+                    extents(c, &mut file.extents)
+                })
+            }),
             _ => Ok(()),
         }
     }

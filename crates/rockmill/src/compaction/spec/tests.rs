@@ -223,6 +223,12 @@ fn plain_spec(rng: &mut Rng) -> JobSpec {
         keep: Vec::new(),
         numbers: list(rng, 3, |rng| NumberRange { first: rng.u64(0..1 << 40), count: rng.u64(1..1000) }),
         space: list(rng, 3, extent),
+        further: list(rng, 3, |rng| rng.u64(1..1 << 40))
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .map(|number| FurtherFile { number, extents: list(rng, 2, extent) })
+            .collect(),
     }
 }
 

@@ -331,6 +331,21 @@ impl TphTable {
         self.pieces.iter().zip(numbers).map(kept).collect()
     }
 
+    /// See [`Table::file_paths`].
+    pub(in crate::table) fn file_paths(&self) -> Vec<&Path> {
+        self.pieces.iter().map(|p| p.table.path()).collect()
+    }
+
+    /// See [`Table::further_files`].
+    pub(in crate::table) fn further_files(&self) -> &[PieceUse] {
+        &self.head.pieces
+    }
+
+    /// Its own file, as the block-based table that it is.
+    pub(crate) fn own_file(&self) -> &BlockBasedTable {
+        self.own()
+    }
+
     /// The range tombstones, fragmented; `None` when there are none.
     pub fn range_tombstones(&self) -> Option<&Arc<FragmentedRangeTombstones>> {
         self.own().range_tombstones()

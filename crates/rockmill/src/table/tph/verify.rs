@@ -1,7 +1,7 @@
 //! Checks a whole TPH table: each of its files, that they agree with the head, and that the function finds every key
 //! and no deleted one.
 
-use rockmill_format::key::{self, ValueType};
+use rockmill_format::key::{self, ParsedInternalKey, ValueType};
 
 use super::reader::TphTable;
 use crate::error::{Error, Result};
@@ -14,6 +14,11 @@ const READ_LEN: usize = 4 << 20;
 impl TphTable {
     /// Reads everything and checks it; see [`Table::verify`](crate::table::Table::verify).
     pub fn verify(&self) -> Result<()> {
+        self.verify_each(&mut |_| Ok(()))
+    }
+
+    /// The same; `visit` sees each entry that counts, except range tombstones.
+    pub(crate) fn verify_each(&self, visit: &mut dyn FnMut(&ParsedInternalKey<'_>) -> Result<()>) -> Result<()> {
         for piece in &self.pieces {
             piece.table.verify()?;
         }
@@ -43,6 +48,7 @@ impl TphTable {
                     return Err(bad(user_key, "is gone, and the function leads to a block"));
                 }
             } else {
+                visit(&ParsedInternalKey::parse(scan.key()).map_err(|e| Error::format(self.path(), &e))?)?;
                 entries += 1;
                 if before.as_deref() != Some(user_key) {
                     keys += 1;
