@@ -1,8 +1,9 @@
 //! Which program the engine `kernel` merges with, the built-in one or a user's (`kernel_merge_program`), and what of a
 //! job it does.
 //!
-//! A program orders as one comparator and filters as one compaction filter. A column family with another comparator is
-//! merged by another engine; one with another filter, or none, by the program without its filter.
+//! A program orders as one comparator, filters as one compaction filter and combines operands as one merge operator. A
+//! column family with another comparator is merged by another engine; one with another filter or operator, or none, by
+//! the program without its own.
 
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub(super) struct Binding {
     pub order: Option<InternalKeyComparator>,
     /// Its filter is asked.
     pub filter: Option<FilterJob>,
+    /// It combines operands.
+    pub combines: bool,
 }
 
 impl Binding {
@@ -93,6 +96,20 @@ impl Binding {
                 means.engines.kernel.say_once(&means.log, line);
             }
         }
-        Ok(Self { origin: origin.to_owned(), order, filter })
+        let mut combines = false;
+        if let (Some(own), Some(wanted)) = (object.merge_operator(), &rules.merge_operator) {
+            if own == wanted.name() {
+                // A filter may be asked about any operand.
+                combines = rules.filter.is_none();
+            } else {
+                let (cf, wanted) = (&plan.output.owner.cf_name, wanted.name());
+                let line = format!(
+                    "merge program {origin} combines operands as {own}, and column family {cf:?} has {wanted}: the \
+                     store merges them"
+                );
+                means.engines.kernel.say_once(&means.log, line);
+            }
+        }
+        Ok(Self { origin: origin.to_owned(), order, filter, combines })
     }
 }

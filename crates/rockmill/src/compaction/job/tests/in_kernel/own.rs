@@ -1,4 +1,5 @@
-//! Programs of users: an order or a filter in the kernel gives the tables that the same order and filter give outside.
+//! Programs of users: an order, a filter or a merge of operands in the kernel gives the tables that the same one gives
+//! outside.
 
 use rockmill_format::comparator::{FnComparator, ReverseBytewiseComparator};
 use rockmill_kernel::MergeObject;
@@ -8,10 +9,11 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
 };
-use crate::merge_operator::StringAppendOperator;
+use crate::merge_operator::{MergeOperands, MergeOperator, StringAppendOperator, UInt64AddOperator};
 
 pub(super) const REVERSE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/reverse.bpf.o");
 pub(super) const EXPIRE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/expire.bpf.o");
+pub(super) const COUNTERS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/counters.bpf.o");
 const BOTH: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/both.bpf.o");
 const LIAR: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/liar.bpf.o");
 
@@ -216,6 +218,76 @@ fn a_filter_in_the_kernel_gives_the_tables_of_its_twin() {
         obsolete += kernel.dropped.obsolete;
     }
     assert!(filtered > 1000 && hidden > 1000 && obsolete > 100, "{filtered} filtered, {hidden} hidden, {obsolete}");
+}
+
+/// [`UInt64AddOperator`] without a partial merge.
+struct Apart;
+
+impl MergeOperator for Apart {
+    fn name(&self) -> &str {
+        UInt64AddOperator.name()
+    }
+
+    fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
+        UInt64AddOperator.full_merge(key, existing, operands)
+    }
+}
+
+/// Numbers, and now and then something that is none.
+fn number(rng: &mut fastrand::Rng) -> Vec<u8> {
+    match rng.u8(0..10) {
+        0 => vec![b'x'; rng.usize(0..12)],
+        1 => u64::MAX.to_le_bytes().to_vec(),
+        _ => rng.u64(0..1000).to_le_bytes().to_vec(),
+    }
+}
+
+#[test]
+fn operands_that_the_kernel_combines_give_the_tables_of_their_twin() {
+    if !kernel_is_there() {
+        return;
+    }
+    let (mut merged, mut differ) = (0, 0);
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut cf = options(&mut rng);
+        cf.merge_operator = Some(Arc::new(UInt64AddOperator));
+        let mut tree = filled(&mut rng, &InternalKeyComparator::default(), cf, &number);
+        tree.ctx.means.engines.kernel.set_object(object(COUNTERS));
+        let mut c = whole(&tree, 0);
+        c.subcompactions_max = rng.usize(1..4);
+        let (pread, kernel) = same_as_pread(&tree, &c, &format!("seed {seed}"));
+        assert_eq!(kernel.dropped, pread.dropped, "seed {seed}");
+        merged += kernel.dropped.merged;
+        // It is the program that sums: an operator of this name that leaves operands apart leaves more of them.
+        tree.cf.merge_operator = Some(Arc::new(Apart));
+        let (apart, _) = counted(&tree, &c, MergeEngine::Pread);
+        let (kernel, _) = counted(&tree, &c, MergeEngine::Kernel);
+        assert!(kernel.output_records <= apart.output_records, "seed {seed}");
+        differ += u32::from(kernel.output_records < apart.output_records);
+    }
+    assert!(merged > 1000 && differ > 5, "{merged} merged, {differ} times by the program");
+}
+
+#[test]
+fn operands_of_another_operator_are_merged_outside_and_the_log_says_so() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut rng = fastrand::Rng::with_seed(8);
+    let mut tree = filled(&mut rng, &InternalKeyComparator::default(), small_options(), &number);
+    tree.ctx.means.engines.kernel.set_object(object(COUNTERS));
+    let c = whole(&tree, 0);
+    let (pread, kernel) = same_as_pread(&tree, &c, "no operator");
+    assert_eq!((kernel.dropped, kernel.dropped.merged), (pread.dropped, 0));
+    tree.cf.merge_operator = Some(Arc::new(StringAppendOperator::default()));
+    let (pread, kernel) = same_as_pread(&tree, &c, "another operator");
+    assert_eq!(kernel.dropped, pread.dropped);
+    // A filter may be asked about each operand.
+    tree.cf.merge_operator = Some(Arc::new(UInt64AddOperator));
+    tree.cf.compaction_filter_factory = Some(SharedFactory::new(Expire));
+    let (pread, kernel) = same_as_pread(&tree, &c, "a filter beside it");
+    assert_eq!(kernel.dropped, pread.dropped);
 }
 
 #[test]
