@@ -136,7 +136,7 @@
 #define REC_BLOCK 8	/* u32: number of the block in the run */
 #define REC_KEY 12	/* u32: address of the internal key */
 #define REC_KEY_LEN 16	/* u32 */
-#define REC_VALUE 20	/* u32: address of the value, in the block */
+#define REC_VALUE 20	/* u32: address of the value: in the block, or what combine() wrote */
 #define REC_VALUE_LEN 24 /* u32 */
 #define REC_BYTES 32
 

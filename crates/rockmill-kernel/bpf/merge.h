@@ -12,8 +12,8 @@
  *     same user key and stripe; at the bottom (FLAG_BOTTOM), a tombstone that every reader sees, and what is behind it.
  *     Single deletes, merge operands and anything else go to user space as they are, and so does what is behind them.
  *     If such a one comes behind a dropped tombstone, the tombstone is given before it after all.
- *     An object that combines merge operands (FLAG_COMBINE) makes one record of those of one user key and stripe that
- *     come one behind the other.
+ *     An object that combines merge operands (FLAG_COMBINE) makes one record of the newest ones of a user key, as long
+ *     as they are of one stripe; not after any other version of it.
  *  5. Where a run gave a whole block while no other gave anything, its next block is given as one record if all its
  *     prefixes are below the others' and the part's end, and its first user key is new (FLAG_PASS).
  *
@@ -49,6 +49,9 @@ struct rockmill_info {
 #else
 #define HAS_MERGE 0
 #endif
+
+/* Functions of a user's own. */
+#define HAS_OWN (HAS_COMPARE || HAS_FILTER || HAS_MERGE)
 
 const struct rockmill_info rockmill_info SECTION("rockmill") = {
 	.interface = INTERFACE,
@@ -294,8 +297,8 @@ INLINE u64 same_as_last(ptr c, u32 key, u32 len, u64 prefix)
 		if (order == 1 || order == FAILED_CUT)
 			return order;
 	}
-#if HAS_COMPARE && HAS_FILTER
-	if (LD32(c + CTL_FLAGS) & FLAG_FILTER) {
+#if HAS_COMPARE && (HAS_FILTER || HAS_MERGE)
+	if (LD32(c + CTL_FLAGS) & (FLAG_FILTER | FLAG_COMBINE)) {
 		order = compare_user(c, key, len - 8, last, last_len - 8);
 		if (order == FAILED_CUT)
 			return order;
@@ -317,7 +320,10 @@ INLINE u64 give(ptr c, ptr r)
 	if (same == FAILED_CUT)
 		return FAILED_CUT;
 #if HAS_MERGE
-	/* An operand behind others of the same stripe, the newest of which this call gave. */
+	/* Another's order may be wrong: what comes after operands that are one now must be older than all of them. */
+	if (HAS_COMPARE && same == 1 && (chain & CHAIN_OPERANDS) && seq > LD64(c + CTL_LAST_SEQ))
+		return FAILED_ORDER;
+	/* An operand after others of the same stripe, the newest of which this call gave. */
 	if (same == 1 && type == 2 && (chain & CHAIN_OPERANDS) && LD32(c + CTL_OPERAND) && seq < LD64(c + CTL_LAST_SEQ)) {
 		hidden = same_stripe(c, seq, LD64(c + CTL_LAST_SEQ));
 		if (hidden == FAILED_CUT)
@@ -406,7 +412,7 @@ INLINE u64 give(ptr c, ptr r)
 	if (HAS_FILTER && removed)
 		ST64(AT(at + len - 8), seq << 8);
 #if HAS_MERGE
-	if (type == 2 && (flags & FLAG_COMBINE) && (same != 1 || (chain & CHAIN_OPERANDS))) {
+	if (type == 2 && (flags & FLAG_COMBINE) && (!same || (chain & CHAIN_OPERANDS))) {
 		chain |= CHAIN_OPERANDS;
 		ST32(c + CTL_OPERAND, LD32(c + CTL_RECORDS) + REC_BYTES * (LD32(c + CTL_RECORD_COUNT) - 1));
 	} else {
@@ -616,7 +622,7 @@ INLINE u32 has_done(ptr c, u32 steps)
 {
 	if (LD64(c + CTL_WORK) >= LD64(c + CTL_WORK_MAX))
 		return 1;
-	return (HAS_COMPARE || HAS_FILTER || HAS_MERGE) && !(steps & 31) && monotonic_nanos() - LD64(c + CTL_CALLED) > OWN_CALL_NANOS;
+	return HAS_OWN && !(steps & 31) && monotonic_nanos() - LD64(c + CTL_CALLED) > OWN_CALL_NANOS;
 }
 
 /* Steps until one is out of the ordinary, or the call is to end. A frame of its own: the verifier forgets all of it. */
@@ -640,7 +646,7 @@ INLINE u64 merge(ptr c)
 	u32 at;
 	u64 status = STATUS_PAUSE, failed;
 
-	if (HAS_COMPARE || HAS_FILTER || HAS_MERGE)
+	if (HAS_OWN)
 		ST64(c + CTL_CALLED, monotonic_nanos());
 	/* The records of the call before were taken. */
 	if (HAS_MERGE)

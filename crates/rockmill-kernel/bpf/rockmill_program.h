@@ -5,7 +5,8 @@
  *
  *	#define ROCKMILL_COMPARATOR "name"	// of the store's comparator, if you bring compare()
  *	#define ROCKMILL_FILTER "name"		// of the store's compaction filter (or factory), if you bring filter()
- *	#define ROCKMILL_MERGE "name"		// of the store's merge operator, if you bring combine()
+ *	#define ROCKMILL_MERGE "name"		// of the store's merge operator, as OPTIONS files have it, if you bring
+ *						// combine()
  *	#include "rockmill_program.h"
  *
  *	static int compare(const struct rockmill_job *job, u32 a, u32 a_len, u32 b, u32 b_len) { ... }
@@ -83,7 +84,12 @@ INLINE u64 rockmill_big_endian(u32 at)
 	return __builtin_bswap64(LD64(AT(at)));
 }
 
-/* Writes a number of eight bytes. */
+/* Writes a byte, and a number of eight bytes. */
+INLINE void rockmill_put_byte(u32 at, u8 byte)
+{
+	ST8(AT(at), byte);
+}
+
 INLINE void rockmill_put_little_endian(u32 at, u64 number)
 {
 	ST64(AT(at), number);

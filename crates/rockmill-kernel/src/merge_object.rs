@@ -95,7 +95,7 @@ impl MergeObject {
         self.info.filter.as_deref()
     }
 
-    /// The store's merge operator whose operands it combines.
+    /// The store's merge operator whose operands it combines, as OPTIONS files have it.
     pub fn merge_operator(&self) -> Option<&str> {
         self.info.merge.as_deref()
     }
