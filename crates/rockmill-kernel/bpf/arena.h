@@ -54,6 +54,7 @@ typedef char *ptr;
 #define HIDE(i) asm volatile("" : "+r"(i))
 /* The same, anew each time: the bound of a loop, of which the verifier must not learn more with each turn. */
 #define AGAIN32(p) (*(const volatile u32 *)(p))
+#define ST8(p, v) (*(volatile u8 *)(p) = (u8)(v))
 #define ST32(p, v) (*(volatile u32 *)(p) = (u32)(v))
 #define ST64(p, v) (*(volatile u64 *)(p) = (u64)(v))
 

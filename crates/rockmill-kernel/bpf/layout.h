@@ -8,7 +8,7 @@
 #define ROCKMILL_LAYOUT_H
 
 /* The version of all this: raised with each change. Objects of other versions are refused. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* Control block. "in" is written by user space only, "out" by the program only. */
 #define CTL_STATUS 0		/* out u32: STATUS_ */
@@ -63,17 +63,21 @@
 #define CTL_VALUE_LEN 244	/* out u32: and of its value */
 #define CTL_STEPS 248		/* out u32: entries of this call so far */
 #define CTL_CALLED 256		/* out u64: when this call began, nanoseconds (programs of users' own) */
+#define CTL_COMBINED 264	/* out u64: merge operands that became part of a newer one */
+#define CTL_OPERAND 272		/* out u32: address of the record that the next older operand may become part of; 0 */
 #define CTL_BYTES 320
 
 #define FLAG_PASS 1	/* offer whole blocks */
 #define FLAG_DROP 2	/* drop what no reader can see */
 #define FLAG_BOTTOM 4	/* nothing older is below: tombstones go */
 #define FLAG_FILTER 8	/* ask the object's filter */
+#define FLAG_COMBINE 16	/* let the object combine merge operands */
 
 #define CHAIN_HAVE 1	/* there is a last key */
 #define CHAIN_SIMPLE 2	/* all its versions so far were values and tombstones */
 #define CHAIN_DELETION 8	/* the last one given was a tombstone */
 #define CHAIN_TOMB 4	/* a tombstone of it was dropped, and nothing of it given since */
+#define CHAIN_OPERANDS 16	/* all its versions so far were merge operands */
 
 #define PHASE_PRIME 0
 #define PHASE_PICK 1
@@ -132,7 +136,7 @@
 #define REC_BLOCK 8	/* u32: number of the block in the run */
 #define REC_KEY 12	/* u32: address of the internal key */
 #define REC_KEY_LEN 16	/* u32 */
-#define REC_VALUE 20	/* u32: address of the value, in the block */
+#define REC_VALUE 20	/* u32: address of the value: in the block, or what combine() wrote */
 #define REC_VALUE_LEN 24 /* u32 */
 #define REC_BYTES 32
 
@@ -143,6 +147,9 @@
 
 /* Marks in a row: a run's place there is the lower bits of its mark. */
 #define LINEAR_RUNS 16
+
+/* Bytes of a combined operand at most: with as many room is made for each, behind the records' keys. */
+#define COMBINED_MAX 64
 
 /* Room behind a key that copies in words may write to. */
 #define SLACK 40

@@ -12,6 +12,8 @@
  *     same user key and stripe; at the bottom (FLAG_BOTTOM), a tombstone that every reader sees, and what is behind it.
  *     Single deletes, merge operands and anything else go to user space as they are, and so does what is behind them.
  *     If such a one comes behind a dropped tombstone, the tombstone is given before it after all.
+ *     An object that combines merge operands (FLAG_COMBINE) makes one record of the newest ones of a user key, as long
+ *     as they are of one stripe; not after any other version of it.
  *  5. Where a run gave a whole block while no other gave anything, its next block is given as one record if all its
  *     prefixes are below the others' and the part's end, and its first user key is new (FLAG_PASS).
  *
@@ -33,6 +35,7 @@ struct rockmill_info {
 	u32 interface;
 	char comparator[64];
 	char filter[64];
+	char merge[64];
 };
 
 #ifdef ROCKMILL_FILTER
@@ -41,6 +44,15 @@ struct rockmill_info {
 #define HAS_FILTER 0
 #endif
 
+#ifdef ROCKMILL_MERGE
+#define HAS_MERGE 1
+#else
+#define HAS_MERGE 0
+#endif
+
+/* Functions of a user's own. */
+#define HAS_OWN (HAS_COMPARE || HAS_FILTER || HAS_MERGE)
+
 const struct rockmill_info rockmill_info SECTION("rockmill") = {
 	.interface = INTERFACE,
 #ifdef ROCKMILL_COMPARATOR
@@ -48,6 +60,9 @@ const struct rockmill_info rockmill_info SECTION("rockmill") = {
 #endif
 #ifdef ROCKMILL_FILTER
 	.filter = ROCKMILL_FILTER,
+#endif
+#ifdef ROCKMILL_MERGE
+	.merge = ROCKMILL_MERGE,
 #endif
 };
 
@@ -68,6 +83,31 @@ FRAME u64 filter_user(ptr c, ptr r)
 	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + key_len + value_len);
 	said = (u32)filter((const struct rockmill_job *)c, LD32(r + RUN_KEY), key_len, LD32(r + RUN_VALUE), value_len);
 	return said > ROCKMILL_ASK ? FAILED_CUT : said;
+}
+#endif
+
+#ifdef ROCKMILL_MERGE
+/*
+ * Makes the current entry of a run, a merge operand, part of the newer one that the record at OPERAND is. 0 when that is
+ * done, 1 when they stay apart; FAILED_CUT.
+ */
+FRAME u64 combine_user(ptr c, ptr r)
+{
+	ptr rec = AT(LD32(c + CTL_OPERAND));
+	u32 newer_len = LD32(rec + REC_VALUE_LEN), older_len = LD32(r + RUN_VALUE_LEN), into = LD32(c + CTL_KEYS), len;
+
+	ST64(c + CTL_WORK, LD64(c + CTL_WORK) + newer_len + older_len);
+	len = combine((const struct rockmill_job *)c, into, LD32(rec + REC_VALUE), newer_len, LD32(r + RUN_VALUE),
+		      older_len);
+	if (len == ROCKMILL_APART)
+		return 1;
+	if (len > COMBINED_MAX)
+		return FAILED_CUT;
+	ST32(rec + REC_VALUE, into);
+	ST32(rec + REC_VALUE_LEN, len);
+	ST32(c + CTL_KEYS, into + COMBINED_MAX);
+	ST64(c + CTL_COMBINED, LD64(c + CTL_COMBINED) + 1);
+	return 0;
 }
 #endif
 
@@ -257,8 +297,8 @@ INLINE u64 same_as_last(ptr c, u32 key, u32 len, u64 prefix)
 		if (order == 1 || order == FAILED_CUT)
 			return order;
 	}
-#if HAS_COMPARE && HAS_FILTER
-	if (LD32(c + CTL_FLAGS) & FLAG_FILTER) {
+#if HAS_COMPARE && (HAS_FILTER || HAS_MERGE)
+	if (LD32(c + CTL_FLAGS) & (FLAG_FILTER | FLAG_COMBINE)) {
 		order = compare_user(c, key, len - 8, last, last_len - 8);
 		if (order == FAILED_CUT)
 			return order;
@@ -279,6 +319,27 @@ INLINE u64 give(ptr c, ptr r)
 	same = same_as_last(c, key, len, prefix);
 	if (same == FAILED_CUT)
 		return FAILED_CUT;
+#if HAS_MERGE
+	/* Another's order may be wrong: what comes after operands that are one now must be older than all of them. */
+	if (HAS_COMPARE && same == 1 && (chain & CHAIN_OPERANDS) && seq > LD64(c + CTL_LAST_SEQ))
+		return FAILED_ORDER;
+	/* An operand after others of the same stripe, the newest of which this call gave. */
+	if (same == 1 && type == 2 && (chain & CHAIN_OPERANDS) && LD32(c + CTL_OPERAND) && seq < LD64(c + CTL_LAST_SEQ)) {
+		hidden = same_stripe(c, seq, LD64(c + CTL_LAST_SEQ));
+		if (hidden == FAILED_CUT)
+			return FAILED_CUT;
+		if (hidden) {
+			hidden = combine_user(c, r);
+			if (hidden == FAILED_CUT)
+				return FAILED_CUT;
+			if (!hidden) {
+				ST64(c + CTL_LAST_SEQ, seq);
+				ST64(c + CTL_ENTRIES, LD64(c + CTL_ENTRIES) + 1);
+				return 0;
+			}
+		}
+	}
+#endif
 	if (same == 1) {
 		if ((flags & FLAG_DROP) && (chain & CHAIN_SIMPLE)) {
 			/* Another's order may be wrong: what is dropped must be older all the same. */
@@ -350,6 +411,14 @@ INLINE u64 give(ptr c, ptr r)
 	}
 	if (HAS_FILTER && removed)
 		ST64(AT(at + len - 8), seq << 8);
+#if HAS_MERGE
+	if (type == 2 && (flags & FLAG_COMBINE) && (!same || (chain & CHAIN_OPERANDS))) {
+		chain |= CHAIN_OPERANDS;
+		ST32(c + CTL_OPERAND, LD32(c + CTL_RECORDS) + REC_BYTES * (LD32(c + CTL_RECORD_COUNT) - 1));
+	} else {
+		chain &= ~(u32)CHAIN_OPERANDS;
+	}
+#endif
 	ST32(c + CTL_LAST_KEY, at);
 	ST32(c + CTL_LAST_LEN, len);
 	ST64(c + CTL_LAST_PREFIX, prefix);
@@ -553,7 +622,7 @@ INLINE u32 has_done(ptr c, u32 steps)
 {
 	if (LD64(c + CTL_WORK) >= LD64(c + CTL_WORK_MAX))
 		return 1;
-	return (HAS_COMPARE || HAS_FILTER) && !(steps & 31) && monotonic_nanos() - LD64(c + CTL_CALLED) > OWN_CALL_NANOS;
+	return HAS_OWN && !(steps & 31) && monotonic_nanos() - LD64(c + CTL_CALLED) > OWN_CALL_NANOS;
 }
 
 /* Steps until one is out of the ordinary, or the call is to end. A frame of its own: the verifier forgets all of it. */
@@ -577,8 +646,11 @@ INLINE u64 merge(ptr c)
 	u32 at;
 	u64 status = STATUS_PAUSE, failed;
 
-	if (HAS_COMPARE || HAS_FILTER)
+	if (HAS_OWN)
 		ST64(c + CTL_CALLED, monotonic_nanos());
+	/* The records of the call before were taken. */
+	if (HAS_MERGE)
+		ST32(c + CTL_OPERAND, 0);
 	ST32(c + CTL_STEPS, 0);
 	if (LD32(c + CTL_PHASE) == PHASE_PRIME) {
 		failed = prime(c);

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT
  *
- * A merge program of your own: Rockmill's merge with your order of keys, your filter, or both. docs/kernel-engine.md
- * says how it is built, given to a database, and checked.
+ * A merge program of your own: Rockmill's merge with your order of keys, your filter, your way to combine merge
+ * operands, or several of these. docs/kernel-engine.md says how it is built, given to a database, and checked.
  *
  *	#define ROCKMILL_COMPARATOR "name"	// of the store's comparator, if you bring compare()
  *	#define ROCKMILL_FILTER "name"		// of the store's compaction filter (or factory), if you bring filter()
+ *	#define ROCKMILL_MERGE "name"		// of the store's merge operator, as OPTIONS files have it, if you bring
+ *						// combine()
  *	#include "rockmill_program.h"
  *
  *	static int compare(const struct rockmill_job *job, u32 a, u32 a_len, u32 b, u32 b_len) { ... }
  *	static int filter(const struct rockmill_job *job, u32 key, u32 key_len, u32 value, u32 value_len) { ... }
+ *	static u32 combine(const struct rockmill_job *job, u32 into, u32 newer, u32 newer_len, u32 older, u32 older_len)
+ *	{ ... }
  *
  *	#include "rockmill_object.h"
  *
@@ -41,6 +45,15 @@ struct rockmill_job;
 /* What both say when the kernel ended a loop early: the store begins the part of the job anew, without a program. */
 #define ROCKMILL_CUT 3
 
+/*
+ * What combine() says where it does not combine two operands; otherwise it writes the one that they become to `into`,
+ * where ROCKMILL_OPERAND_MAX bytes are free, and gives its length.
+ */
+#define ROCKMILL_OPERAND_MAX COMBINED_MAX
+#define ROCKMILL_APART 0xffffffffu
+/* And where the kernel ended a loop early. */
+#define ROCKMILL_COMBINE_CUT 0xfffffffeu
+
 /* What was built in; else, that is what the object says of itself. */
 #ifdef ROCKMILL_COMPARATOR
 static inline __attribute__((always_inline)) int compare(const struct rockmill_job *job, u32 a, u32 a_len, u32 b,
@@ -49,6 +62,10 @@ static inline __attribute__((always_inline)) int compare(const struct rockmill_j
 #ifdef ROCKMILL_FILTER
 static inline __attribute__((always_inline)) int filter(const struct rockmill_job *job, u32 key, u32 key_len, u32 value,
 							u32 value_len);
+#endif
+#ifdef ROCKMILL_MERGE
+static inline __attribute__((always_inline)) u32 combine(const struct rockmill_job *job, u32 into, u32 newer,
+							 u32 newer_len, u32 older, u32 older_len);
 #endif
 
 /* A byte, and numbers of eight bytes. */
@@ -65,6 +82,17 @@ INLINE u64 rockmill_little_endian(u32 at)
 INLINE u64 rockmill_big_endian(u32 at)
 {
 	return __builtin_bswap64(LD64(AT(at)));
+}
+
+/* Writes a byte, and a number of eight bytes. */
+INLINE void rockmill_put_byte(u32 at, u8 byte)
+{
+	ST8(AT(at), byte);
+}
+
+INLINE void rockmill_put_little_endian(u32 at, u64 number)
+{
+	ST64(AT(at), number);
 }
 
 /* 0, of which the verifier does not know that it is: where loops' counters begin. */

@@ -24,6 +24,9 @@ pub const EXPIRE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/expire.bpf.o")
 /// An example of a merge program with an order of its own, compiled from `bpf/examples/reverse.bpf.c`.
 pub const REVERSE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/reverse.bpf.o");
 
+/// An example of a merge program that combines merge operands, compiled from `bpf/examples/counters.bpf.c`.
+pub const COUNTERS_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/counters.bpf.o");
+
 /// How the merge program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driver {

@@ -14,7 +14,7 @@ macro_rules! layout {
 }
 
 layout! {
-    INTERFACE = 3;
+    INTERFACE = 4;
     CTL_STATUS = 0;
     CTL_RUN = 4;
     CTL_RUNS = 8;
@@ -67,15 +67,19 @@ layout! {
     CTL_VALUE_LEN = 244;
     CTL_STEPS = 248;
     CTL_CALLED = 256;
+    CTL_COMBINED = 264;
+    CTL_OPERAND = 272;
     CTL_BYTES = 320;
     FLAG_PASS = 1;
     FLAG_DROP = 2;
     FLAG_BOTTOM = 4;
     FLAG_FILTER = 8;
+    FLAG_COMBINE = 16;
     CHAIN_HAVE = 1;
     CHAIN_SIMPLE = 2;
     CHAIN_DELETION = 8;
     CHAIN_TOMB = 4;
+    CHAIN_OPERANDS = 16;
     PHASE_PRIME = 0;
     PHASE_PICK = 1;
     PHASE_GIVE = 2;
@@ -130,6 +134,7 @@ layout! {
     KIND_KEPT = 3;
     KIND_BLOCK = 1;
     LINEAR_RUNS = 16;
+    COMBINED_MAX = 64;
     SLACK = 40;
     RING_CONTROL = 0;
     RING_STEPS = 4;
@@ -158,7 +163,7 @@ mod tests {
 
     /// What [`ALL`] adds up to for the version of the interface that this is. Users' objects are compiled with these
     /// numbers, so that each change of one is a new version.
-    const FINGERPRINT: (u32, u64) = (3, 0x7eff_8302_d56f_3e2f);
+    const FINGERPRINT: (u32, u64) = (4, 0xbd0c_4860_8fab_187c);
 
     #[test]
     fn another_layout_is_another_version_of_the_interface() {

@@ -72,6 +72,8 @@ pub struct Job<'a> {
     pub own_order: bool,
     /// The program's filter is to be asked about the newest version of each user key, if that is a value.
     pub filter: Option<FilterJob>,
+    /// The program may combine merge operands of one user key and stripe.
+    pub combine: bool,
 }
 
 /// What a program's filter is told.
@@ -141,6 +143,8 @@ pub struct Dropped {
     pub obsolete: u64,
     /// Values that the program's filter made tombstones of; they were given or are among the others.
     pub filtered: u64,
+    /// Merge operands that became part of a newer one.
+    pub combined: u64,
 }
 
 /// A run's blocks in the memory.
@@ -305,6 +309,7 @@ impl Merge {
             (job.drop, FLAG_DROP),
             (job.bottommost && !job.own_order, FLAG_BOTTOM),
             (job.filter.is_some(), FLAG_FILTER),
+            (job.combine, FLAG_COMBINE),
         ];
         let flags = flags.iter().filter(|(on, _)| *on).fold(0, |sum, (_, flag)| sum | flag);
         let mut set = |field: u32, v: u32| put_u32(memory, field as usize, v);
@@ -513,7 +518,12 @@ impl Merge {
     pub fn dropped(&self) -> Dropped {
         let memory = self.instance.memory();
         let get = |field: u32| get_u64(memory, field as usize);
-        Dropped { hidden: get(CTL_HIDDEN), obsolete: get(CTL_OBSOLETE), filtered: get(CTL_FILTERED) }
+        Dropped {
+            hidden: get(CTL_HIDDEN),
+            obsolete: get(CTL_OBSOLETE),
+            filtered: get(CTL_FILTERED),
+            combined: get(CTL_COMBINED),
+        }
     }
 
     /// The internal key of the entry that a run stands on; `None` at its end, or where the program names none.

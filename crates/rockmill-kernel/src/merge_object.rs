@@ -1,8 +1,9 @@
-//! Compiled merge programs: the one that is built in, and those of users, with an order or a filter of their own
-//! (`bpf/rockmill_program.h`).
+//! Compiled merge programs: the one that is built in, and those of users, with an order, a filter or a merge of
+//! operands of their own (`bpf/rockmill_program.h`).
 //!
-//! An object says in its section `rockmill` for which version of the interface it was made, and which comparator and
-//! compaction filter of the store it stands for. It has the program for each driver, or for one of them.
+//! An object says in its section `rockmill` for which version of the interface it was made, and which comparator,
+//! compaction filter and merge operator of the store it stands for. It has the program for each driver, or for one of
+//! them.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -14,7 +15,7 @@ use crate::object::{self, BadObject, Program};
 /// Bytes of a name.
 const NAME_BYTES: usize = 64;
 /// `struct rockmill_info`.
-const INFO_BYTES: usize = 4 + 2 * NAME_BYTES;
+const INFO_BYTES: usize = 4 + 3 * NAME_BYTES;
 /// The order that the merge has by itself.
 const BYTEWISE: &str = "leveldb.BytewiseComparator";
 
@@ -23,6 +24,7 @@ const BYTEWISE: &str = "leveldb.BytewiseComparator";
 struct Info {
     comparator: Option<String>,
     filter: Option<String>,
+    merge: Option<String>,
 }
 
 /// A merge program, compiled.
@@ -93,6 +95,11 @@ impl MergeObject {
         self.info.filter.as_deref()
     }
 
+    /// The store's merge operator whose operands it combines, as OPTIONS files have it.
+    pub fn merge_operator(&self) -> Option<&str> {
+        self.info.merge.as_deref()
+    }
+
     /// The program for a driver.
     ///
     /// # Errors
@@ -118,7 +125,8 @@ impl fmt::Display for MergeObject {
     /// `builtin`, or `/path/x.bpf.o (comparator X, filter Y)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.origin)?;
-        let names = [("comparator", self.comparator()), ("filter", self.filter())];
+        let names =
+            [("comparator", self.comparator()), ("filter", self.filter()), ("merge operator", self.merge_operator())];
         let names: Vec<_> = names.iter().filter_map(|(what, name)| Some(format!("{what} {}", (*name)?))).collect();
         if names.is_empty() { Ok(()) } else { write!(f, " ({})", names.join(", ")) }
     }
@@ -149,7 +157,7 @@ fn info(bytes: &[u8]) -> Result<Info, BadObject> {
             Err(_) => Err(BadObject("it has a name that is no text".to_owned())),
         }
     };
-    Ok(Info { comparator: name(4)?, filter: name(4 + NAME_BYTES)? })
+    Ok(Info { comparator: name(4)?, filter: name(4 + NAME_BYTES)?, merge: name(4 + 2 * NAME_BYTES)? })
 }
 
 #[cfg(test)]
@@ -158,6 +166,7 @@ mod tests {
 
     const REVERSE: &[u8] = include_bytes!("../bpf/examples/reverse.bpf.o");
     const EXPIRE: &[u8] = include_bytes!("../bpf/examples/expire.bpf.o");
+    const COUNTERS: &[u8] = include_bytes!("../bpf/examples/counters.bpf.o");
 
     #[test]
     fn objects_say_what_they_stand_for() {
@@ -168,8 +177,13 @@ mod tests {
         assert_eq!(reverse.to_string(), "r.o (comparator rocksdb.ReverseBytewiseComparator)");
         let expire = MergeObject::read("e.o", EXPIRE).unwrap();
         assert_eq!((expire.comparator(), expire.filter()), (None, Some("rockmill.Expire")));
+        assert_eq!(expire.merge_operator(), None);
+        let counters = MergeObject::read("c.o", COUNTERS).unwrap();
+        assert_eq!((counters.comparator(), counters.filter()), (None, None));
+        assert_eq!(counters.merge_operator(), Some("UInt64AddOperator"));
+        assert_eq!(counters.to_string(), "c.o (merge operator UInt64AddOperator)");
         for driver in Driver::ALL {
-            for object in [&built_in, &reverse, &expire] {
+            for object in [&built_in, &reverse, &expire, &counters] {
                 assert!(!object.program(driver).unwrap().instructions().is_empty(), "{object} {driver}");
             }
         }

@@ -12,7 +12,7 @@ use rockmill::{
     UniversalCompactOptions, WriteBufferManager, probe_kernel_engine,
 };
 use rockmill_kernel::Pool;
-use rockmill_kernel::instance::{EXPIRE_EXAMPLE, REVERSE_EXAMPLE};
+use rockmill_kernel::instance::{COUNTERS_EXAMPLE, EXPIRE_EXAMPLE, REVERSE_EXAMPLE};
 use rockmill_skip::{Missing, Needs};
 
 /// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
@@ -92,13 +92,15 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
-        // The merge program of the engine `kernel`. `expire` filters as column families of the kind `expiring` do, and
-        // `reverse` orders as those of the kind `reversed`: the kernel then merges these, by a program of their own.
+        // The merge program of the engine `kernel`. `expire` filters as column families of the kind `expiring` do,
+        // `reverse` orders as those of the kind `reversed`, and `counters` combines operands as those of the kind
+        // `counting` do: the kernel then merges these, by a program of their own.
         name: "program",
         choices: &[
             is("builtin", |_| {}),
             is("expire", |d| d.options.set_kernel_merge_program_object("expire.bpf.o", EXPIRE_EXAMPLE)),
             is("reverse", |d| d.options.set_kernel_merge_program_object("reverse.bpf.o", REVERSE_EXAMPLE)),
+            is("counters", |d| d.options.set_kernel_merge_program_object("counters.bpf.o", COUNTERS_EXAMPLE)),
         ],
     },
     Axis {

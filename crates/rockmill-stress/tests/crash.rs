@@ -147,11 +147,11 @@ fn power_cuts_around_fifo_compaction_leave_the_newest_part() {
     assert!(sum.dropped > 0 && sum.double > 0, "{sum}");
 }
 
-/// With an order and with a filter of one's own in the kernel, which have their twins outside.
+/// With an order, a filter and a merge of operands of one's own in the kernel, which have their twins outside.
 #[test]
 fn power_cuts_and_failing_calls_around_programs_of_users_in_the_kernel_lose_nothing() {
     let seed = seed();
-    for (n, program) in ["expire", "reverse"].into_iter().enumerate() {
+    for (n, program) in ["expire", "reverse", "counters"].into_iter().enumerate() {
         let what = format!("power cuts and failing calls with the program {program}");
         let Some(before) = calls_in_the_kernel(&what) else { return };
         let of = |all: &mut Vec<Configuration>| {

@@ -81,8 +81,8 @@ fn one_history_is_the_same_with_every_merge_program() {
     let mut rng = fastrand::Rng::with_seed(seed);
     // TPH tables are merged elsewhere.
     let kernel = format!("engine={},table=block-based", kernel_engine().get("engine"));
-    let engines =
-        [format!("{kernel},program=reverse"), format!("{kernel},program=expire"), "engine=pread".to_owned(), kernel];
+    let programs = ["reverse", "expire", "counters"].map(|program| format!("{kernel},program={program}"));
+    let engines = [&programs[..], &["engine=pread".to_owned(), kernel]].concat();
     let with = |engine: &String| Configuration::random(&mut rng).with_all(engine).unwrap();
     let configurations: Vec<Configuration> = engines.iter().map(with).collect();
     // On a disk, too, where the driver loop reads through the program's ring.

@@ -104,6 +104,17 @@ impl FilterPlan {
         }
     }
 
+    /// The name, and after it in braces the [`option_text`](CompactionFilter::option_text), if there is one: the same
+    /// text, the same decisions.
+    #[cfg(feature = "kernel")]
+    pub fn text(&self) -> String {
+        let options = match &self.source {
+            Source::Shared(filter) => filter.options(),
+            Source::Factory(_, context) => &context.options,
+        };
+        if options.is_empty() { self.name().to_owned() } else { format!("{}{{{options}}}", self.name()) }
+    }
+
     /// The filter for one part of the job.
     pub(super) fn begin(&self) -> Result<PartFilter> {
         let filter: Box<dyn CompactionFilter> = match &self.source {

@@ -102,7 +102,8 @@ fn merge<F: BlockFeed>(
     let end = match (made, hand_over) {
         (Ok(mut made), _) => {
             // What the program dropped was read, too.
-            made.stats.input_records += dropped.hidden + dropped.obsolete;
+            made.stats.input_records += dropped.hidden + dropped.obsolete + dropped.combined;
+            made.stats.merged += dropped.combined;
             made.stats.hidden += dropped.hidden;
             made.stats.obsolete += dropped.obsolete;
             made.stats.filtered += dropped.filtered;

@@ -88,7 +88,7 @@ mod tests {
     fn what_an_order_must_not_do_is_found() {
         let part = Part { end: Some(b"m".to_vec()), ..Part::default() };
         let cmp = InternalKeyComparator::default();
-        let binding = Binding { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None };
+        let binding = Binding { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None, combines: false };
         let mut check = OrderCheck::new(&cmp, &binding, &part);
         let key = |user: &[u8], seq| InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec();
         assert_eq!(check.follows(&key(b"c", 5)), Ok(true), "the first of all");

@@ -1,8 +1,10 @@
 //! Which program the engine `kernel` merges with, the built-in one or a user's (`kernel_merge_program`), and what of a
 //! job it does.
 //!
-//! A program orders as one comparator and filters as one compaction filter. A column family with another comparator is
-//! merged by another engine; one with another filter, or none, by the program without its filter.
+//! A program orders as one comparator, filters as one compaction filter and combines operands as one merge operator. A
+//! column family with another comparator is merged by another engine; one with another filter or operator, or none, by
+//! the program without its own. The settings of a filter or operator count as much as its name: with another delimiter,
+//! an operator makes other values.
 
 use std::sync::Arc;
 
@@ -64,6 +66,8 @@ pub(super) struct Binding {
     pub order: Option<InternalKeyComparator>,
     /// Its filter is asked.
     pub filter: Option<FilterJob>,
+    /// It combines operands.
+    pub combines: bool,
 }
 
 impl Binding {
@@ -82,17 +86,33 @@ impl Binding {
         };
         let mut filter = None;
         if let (Some(own), Some(wanted)) = (object.filter(), &rules.filter) {
-            if own == wanted.name() {
+            let wanted_text = wanted.text();
+            if own == wanted_text {
                 filter = Some(FilterJob { level: wanted.level, now_micros: wanted.now_micros });
             } else {
-                let (cf, wanted) = (&plan.output.owner.cf_name, wanted.name());
+                let cf = &plan.output.owner.cf_name;
                 let line = format!(
-                    "merge program {origin} filters as {own}, and column family {cf:?} has {wanted}: it filters by \
-                     itself"
+                    "merge program {origin} filters as {own}, and column family {cf:?} has {wanted_text}: it filters \
+                     by itself"
                 );
                 means.engines.kernel.say_once(&means.log, line);
             }
         }
-        Ok(Self { origin: origin.to_owned(), order, filter })
+        let mut combines = false;
+        if let (Some(own), Some(wanted)) = (object.merge_operator(), &rules.merge_operator) {
+            let wanted = wanted.option_text();
+            if own == wanted {
+                // A filter may be asked about any operand.
+                combines = rules.filter.is_none();
+            } else {
+                let cf = &plan.output.owner.cf_name;
+                let line = format!(
+                    "merge program {origin} combines operands as {own}, and column family {cf:?} has {wanted}: the \
+                     store merges them"
+                );
+                means.engines.kernel.say_once(&means.log, line);
+            }
+        }
+        Ok(Self { origin: origin.to_owned(), order, filter, combines })
     }
 }

@@ -154,6 +154,8 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             bottommost: rules.bottommost,
             own_order: check.is_some(),
             filter: binding.filter,
+            // Of range tombstones it knows nothing.
+            combine: binding.combines && part_job.output.tombstones.is_empty(),
         };
         let shares_ring = instance.shares_ring();
         let merge = Merge::begin(instance, &job)?;

@@ -1,4 +1,5 @@
-//! Programs of users: an order or a filter in the kernel gives the tables that the same order and filter give outside.
+//! Programs of users: an order, a filter or a merge of operands in the kernel gives the tables that the same one gives
+//! outside.
 
 use rockmill_format::comparator::{FnComparator, ReverseBytewiseComparator};
 use rockmill_kernel::MergeObject;
@@ -8,11 +9,12 @@ use crate::compaction::objects::JobRegistry;
 use crate::compaction_filter::{
     CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
 };
-use crate::merge_operator::StringAppendOperator;
+use crate::merge_operator::{MergeOperands, MergeOperator, StringAppendOperator, UInt64AddOperator};
 
 pub(super) const REVERSE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/reverse.bpf.o");
 pub(super) const EXPIRE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/expire.bpf.o");
-const BOTH: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/both.bpf.o");
+pub(super) const COUNTERS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/counters.bpf.o");
+const ALL: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/all.bpf.o");
 const LIAR: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/liar.bpf.o");
 
 /// What `examples/expire.bpf.c` does, as a factory of filters of the same name. Operands go that begin with `x`.
@@ -49,7 +51,26 @@ impl CompactionFilter for ExpireBefore {
     }
 }
 
-/// What `tests/both.bpf.c` does, and what it leaves to the store's filter: values are changed, and what is behind some
+/// A factory of that name whose filters have another setting: values stay for a day more.
+struct ExpireLater;
+
+impl CompactionFilterFactory for ExpireLater {
+    type Filter = ExpireBefore;
+
+    fn create(&mut self, context: CompactionFilterContext) -> ExpireBefore {
+        ExpireBefore { second: context.now_micros / 1_000_000 - 86_400 }
+    }
+
+    fn name(&self) -> &str {
+        "rockmill.Expire"
+    }
+
+    fn option_text(&self) -> String {
+        "later=1d".to_owned()
+    }
+}
+
+/// What `tests/all.bpf.c` does, and what it leaves to the store's filter: values are changed, and what is behind some
 /// keys is skipped.
 struct Marks;
 
@@ -74,6 +95,8 @@ pub(in super::super) fn register(known: &mut JobRegistry) {
     known.comparators.extend([no_case(), liar()].map(|cmp| Arc::clone(cmp.user_comparator())));
     known.filters.push(SharedFilter::new(Marks));
     known.filter_factories.push(SharedFactory::new(Expire));
+    known.filter_factories.push(SharedFactory::new(ExpireLater));
+    known.merge_operators.push(Arc::new(Apart));
 }
 
 /// Orders as bytes do, under another name.
@@ -99,18 +122,58 @@ fn tree_in(cmp: InternalKeyComparator, cf: CfOptions) -> Tree {
     Tree::new(tree.ctx, tree.cf)
 }
 
+/// What is written to a tree.
+struct Mix<'a> {
+    /// How many keys there are.
+    keys: &'a [u32],
+    kinds: &'a [ValueType],
+    /// One flush in as many has range tombstones.
+    ranges: u8,
+    /// One write in as many is a single delete.
+    single_deletions: u8,
+    /// One snapshot in as many stays.
+    snapshots: u8,
+}
+
+const USUAL: Mix<'_> = Mix {
+    keys: &[30, 300, 3000],
+    kinds: &[ValueType::Value, ValueType::Value, ValueType::Value, ValueType::Deletion, ValueType::Merge],
+    ranges: 3,
+    single_deletions: 30,
+    snapshots: 6,
+};
+
+/// Many operands of few keys, and whatever may end their row.
+const OPERANDS: Mix<'_> = Mix {
+    keys: &[5, 30, 100],
+    kinds: &[ValueType::Merge, ValueType::Merge, ValueType::Merge, ValueType::Value, ValueType::Deletion],
+    ranges: 8,
+    single_deletions: 15,
+    snapshots: 6,
+};
+
 /// Overlapping tables of every kind of entry in L0, some above others in L1 and L2, and snapshots.
 fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, value: Value<'_>) -> Tree {
+    filled_with(rng, cmp, cf, value, &USUAL)
+}
+
+fn filled_with(
+    rng: &mut fastrand::Rng,
+    cmp: &InternalKeyComparator,
+    cf: CfOptions,
+    value: Value<'_>,
+    mix: &Mix<'_>,
+) -> Tree {
     let mut tree = tree_in(cmp.clone(), cf);
-    let (keys, mut seq) = (*rng.choice(&[30, 300, 3000]).unwrap(), 0);
+    let (keys, mut seq) = (*rng.choice(mix.keys).unwrap(), 0);
     let rounds = rng.usize(3..8);
     for round in 0..rounds {
         let mut m = Model::default();
-        let ranges = rng.u8(0..3) == 0;
+        let ranges = rng.u8(0..mix.ranges) == 0;
         for _ in 0..rng.usize(1..400) {
             seq += 1;
-            let kinds = [ValueType::Value, ValueType::Value, ValueType::Value, ValueType::Deletion, ValueType::Merge];
-            let t = if rng.u8(0..30) == 0 { ValueType::SingleDeletion } else { *rng.choice(&kinds).unwrap() };
+            let single = rng.u8(0..mix.single_deletions) == 0;
+            let t = if single { ValueType::SingleDeletion } else { *rng.choice(mix.kinds).unwrap() };
             let value = if matches!(t, ValueType::Value | ValueType::Merge) { value(rng) } else { vec![] };
             let key = |rng: &mut fastrand::Rng| {
                 let prefix = *rng.choice(&["key", "Key", "kEY"]).unwrap();
@@ -140,7 +203,7 @@ fn filled(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator, cf: CfOptions, v
             tree.compact(&c);
         }
     }
-    tree.snapshots.retain(|_| rng.u8(0..6) == 0);
+    tree.snapshots.retain(|_| rng.u8(0..mix.snapshots) == 0);
     tree
 }
 
@@ -218,6 +281,202 @@ fn a_filter_in_the_kernel_gives_the_tables_of_its_twin() {
     assert!(filtered > 1000 && hidden > 1000 && obsolete > 100, "{filtered} filtered, {hidden} hidden, {obsolete}");
 }
 
+/// [`UInt64AddOperator`] without a partial merge, which it says: with the same text it would be taken for that one by
+/// programs and by other processes.
+struct Apart;
+
+impl MergeOperator for Apart {
+    fn name(&self) -> &str {
+        UInt64AddOperator.name()
+    }
+
+    fn option_text(&self) -> String {
+        "{id=UInt64AddOperator;partial=false;}".to_owned()
+    }
+
+    fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
+        UInt64AddOperator.full_merge(key, existing, operands)
+    }
+}
+
+/// An operator, and how many operands it was given.
+struct Counting {
+    operator: Arc<dyn MergeOperator>,
+    operands: AtomicU64,
+}
+
+impl MergeOperator for Counting {
+    fn name(&self) -> &str {
+        self.operator.name()
+    }
+
+    fn option_text(&self) -> String {
+        self.operator.option_text()
+    }
+
+    fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
+        self.operands.fetch_add(operands.len() as u64, Ordering::Relaxed);
+        self.operator.full_merge(key, existing, operands)
+    }
+
+    fn partial_merge(&self, key: &[u8], operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
+        self.operands.fetch_add(operands.len() as u64, Ordering::Relaxed);
+        self.operator.partial_merge(key, operands)
+    }
+}
+
+/// How many operands the tree's operator is given in a job.
+fn operands_merged_outside(tree: &mut Tree, c: &Compaction, engine: MergeEngine) -> u64 {
+    let operator = tree.cf.merge_operator.clone().unwrap();
+    let counting = Arc::new(Counting { operator: Arc::clone(&operator), operands: AtomicU64::new(0) });
+    tree.cf.merge_operator = Some(Arc::clone(&counting) as _);
+    let elsewhere = std::mem::replace(&mut tree.elsewhere, false);
+    counted(tree, c, engine);
+    (tree.elsewhere, tree.cf.merge_operator) = (elsewhere, Some(operator));
+    counting.operands.load(Ordering::Relaxed)
+}
+
+/// Jobs over trees full of operands, of all kinds: with snapshots, single deletes and range tombstones, above other
+/// levels and at the bottom, some with a filter.
+struct OperandJobs<'a> {
+    cmp: InternalKeyComparator,
+    program: &'a [u8],
+    operator: Arc<dyn MergeOperator>,
+    value: Value<'a>,
+    /// Sets a filter.
+    filter: &'a dyn Fn(&mut CfOptions),
+}
+
+impl OperandJobs<'_> {
+    fn give_the_tables_of_pread(&self) {
+        let (mut merged, mut combined) = (0, 0);
+        // Jobs with range tombstones, with a filter, with neither; at the bottom, above; with snapshots; of L1.
+        let mut seen = [0; 7];
+        for seed in 0..60 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut cf = options(&mut rng);
+            cf.merge_operator = Some(Arc::clone(&self.operator));
+            let mut tree = filled_with(&mut rng, &self.cmp, cf, self.value, &OPERANDS);
+            tree.ctx.means.engines.kernel.set_object(object(self.program));
+            let filtered = rng.u8(0..4) == 0;
+            if filtered {
+                (self.filter)(&mut tree.cf);
+            }
+            let level = usize::from(rng.bool() && !tree.version.levels[1].is_empty());
+            let mut c = whole(&tree, level);
+            c.subcompactions_max = rng.usize(1..4);
+            let what = format!("seed {seed}");
+            let (pread, kernel) = same_as_pread(&tree, &c, &what);
+            assert_eq!(kernel.dropped, pread.dropped, "{what}");
+            merged += kernel.dropped.merged;
+            let ranges = c.input_files().any(|f| !contents(&tree.ctx, f).ranges.is_empty());
+            let bottom = tree.version.levels[level + 2..].iter().all(|files| files.is_empty());
+            let plain = !ranges && !filtered;
+            let is = [ranges, filtered, plain, bottom, !bottom, !tree.snapshots.is_empty(), level == 1];
+            seen.iter_mut().zip(is).for_each(|(seen, is)| *seen += u32::from(is));
+            // What the program combined, the operator is not given.
+            let outside = MERGERS.map(|engine| operands_merged_outside(&mut tree, &c, engine));
+            assert!(if plain { outside[1] <= outside[0] } else { outside[1] == outside[0] }, "{what}: {outside:?}");
+            combined += outside[0] - outside[1];
+        }
+        assert!(merged > 1000 && combined > 200, "{merged} merged, {combined} of them by the program");
+        assert!(seen.iter().all(|n| *n >= 5), "{seen:?}");
+    }
+}
+
+const MERGERS: [MergeEngine; 2] = [MergeEngine::Pread, MergeEngine::Kernel];
+
+/// Numbers, and now and then something that is none.
+fn number(rng: &mut fastrand::Rng) -> Vec<u8> {
+    match rng.u8(0..10) {
+        0 => vec![b'x'; rng.usize(0..12)],
+        1 => u64::MAX.to_le_bytes().to_vec(),
+        _ => rng.u64(0..1000).to_le_bytes().to_vec(),
+    }
+}
+
+/// Words, some of which the filter [`Marks`] removes, and of which two or three are too long for a program.
+fn word(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let longest = *rng.choice(&[1, 5, 40]).unwrap();
+    (0..rng.usize(0..=longest)).map(|_| rng.lowercase() as u8).collect()
+}
+
+#[test]
+fn operands_that_the_kernel_combines_give_the_tables_of_their_twin() {
+    if !kernel_is_there() {
+        return;
+    }
+    let jobs = OperandJobs {
+        cmp: InternalKeyComparator::default(),
+        program: COUNTERS,
+        operator: Arc::new(UInt64AddOperator),
+        value: &number,
+        filter: &|cf: &mut CfOptions| cf.compaction_filter_factory = Some(SharedFactory::new(Expire)),
+    };
+    jobs.give_the_tables_of_pread();
+}
+
+/// An operator whose result shows the order of its operands, and user keys that are the same though their bytes differ.
+#[test]
+fn an_order_a_filter_and_a_merge_in_one_program_give_the_tables_of_their_twins() {
+    if !kernel_is_there() {
+        return;
+    }
+    let jobs = OperandJobs {
+        cmp: no_case(),
+        program: ALL,
+        operator: Arc::new(StringAppendOperator::default()),
+        value: &word,
+        filter: &|cf: &mut CfOptions| cf.compaction_filter = Some(SharedFilter::new(Marks)),
+    };
+    jobs.give_the_tables_of_pread();
+}
+
+/// Versions of one user key come in any order: whatever was put together by then, no table has it.
+#[test]
+fn operands_that_a_wrong_order_puts_together_are_in_no_table() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut handed_over = 0;
+    for seed in 0..20 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut cf = small_options();
+        cf.merge_operator = Some(Arc::new(StringAppendOperator::default()));
+        let mut tree = filled_with(&mut rng, &liar(), cf, &word, &OPERANDS);
+        tree.snapshots.clear(); // so that more are put together
+        tree.ctx.means.engines.kernel.set_object(object(LIAR));
+        let c = whole(&tree, 0);
+        let [pread, kernel] = MERGERS.map(|engine| tree.outcome(&c, engine, 0).unwrap().0);
+        assert!(kernel == pread, "seed {seed}: other bytes");
+        handed_over += counted(&tree, &c, MergeEngine::Kernel).1.stats.handed_over().0;
+    }
+    assert!(handed_over > 5, "{handed_over} parts");
+}
+
+#[test]
+fn operands_of_another_operator_are_merged_outside_and_the_log_says_so() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut rng = fastrand::Rng::with_seed(8);
+    let mut tree = filled_with(&mut rng, &InternalKeyComparator::default(), small_options(), &number, &OPERANDS);
+    tree.ctx.means.engines.kernel.set_object(object(COUNTERS));
+    let c = whole(&tree, 0);
+    let (pread, kernel) = same_as_pread(&tree, &c, "no operator");
+    assert_eq!((kernel.dropped, kernel.dropped.merged), (pread.dropped, 0));
+    // The last one has the program's name, and another text.
+    let others: [Arc<dyn MergeOperator>; 2] = [Arc::new(StringAppendOperator::default()), Arc::new(Apart)];
+    for operator in others {
+        let what = operator.option_text();
+        tree.cf.merge_operator = Some(operator);
+        let (pread, kernel) = same_as_pread(&tree, &c, &what);
+        assert_eq!(kernel.dropped, pread.dropped, "{what}");
+        let outside = MERGERS.map(|engine| operands_merged_outside(&mut tree, &c, engine));
+        assert!(outside[0] > 0 && outside[1] == outside[0], "{what}: {outside:?}");
+    }
+}
+
 #[test]
 fn a_filter_of_another_name_is_asked_outside_and_the_log_says_so() {
     if !kernel_is_there() {
@@ -233,6 +492,26 @@ fn a_filter_of_another_name_is_asked_outside_and_the_log_says_so() {
     tree.cf.compaction_filter = Some(SharedFilter::new(Marks));
     let (pread, kernel) = same_as_pread(&tree, &c, "another filter");
     assert_eq!(kernel.dropped, pread.dropped);
+    assert!(kernel.dropped.filtered > 10, "{}", kernel.dropped.filtered);
+}
+
+/// The name is the program's, and what it decides by is not.
+#[test]
+fn a_filter_of_other_settings_is_asked_outside() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut rng = fastrand::Rng::with_seed(7);
+    // Expired for an hour.
+    let value = |_: &mut fastrand::Rng| 1_699_996_400u64.to_be_bytes().to_vec();
+    let mut tree = filled(&mut rng, &InternalKeyComparator::default(), small_options(), &value);
+    tree.ctx.means.engines.kernel.set_object(object(EXPIRE));
+    let c = whole(&tree, 0);
+    tree.cf.compaction_filter_factory = Some(SharedFactory::new(ExpireLater));
+    let (pread, kernel) = same_as_pread(&tree, &c, "a day later");
+    assert_eq!((kernel.dropped, kernel.dropped.filtered), (pread.dropped, 0));
+    tree.cf.compaction_filter_factory = Some(SharedFactory::new(Expire));
+    let (_, kernel) = same_as_pread(&tree, &c, "at once");
     assert!(kernel.dropped.filtered > 10, "{}", kernel.dropped.filtered);
 }
 
@@ -304,7 +583,7 @@ fn an_order_and_a_filter_in_one_program_give_the_tables_of_their_twins() {
         let cf = options(&mut rng);
         let mut tree = filled(&mut rng, &no_case(), cf, &value);
         tree.cf.compaction_filter = Some(SharedFilter::new(Marks));
-        tree.ctx.means.engines.kernel.set_object(object(BOTH));
+        tree.ctx.means.engines.kernel.set_object(object(ALL));
         // Those of L1 are all left to the twin.
         let level = usize::from(rng.bool() && !tree.version.levels[1].is_empty());
         let mut c = whole(&tree, level);

@@ -5,10 +5,11 @@ use std::sync::mpsc;
 
 use rockmill_kernel::{MergeObject, Pool};
 
-use super::own::{EXPIRE, Expire, ExpireBefore, REVERSE};
+use super::own::{COUNTERS, EXPIRE, Expire, ExpireBefore, REVERSE};
 use super::*;
 use crate::compaction_filter::{CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision};
 use crate::error::ErrorKind;
+use crate::merge_operator::UInt64AddOperator;
 use crate::{Db, LogLevel, Options};
 
 const ENDLESS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/endless.bpf.o");
@@ -94,6 +95,54 @@ fn a_program_is_replaced_while_the_database_is_open() {
     let names = std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path());
     let stored: Vec<_> = names.filter(|p| p.to_str().unwrap().contains("OPTIONS")).collect();
     assert!(stored.iter().all(|p| !std::fs::read_to_string(p).unwrap().contains("kernel_merge")), "{stored:?}");
+}
+
+/// Counters are read as they were written, whichever program merged them, while they are exchanged.
+#[test]
+fn a_program_that_sums_counters_comes_and_goes_while_the_database_is_open() {
+    if !kernel_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let counters = dir.path().join("counters.o");
+    std::fs::write(&counters, COUNTERS).unwrap();
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_merge_engine(MergeEngine::Kernel);
+    o.set_merge_operator_object(Arc::new(UInt64AddOperator));
+    o.set_disable_auto_compactions(true);
+    let db = Db::open(&o, dir.path().join("db")).unwrap();
+    let mut sums = [0u64; 50];
+    let mut snapshots = Vec::new();
+    for round in 0..6u64 {
+        let program = if round % 2 == 0 { counters.as_path() } else { Path::new("builtin") };
+        set(&db, program).unwrap();
+        let named = engine(&db).contains("counters.o (merge operator UInt64AddOperator)");
+        assert_eq!(named, round % 2 == 0, "{}", engine(&db));
+        for table in 0..3u64 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                for n in 0..5 {
+                    let add = round * 1000 + table * 100 + n;
+                    db.merge(format!("counter{i:03}"), add.to_le_bytes()).unwrap();
+                    *sum += add;
+                }
+            }
+            if table == 1 {
+                snapshots.push((db.snapshot(), sums));
+            }
+            db.flush().unwrap();
+        }
+        db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        let number = |v: Option<Vec<u8>>| u64::from_le_bytes(v.unwrap().try_into().unwrap());
+        for (i, sum) in sums.iter().enumerate() {
+            let key = format!("counter{i:03}");
+            assert_eq!(number(db.get(&key).unwrap()), *sum, "round {round}");
+            for (snapshot, sums) in &snapshots {
+                assert_eq!(number(snapshot.get(&key).unwrap()), sums[i], "round {round}");
+            }
+        }
+    }
+    assert_eq!(db.engine_parts().handed_over, 0, "no part went to another engine");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * For tests: an order and a filter in one object, each with a loop of its own. Letters order without regard to their
- * case, so that keys of different bytes are the same user key; values that begin with `x` are removed, those that
- * begin with `?` are left to the store's filter, and so is every value of level 1.
+ * For tests: an order, a filter and a merge of operands (append.h) in one object, each with a loop of its own. Letters
+ * order without regard to their case, so that keys of different bytes are the same user key. Values that begin with `x`
+ * are removed, those that begin with `?` are left to the store's filter, and so is every value of level 1.
  */
 #define ROCKMILL_COMPARATOR "test.NoCase"
 #define ROCKMILL_FILTER "test.Marks"
+#define ROCKMILL_MERGE "{id=StringAppendOperator;delimiter=,;}"
 #include "rockmill_program.h"
 
 INLINE u32 lower(u32 byte)
@@ -41,4 +42,5 @@ static int filter(const struct rockmill_job *job, u32 key, u32 key_len, u32 valu
 	return rockmill_byte(value) == 'x' ? ROCKMILL_REMOVE : ROCKMILL_KEEP;
 }
 
+#include "tests/append.h"
 #include "rockmill_object.h"
