@@ -231,7 +231,7 @@ pub(crate) fn in_words(value: &str) -> String {
 }
 
 /// True if one of two values says that the store chooses.
-fn is_chosen(name: &str, a: &str, b: &str) -> bool {
+pub(crate) fn is_chosen(name: &str, a: &str, b: &str) -> bool {
     let by_zero = matches!(name, "max_compaction_bytes" | "arena_block_size");
     [a, b].iter().any(|value| *value == CHOSEN || (by_zero && *value == "0"))
 }

@@ -14,7 +14,7 @@ use crate::offload::{OffloadArgs, WorkerArgs};
 use crate::prompt::ShellArgs;
 use crate::repair::RepairArgs;
 use crate::set_options::SetOptionsArgs;
-use crate::shell::{CompletionsArgs, ManPagesArgs};
+use crate::shell::{CompletionsArgs, LAST, ManPagesArgs};
 use crate::simulate::SimulateArgs;
 use crate::stress::{ChildArgs, StressArgs};
 use crate::top::{self, TopArgs};
@@ -35,21 +35,18 @@ Examples:
   rockmill stats words.db
   rockmill compact words.db && rockmill verify words.db";
 
-/// Options of all commands come after a command's own, which clap counts from 0.
-const GLOBAL: usize = 900;
-
 /// Work with Rockmill and RocksDB databases: load, read, write, compact and check them.
 #[derive(Debug, Parser)]
 #[command(name = "rockmill", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     /// Print JSON instead of text, errors included
-    #[arg(long, global = true, display_order = GLOBAL)]
+    #[arg(long, global = true, display_order = LAST)]
     pub json: bool,
     /// Column family to work on [default: default]
-    #[arg(long, global = true, value_name = "NAME", display_order = GLOBAL + 1)]
+    #[arg(long, global = true, value_name = "NAME", display_order = LAST + 1)]
     pub column_family: Option<String>,
     /// Print no progress and no summaries
-    #[arg(long, short, global = true, display_order = GLOBAL + 2)]
+    #[arg(long, short, global = true, display_order = LAST + 2)]
     pub quiet: bool,
     #[command(subcommand)]
     #[allow(missing_docs)]

@@ -1,5 +1,6 @@
 //! What happens when a user presses Ctrl-C, or the system asks the command to end: long commands say what is kept.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::output;
@@ -17,18 +18,27 @@ pub fn note_records(n: u64) {
 
 /// Has a line printed when the command is asked to end: what it leaves.
 pub fn say_at_end(what: &'static str) {
-    on_end(move || output::tell(&format!("interrupted: {what}")));
+    on_end(move || say(what));
 }
 
 /// The same for `load`, whose records count.
 pub fn say_records_at_end(logged: bool) {
     on_end(move || {
         let records = output::plural(RECORDS.load(Ordering::Relaxed), "record");
-        output::tell(&match logged {
-            true => format!("interrupted: {records} written, which stay; loading them again does no harm"),
-            false => format!("interrupted: {records} written without a log; those in no table yet are lost"),
+        say(&match logged {
+            true => format!("{records} written, which stay; loading them again does no harm"),
+            false => format!("{records} written without a log; those in no table yet are lost"),
         });
     });
+}
+
+fn say(what: &str) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        // Below the bar, and the ^C that the terminal shows. If that fails there is nobody to tell.
+        let _ = stderr.write_all(b"\n");
+    }
+    output::tell(&format!("interrupted: {what}"));
 }
 
 /// Has `act` called, once, when the command is asked to end, and ends the process then with the exit status that shells

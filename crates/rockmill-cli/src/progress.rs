@@ -47,13 +47,14 @@ fn target(quiet: bool) -> ProgressDrawTarget {
 
 /// A bar over `total` bytes with rate and time left; without a total (standard input) only what was done.
 pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
+    // A total that is not known yet is not one of which all is done.
+    let total = total.map(|bytes| bytes.max(1));
     let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(match total {
         Some(_) => style(
-            "{prefix} {percent:>3}% BAR {binary_bytes}/{binary_total_bytes} \
-             {binary_bytes_per_sec} {msg} left {eta}",
+            "{prefix} {percent:>3}% BAR {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} left {eta}  {msg}",
         ),
-        None => style("{prefix} {spinner:.cyan} {binary_bytes} {binary_bytes_per_sec} {msg} {elapsed}"),
+        None => style("{prefix} {spinner:.cyan} {binary_bytes} {binary_bytes_per_sec} {elapsed}  {msg}"),
     });
     if shown(quiet) {
         bar.enable_steady_tick(Duration::from_millis(200));

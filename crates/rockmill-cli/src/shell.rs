@@ -16,6 +16,9 @@ use crate::output::{self, Out};
 /// not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Stored options"];
 
+/// Where options of all commands are listed: after a command's own, which clap counts from 0.
+pub const LAST: usize = 900;
+
 /// Options of [`InputArgs`](crate::args::InputArgs) that most calls need.
 const INPUT: [&str; 7] = ["format", "header", "key_column", "value_column", "key", "value", "skip_bad"];
 

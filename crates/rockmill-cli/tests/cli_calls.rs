@@ -44,7 +44,7 @@ fn every_command_has_help_with_an_example() {
         for global in ["--json", "--quiet"] {
             assert!(help.contains(global), "{command} --help has no {global}");
         }
-        let whole = ["verify", "dump", "list-cf", "create-cf", "drop-cf", "stress"].contains(&command);
+        let whole = ["downgrade", "verify", "dump", "list-cf", "create-cf", "drop-cf", "stress"].contains(&command);
         let family = help.contains("--column-family <NAME>");
         assert_ne!(family, whole, "{command} works on a column family, or on the whole database");
         // What a command has of its own comes before what all of them have.
@@ -173,7 +173,7 @@ fn what_is_no_database_is_named() {
         let with = |db: &str| s.run(&command.iter().map(|a| if *a == "DB" { db } else { *a }).collect::<Vec<_>>());
         with("missing").fails(3, &["missing: no such directory", "hint: "]);
         with("empty").fails(3, &["empty is no database", "CURRENT"]);
-        with("file").fails(3, &["file: is a file"]);
+        with("file").fails(3, &["file is a file"]);
     }
     s.run(&["put", "missing", "k", "v"]).fails(3, &["no such directory"]);
     assert!(!s.path("missing").exists());

@@ -633,7 +633,7 @@ mod tests {
         let series: Vec<(String, Vec<f64>)> = (0..6).map(|_| (long.clone(), vec![1.0])).collect();
         let svg = groups("t", "threads", &["L0".to_owned()], &series);
         let last = svg.matches("translate(320 31)").count() + svg.matches("translate(320 48)").count();
-        assert!(last == 2 && svg.contains(">a store with optio…</text>"), "{svg}");
+        assert!(last == 2 && svg.contains(">a store with option…</text>"), "{svg}");
     }
 
     #[test]

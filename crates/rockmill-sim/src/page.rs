@@ -217,6 +217,8 @@ mod tests {
         let settings = crate::Settings { data_bytes: 1 << 30, ..crate::Settings::default() };
         let about = About { command: "rockmill simulate --data 1G".to_owned(), date: "2026-11-27".to_owned() };
         let report = crate::run(&settings).unwrap();
+        let table = report.to_text().split("\n\n").find(|part| part.contains("own runs")).map(str::to_owned).unwrap();
+        assert!(table.lines().count() > 1 && table.lines().all(|l| l.chars().count() <= 80), "{table}");
         let page = page(&report, &about);
         assert_eq!(page.matches("<svg").count(), 9);
         assert!(page.matches("<path d=\"M").count() >= 9 && !page.contains("<script") && !page.contains("NaN"));

@@ -405,22 +405,33 @@ impl Report {
         }
         let heads = ["tables", "bytes", "compactions", "busy", "deviation", "new runs", "into base", "own runs"];
         let _ = write!(out, "\n{:>5}", "level");
-        heads.iter().for_each(|head| out += &format!(" {head:>11}"));
+        // 80 columns in all, those of a terminal.
+        let widths = [7, 9, 11, 6, 9, 8, 9, 8];
+        heads.iter().zip(widths).for_each(|(head, width)| out += &format!(" {head:>width$}"));
         out.push('\n');
         for (level, (files, bytes)) in self.levels.iter().enumerate() {
             let (jobs, busy, spread, w) =
                 (self.jobs[level], self.busy[level], self.busy_spread[level], self.written[level]);
             if *files > 0 || jobs > 0 {
-                let _ = write!(out, "{level:>5} {files:>11} {:>11} {jobs:>11}", size(*bytes as f64));
-                let _ = write!(out, " {busy:>11.2} {spread:>11.2}");
-                let user = self.user_bytes.max(1.0);
-                [w.new_runs, w.base, w.own].iter().for_each(|w| out += &format!(" {:>11.2}", w / user));
+                let each = |bytes: f64| format!("{:.2}", bytes / self.user_bytes.max(1.0));
+                let cells = [
+                    files.to_string(),
+                    size(*bytes as f64),
+                    jobs.to_string(),
+                    format!("{busy:.2}"),
+                    format!("{spread:.2}"),
+                    each(w.new_runs),
+                    each(w.base),
+                    each(w.own),
+                ];
+                let _ = write!(out, "{level:>5}");
+                cells.iter().zip(widths).for_each(|(cell, width)| out += &format!(" {cell:>width$}"));
                 out.push('\n');
             }
         }
         out += "\nThe last three columns: bytes that compactions wrote into the level for each byte of users.\n";
         let spark =
-            |value: fn(&Sample) -> f64| crate::page::sparkline(&self.samples.iter().map(value).collect::<Vec<_>>(), 60);
+            |value: fn(&Sample) -> f64| crate::page::sparkline(&self.samples.iter().map(value).collect::<Vec<_>>(), 44);
         let peak = |value: fn(&Sample) -> f64| self.samples.iter().map(value).fold(0.0, f64::max);
         out.push('\n');
         let _ = writeln!(

@@ -612,30 +612,39 @@ pub(super) fn settings(report: &Report) -> String {
     settings_of(&report.sides, &flags)
 }
 
+/// Options of two sides, with the value of each.
+fn differences_table(first: &str, other: &str, all: &[(String, String, String)]) -> String {
+    let mut out = format!(
+        "<div class=\"scroll\"><table><thead><tr><th>option</th><th class=\"text\">{}</th>\
+         <th class=\"text\">{}</th></tr></thead>\n",
+        escape(first),
+        escape(other)
+    );
+    for (name, a, b) in all {
+        let (name, a, b) = (escape(name), escape(&settings::in_words(a)), escape(&settings::in_words(b)));
+        let _ = writeln!(out, "<tr><td>{name}</td><td class=\"value\">{a}</td><td class=\"value\">{b}</td></tr>");
+    }
+    out + "</table></div>\n"
+}
+
 /// The same for any run.
 pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> String {
     let mut out = String::from("<section>\n<h2>Settings</h2>\n");
     if let [first, others @ ..] = sides {
         for other in others {
-            let all = settings::differences(&first.settings, &other.settings);
-            if all.is_empty() {
-                continue;
+            // As the text has it: a warning where somebody set it.
+            let (chosen, set): (Vec<_>, Vec<_>) = settings::differences(&first.settings, &other.settings)
+                .into_iter()
+                .partition(|(name, a, b)| settings::is_chosen(name, a, b));
+            for (class, what, all) in [
+                ("warn", "Options that both have, at different values:", set),
+                ("note", "What one of them leaves to the store, by 0 or default:", chosen),
+            ] {
+                if !all.is_empty() {
+                    let _ = writeln!(out, "<p class=\"{class}\">{what}</p>");
+                    out += &differences_table(&first.label, &other.label, &all);
+                }
             }
-            let _ = writeln!(
-                out,
-                "<p class=\"warn\">Options that both have, at different values (0 and default often stand for: chosen \
-                 by the store):</p>\n<div class=\"scroll\"><table><thead><tr><th>option</th>\
-                 <th class=\"text\">{}</th><th class=\"text\">{}</th></tr></thead>",
-                escape(&first.label),
-                escape(&other.label)
-            );
-            for (name, a, b) in all {
-                let (a, b) = (settings::in_words(&a), settings::in_words(&b));
-                let (name, a, b) = (escape(&name), escape(&a), escape(&b));
-                let _ =
-                    writeln!(out, "<tr><td>{name}</td><td class=\"value\">{a}</td><td class=\"value\">{b}</td></tr>");
-            }
-            out += "</table></div>\n";
         }
     }
     let details = |title: &str, all: &[(String, String)]| {
@@ -659,6 +668,25 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_store_chooses_itself_is_no_warning() {
+        let side = |label: &str, settings: &[(&str, &str)]| SideReport {
+            label: label.to_owned(),
+            settings: settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+            ..SideReport::default()
+        };
+        let chosen = [
+            side("a", &[("arena_block_size", "0"), ("num_levels", "7")]),
+            side("b", &[("arena_block_size", "1048576"), ("num_levels", "7")]),
+        ];
+        let page = settings_of(&chosen, &[]);
+        assert!(page.contains("leaves to the store") && !page.contains("class=\"warn\""), "{page}");
+        let set = [side("a", &[("num_levels", "7")]), side("b", &[("num_levels", "6")])];
+        let page = settings_of(&set, &[]);
+        assert!(page.contains("class=\"warn\"") && !page.contains("leaves to the store"), "{page}");
+        assert!(page.contains("<td>num_levels</td><td class=\"value\">7</td><td class=\"value\">6</td>"), "{page}");
+    }
 
     #[test]
     fn what_is_shown_as_nothing_has_no_bar() {

@@ -180,7 +180,9 @@ impl Shell<'_> {
             Ok(cli) => cli,
             // Help is no error.
             Err(e) if e.exit_code() == i32::from(EXIT_OK) => {
-                out.text(e.render().to_string().replace("Usage: rockmill ", "Usage: "))?;
+                // The usage names even an argument that is hidden.
+                let help = e.render().to_string().replace("Usage: rockmill ", "Usage: ").replacen(" <DB>", "", 1);
+                out.text(help)?;
                 return Ok(Done::Next);
             }
             Err(e) => {

@@ -326,12 +326,14 @@ fn cache_line(r: &Rates<'_>) -> Line {
     let added = |name: &str| of_first(name, r.now) - r.before.map_or(0.0, |m| of_first(name, m));
     let (hits, misses) = (added("rockmill_block_cache_hits_total"), added("rockmill_block_cache_misses_total"));
     let asked = hits + misses;
-    let share = if asked > 0.0 { format!("{:.1} % hits", hits / asked * 100.0) } else { "not asked".to_owned() };
+    let share = match asked > 0.0 {
+        true => format!("{:.1} % hits of {} blocks/s", hits / asked * 100.0, rate(asked / r.seconds)),
+        false => "not asked".to_owned(),
+    };
     titled(
         "cache",
         format!(
-            "{share} of {} blocks/s   {} of {}",
-            rate(asked.max(0.0) / r.seconds),
+            "{share}   {} of {}",
             bytes(of_first("rocksdb_block_cache_usage", r.now)),
             bytes(of_first("rocksdb_block_cache_capacity", r.now)),
         ),
@@ -506,6 +508,7 @@ fn from_files(files: &Files, why: &str, width: usize, lines: &mut Vec<Line>) {
     lines.push(vec![(Style::Dim, format!("from MANIFEST and LOG, since {why}"))]);
     let hint = "rates, stalls, latencies: open it with Options::set_status_file(\"STATUS\")";
     lines.push(vec![(Style::Dim, hint.to_owned())]);
+    lines.push(vec![(Style::Dim, "(rockmill bench: --options_string=status_file=STATUS --statistics)".to_owned())]);
 }
 
 fn rows(f: &DbSummary) -> Vec<Row> {

@@ -95,8 +95,8 @@ declare_options! {
     /// With df-leveled, what a merge of extra runs into a base run may cost while writers are at work. At 100 it may
     /// rewrite as much of the base run as `level0_file_num_compaction_trigger` runs do that are as large as the level
     /// above may be; otherwise so many percent of that. Less writes fewer bytes and leaves more sorted runs; 0 merges
-    /// only where somebody would have to wait. Once writers rest all are merged. docs/compaction.md, "What readers
-    /// pay", has figures.
+    /// only where somebody would have to wait. Once writers rest all are merged. docs/simulator.md, "Bytes against
+    /// runs", has figures.
     compaction_downforce_merge_percent: u32 = 150, own, set_compaction_downforce_merge_percent;
     /// The strategies of textbooks, to compare others with: one job leaves a level at a time, and a level that is full
     /// takes nothing. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone;
