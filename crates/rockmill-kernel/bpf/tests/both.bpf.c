@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * For tests: an order and a filter in one object, each with a loop of its own. Letters order without regard to their
- * case, so that keys of different bytes are the same user key; values that begin with `x` are removed, those that
- * begin with `?` are left to the store's filter, and so is every value of level 1.
+ * For tests: an order and a filter in one object, each with its own loop. The order ignores the case of letters, so
+ * that keys of different bytes are the same user key. The filter removes values that begin with `x`, and leaves those
+ * that begin with `?`, and every value of level 1, to the store's filter.
  */
 #define ROCKMILL_COMPARATOR "test.NoCase"
 #define ROCKMILL_FILTER "test.Marks"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/*
- * For tests: an order that is one only as long as no two keys are the same. Of those, it puts any before any other.
- */
+/* For tests: an invalid order, which puts either of two equal keys before the other. */
 #define ROCKMILL_COMPARATOR "test.Liar"
 #include "rockmill_program.h"
 
