@@ -1,4 +1,4 @@
-//! When a group begins that is to be synced (as PostgreSQL's `commit_delay`, but set automatically).
+//! When a group that needs a sync begins (like PostgreSQL's `commit_delay`, but set automatically).
 //!
 //! Writers that sync, and come back at once with the next write, fall into two parties: while one party is synced, the
 //! other queues up. Then each group has half of the writers, and each write waits for two syncs. If a group waits until
@@ -25,7 +25,7 @@ const SKIPS_MAX: u32 = 64;
 /// The schedule explorer has no time, so there every group that may wait does so once.
 const TIMELESS: bool = cfg!(rockmill_shuttle);
 
-/// What is known of earlier synced groups.
+/// Measurements of earlier synced groups.
 #[derive(Debug, Default)]
 pub(crate) struct CommitDelay {
     /// How many there were.
@@ -191,8 +191,8 @@ mod tests {
         assert!(delay.company(1, 0, now).is_some(), "it paid, and the next one tries");
     }
 
-    /// Writes a second that are synced, of `n` writers who need that long to come back, the later the more there are to
-    /// be woken, `waits` or not.
+    /// Simulates `n` writers, with or without waits, that need `back` to return, and longer the more of them are woken.
+    /// Returns synced writes per second.
     fn synced(waits: bool, n: usize, back: Duration) -> f64 {
         let (began, mut rng, mut delay) = (Instant::now(), fastrand::Rng::with_seed(7), CommitDelay::default());
         let (mut now, mut synced) = (began, 0);

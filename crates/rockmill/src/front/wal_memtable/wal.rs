@@ -29,11 +29,11 @@ pub(crate) struct WalWriter {
     merged: Option<BatchRep>,
     /// True while something in the file is not durable.
     unsynced: bool,
-    /// Records are kept in the file's buffer until `flush` (the option `manual_wal_flush`).
+    /// Keep records in the file's buffer until `flush` (the option `manual_wal_flush`).
     gathers: bool,
     /// The file may be reused for a later WAL, so its records have the long headers.
     recyclable: bool,
-    /// How the file is now made longer than its contents, which begins with the first sync; `None` if it never is.
+    /// How the file is currently made longer than its contents, from the first sync on; `None` if it never is.
     ahead: Option<Ahead>,
     /// The durable length, and how many bytes recent syncs made durable, on average.
     synced: (u64, u64),
