@@ -1,4 +1,4 @@
-//! Compactions on other machines: `rockmill worker`, and the options of commands that have compactions done by workers.
+//! Compactions on other machines: `rockmill worker`, and the options of commands that use workers.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
@@ -19,7 +19,7 @@ use crate::interrupt;
 use crate::output::{self, Out};
 use crate::worker_config;
 
-/// How long a worker that is to end waits for its jobs.
+/// How long a worker waits for its jobs before it ends.
 const DRAIN_SECONDS: u64 = 60;
 
 /// Do compactions of databases on other machines
@@ -96,7 +96,7 @@ pub struct OffloadArgs {
 }
 
 impl WorkerArgs {
-    /// These, and for what they do not say, what the file of `--config` says.
+    /// These arguments, completed from the file of `--config`.
     fn with_file(&self) -> Result<Self> {
         let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, jobs, threads, metrics } =
             self.clone();
@@ -129,7 +129,7 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     }
 }
 
-/// Reads a file of secrets, which nobody else may read.
+/// Reads a file of secrets; refuses one that others may read.
 fn read_secrets(path: &Path) -> Result<Secrets> {
     let shown = path.display();
     let mode = std::fs::metadata(path).map_err(|e| CliError::io(&shown, &e))?.permissions().mode();
@@ -146,7 +146,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     let store = WorkersConfig::new(Vec::new()).name;
     let texts = Secrets::generate(&store, worker).map_err(|e| CliError::usage(format!("--make-secrets: {e}")))?;
     let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
-    // One that is new beside one that is not would be of no use.
+    // A new file next to an old one would be useless.
     if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
         return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
     }
@@ -168,7 +168,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Sets what the command line says of workers.
+/// Applies the command line's worker options.
 pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     if args.compaction_workers.is_empty() {
         return Ok(());

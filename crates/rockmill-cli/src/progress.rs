@@ -1,4 +1,4 @@
-//! Progress bars: on standard error, only when people look at it.
+//! Progress bars: on standard error, and only on a terminal.
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rockmill_format::printable;
 
-/// Redraws per second: enough to look alive, too few to cost anything.
+/// Redraws per second: enough for a smooth display, at negligible cost.
 const REDRAWS_PER_SECOND: u8 = 10;
 /// How often [`beside`] moves its bar.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
@@ -17,13 +17,13 @@ fn shown(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
 }
 
-/// What a bar is about may be a file's name: a terminal must not act upon it.
+/// A bar's label may be a file name: escapes it, so that it cannot control the terminal.
 fn shown_name(what: &str) -> String {
     printable::line(what).into_owned()
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // The templates are constants of this file; a wrong one gives a plain bar.
+    // The templates are constants of this file; an invalid one gives a plain bar.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
 
@@ -31,7 +31,8 @@ fn target(quiet: bool) -> ProgressDrawTarget {
     if shown(quiet) { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() }
 }
 
-/// A bar over `total` bytes with rate and time left; without a total (standard input) only what was done.
+/// A bar over `total` bytes with rate and remaining time; without a total (standard input), it shows only the bytes so
+/// far.
 pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(match total {
@@ -54,7 +55,7 @@ pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> Pro
     bar
 }
 
-/// Runs `work` while another thread lets `show` move the bar now and then; at the end the bar goes.
+/// Runs `work` while another thread regularly calls `show` to update the bar; at the end, the bar is removed.
 pub fn beside<T>(bar: &ProgressBar, show: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
     if bar.is_hidden() {
         return work();

@@ -1,4 +1,4 @@
-//! What shells and people's manuals get of the command line: its short and its long help, completions, and man pages.
+//! Short and long help, shell completions, and man pages.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use crate::args::Cli;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// Options under these headings are many, the same in most commands, and seldom needed: `--help` shows them, `-h` does
-/// not.
+/// The options under these headings are many, common to most commands, and rarely needed: `--help` shows them, `-h`
+/// does not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Input"];
 
-/// Commands with so many options that `-h` has only those that most calls need.
+/// Commands with so many options that `-h` shows only the most common ones.
 const SHORT: [(&str, &[&str]); 2] = [
     ("stress", &["duration", "scenario", "config", "kill_every", "threads", "keys", "limit", "verify", "seed", "keep"]),
     (
@@ -70,7 +70,7 @@ pub struct ManPagesArgs {
     pub dir: PathBuf,
 }
 
-/// The command line with a short help for `-h` and a long one for `--help`, and with the spelling of RocksDB's tools.
+/// The command line with short help (`-h`), long help (`--help`), and the spellings of RocksDB's tools.
 pub fn command() -> Command {
     with_underscores(shorten(Cli::command()))
 }
@@ -90,7 +90,7 @@ fn with_underscores(command: Command) -> Command {
     command.mut_subcommands(with_underscores)
 }
 
-/// Leaves examples, and options that most calls do not need, out of `-h`.
+/// Omits examples and rarely needed options from `-h`.
 fn shorten(command: Command) -> Command {
     let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
     let short = SHORT.iter().find(|(name, _)| *name == command.get_name()).map(|(_, options)| *options);
@@ -129,7 +129,7 @@ pub fn man_pages(args: &ManPagesArgs, out: &mut Out) -> Result<()> {
     out.note(format!("{} in {shown}", output::plural(pages.len() as u64, "page")))
 }
 
-/// The pages of a command and of all below it, with their names.
+/// The man pages of a command and all of its subcommands, with their names.
 fn gather(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) {
     if let Ok(page) = page(command) {
         pages.push((name.to_owned(), page));
@@ -151,7 +151,7 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
     if command.get_subcommands().any(|c| !c.is_hide_set()) {
         man.render_subcommands_section(&mut page)?;
     }
-    // By itself: clap_mangen would join the lines of examples to a paragraph.
+    // Written here because clap_mangen would join the lines of examples into a paragraph.
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     for part in text.split("\n\n") {
         let (heading, lines) = match part.split_once(":\n") {
@@ -163,7 +163,7 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
         }
         writeln!(page, ".SH {heading}\n.nf")?;
         for line in lines.lines() {
-            // A backslash begins an escape, and a line that begins with a dot or an apostrophe is a request.
+            // A backslash begins an escape, and a line that begins with a dot or an apostrophe is a roff request.
             writeln!(page, "\\&{}", line.trim_start().replace('\\', "\\e").replace('-', "\\-"))?;
         }
         writeln!(page, ".fi")?;
