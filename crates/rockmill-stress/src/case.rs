@@ -1,4 +1,4 @@
-//! A history with the configurations that it ran under: what is shrunk, kept as a regression test, and done again.
+//! A history with its configurations: the unit that is shrunk, kept as a regression test, and replayed.
 //!
 //! ```text
 //! configuration compression=zstd,index=two-level
@@ -63,7 +63,7 @@ impl FromStr for Case {
                 None if line.trim() == OWN_WALS => own_wals = true,
                 None => steps += line,
             }
-            // An empty line for each that is none of the history's keeps its numbers true.
+            // An empty line for each line that is not a step keeps line numbers correct.
             steps.push('\n');
         }
         if configurations.is_empty() {
@@ -74,15 +74,15 @@ impl FromStr for Case {
 }
 
 impl Case {
-    /// Does the history at a place where nothing is yet; gives what its steps saw, as hashes.
+    /// Runs the history in an empty place; returns hashes of the steps' results.
     ///
     /// # Errors
-    /// Where it went wrong; also where something panicked.
+    /// The place of the failure; also of a panic.
     pub fn run(&self, place: &TestDir, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
         self.run_with(place, observer, None)
     }
 
-    /// The same against a model with a mistake.
+    /// The same with a model that has a deliberate mistake.
     ///
     /// # Errors
     /// As [`Self::run`].
