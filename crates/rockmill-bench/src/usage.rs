@@ -141,7 +141,7 @@ fn spread(all: &[(f64, f64)]) -> (f64, f64) {
 /// A count of a device.
 pub(crate) type CountOf = fn(&DeviceBytes) -> u64;
 
-/// What is told of each device.
+/// The reported counts of each device.
 pub(crate) const COUNTS: [(&str, CountOf); 3] = [
     ("read_bytes_per_second", |d| d.read),
     ("written_bytes_per_second", |d| d.written),

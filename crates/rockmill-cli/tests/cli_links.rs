@@ -82,7 +82,7 @@ fn planted_links_lead_no_command_out_of_the_database() {
         s.database("db", 300);
         for n in 1..60 {
             for name in [format!("MANIFEST-{n:06}"), format!("{n:06}.dbtmp"), format!("OPTIONS-{n:06}.dbtmp")] {
-                // What is there is the database.
+                // The existing entry is the database.
                 let _ = symlink(outside.join(if n % 2 == 0 { "precious" } else { "new" }), s.path("db").join(name));
             }
         }

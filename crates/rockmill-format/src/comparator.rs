@@ -288,7 +288,7 @@ impl InternalKeyComparator {
         if self.is_bytewise() { a.cmp(b) } else { self.compare_user_otherwise(a, b) }
     }
 
-    /// Apart, so that what is inlined nearly everywhere is short.
+    /// A separate function, so that the part inlined nearly everywhere is short.
     #[inline(never)]
     fn compare_user_otherwise(&self, a: &[u8], b: &[u8]) -> Ordering {
         if self.is_reverse_bytewise() { b.cmp(a) } else { self.user.compare(a, b) }

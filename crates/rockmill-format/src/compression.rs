@@ -173,8 +173,8 @@ pub fn takes_dictionary(kind: CompressionType) -> bool {
     matches!(kind, CompressionType::Zlib | CompressionType::Lz4 | CompressionType::Lz4hc | CompressionType::Zstd)
 }
 
-/// A dictionary of at most `size_max` bytes made by ZSTD's trainer from samples that stand one behind the other, with
-/// their lengths. Nothing when they are too few or too much alike; RocksDB then compresses without one.
+/// A dictionary of at most `size_max` bytes, made by ZSTD's trainer from consecutive samples with their lengths. Empty
+/// if there are too few samples or they are too similar; RocksDB then compresses without a dictionary.
 pub fn train_dictionary(samples: &[u8], lens: &[usize], size_max: usize) -> Vec<u8> {
     zstd::dict::from_continuous(samples, lens, size_max).unwrap_or_default()
 }

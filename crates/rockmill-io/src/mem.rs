@@ -44,7 +44,7 @@ const FREE_SPACE_DEFAULT: u64 = 1 << 40;
 /// Longest file that a truncate makes: there are no holes here, every byte takes memory.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
-/// The files, and what goes on with them.
+/// The files, and their state while the file system is in use.
 #[derive(Debug)]
 struct Live {
     tree: Tree,
@@ -118,7 +118,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// What stands for a ring here.
+    /// The simulation of a ring.
     fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
         let batch = self.batch.lock();
         match &batch.refused {
@@ -290,8 +290,8 @@ impl MemFileSystem {
         self.shared.counts[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// In which order the operations of batched I/O made from now on happen, which stands for a ring. By chance, from
-    /// the same seed each time, when nothing was said.
+    /// The order in which operations of batched I/O created from now on happen; this simulates a ring. The default is
+    /// random, with the same seed each time.
     pub fn set_batch_order(&self, order: CallOrder) {
         self.shared.batch.lock().order = order;
     }

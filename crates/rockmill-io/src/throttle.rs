@@ -478,7 +478,7 @@ mod tests {
         assert_eq!([ms(0, 100), ms(1, 8), ms(2, 8), ms(3, 8), ms(8, 8)], [1, 8, 4, 3, 1]);
     }
 
-    /// Both directions together have a limit of their own, and beside each other both reach theirs below it.
+    /// Both directions also share a total limit. Below it, both reach their own limits at the same time.
     #[test]
     fn directions_share_the_device() {
         let seconds = |total| {

@@ -97,7 +97,7 @@ pub struct Plan {
     pub history: History,
     /// The configurations that it goes through.
     pub configurations: Vec<Configuration>,
-    /// What has directories of its own.
+    /// The parts of the store with separate directories.
     pub places: Where,
     /// What a database must show after a power cut.
     pub promise: Promise,

@@ -144,7 +144,7 @@ pub type State = BTreeMap<Slot, Arc<Family>>;
 pub enum Planted {
     /// A range delete also deletes the key at its end.
     RangeTakesItsEnd,
-    /// A merge forgets what was there.
+    /// A merge discards the previous value.
     MergeReplaces,
     /// A snapshot sees later writes.
     SnapshotMoves,

@@ -484,7 +484,7 @@ fn a_repair_finds_tables_in_every_path() {
     }
 }
 
-/// A table's additional files stay where they were written while its own file goes elsewhere.
+/// A table's additional files stay in their directories when its own file goes to another one.
 #[test]
 fn pieces_of_a_table_are_found_in_their_own_paths() {
     let fs = MemFileSystem::new();

@@ -53,10 +53,10 @@ pub struct BlockEntries {
     next: u32,
     /// Found behind the batch.
     error: Option<FormatError>,
-    /// Length of the key before the batch, which stands at the beginning of `keys`; 0 where there is none.
+    /// Length of the key before the batch, which is at the start of `keys`; 0 if there is none.
     before: usize,
     entries: Vec<Entry>,
-    /// Keys of the batch, and behind them bytes that mean nothing.
+    /// Keys of the batch, followed by unused bytes.
     keys: Vec<u8>,
     /// Where in user keys prefixes begin; `None` where they are not wanted.
     skip: Option<usize>,
@@ -150,9 +150,9 @@ impl BlockEntries {
         self.decode(data, (0, self.before), ENTRIES_MAX, KEY_BYTES_MAX)
     }
 
-    /// Decodes the rest of the block behind the batch, which is its first, into the batch. True when the batch then
-    /// holds all of the block; false where it is too large for that, where it is damaged (the next call of
-    /// [`Self::fill`] says so), and for the kinds of blocks that few tables have.
+    /// Decodes the rest of the block after the first batch into the same batch. True if the batch then holds the whole
+    /// block. False if the block is too large, if it is damaged (the next call of [`Self::fill`] returns the error), or
+    /// if it is of a rare kind.
     pub fn fill_whole(&mut self, data: &[u8]) -> bool {
         let Some(last) = self.entries.last().filter(|_| !self.by_cursor && self.error.is_none()) else { return false };
         let last = (last.key as usize, last.key_len as usize);
@@ -265,7 +265,7 @@ impl BlockEntries {
     }
 }
 
-/// The prefix of an internal key of `len` bytes at the beginning of `key`, which goes on behind it.
+/// The prefix of an internal key of `len` bytes at the start of `key`, which has more bytes after it.
 #[inline(always)]
 fn prefix(key: &[u8], len: usize, skip: Option<usize>) -> u64 {
     let Some(skip) = skip else { return 0 };

@@ -150,7 +150,7 @@ impl BlockLayout {
         self.hash_index.is_some()
     }
 
-    /// True when the block's values stand in a section of their own.
+    /// True if the block's values are in a separate section.
     pub fn has_separated_values(&self) -> bool {
         self.separated
     }

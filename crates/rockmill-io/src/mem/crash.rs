@@ -225,7 +225,8 @@ fn scatter(contents: &mut Vec<u8>, offset: usize, data: &[u8], rng: &mut Rng, ho
             let torn = hostile && rng.one_in(8);
             let n = if torn { rng.below(sector.len()) } else { sector.len() };
             if torn && rng.one_in(2) {
-                // The head came last and was lost: its end is on the disk, what was there before in front of it.
+                // The head of the sector was written last and is lost: the disk has the new tail, and the old bytes
+                // before it.
                 write_at(contents, at + n, &sector[n..]);
             } else {
                 write_at(contents, at, &sector[..n]);
@@ -260,12 +261,12 @@ impl Replay {
         self.events.len() + 1
     }
 
-    /// Where it stands: so many changes have happened.
+    /// The current position: the number of changes so far.
     pub fn point(&self) -> usize {
         self.next
     }
 
-    /// Goes forward to a point, or to the last one. Never goes back.
+    /// Advances to a point, or to the last one. Never moves back.
     pub fn advance_to(&mut self, point: usize) {
         while self.next < point.min(self.events.len()) {
             self.tree.apply(&self.events[self.next]);

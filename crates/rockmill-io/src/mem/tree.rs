@@ -54,7 +54,7 @@ pub(super) fn write_at(contents: &mut Vec<u8>, offset: usize, data: &[u8]) {
     contents[offset..end].copy_from_slice(data);
 }
 
-/// A change of directory entries, all or nothing: `(directory, name, what is there after)`.
+/// An atomic change of directory entries: `(directory, name, entry after the change)`.
 #[derive(Debug, Clone)]
 pub(super) struct DirOp(pub(super) Vec<(Id, OsString, Option<Id>)>);
 

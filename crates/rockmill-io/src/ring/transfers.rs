@@ -60,7 +60,7 @@ struct Running {
     /// Bytes that are through.
     done: usize,
     tries: u32,
-    /// Nobody waits for it any more.
+    /// Nobody waits for it.
     orphan: bool,
 }
 
@@ -306,7 +306,7 @@ impl Transfers {
         }
     }
 
-    /// Waits until all of these are through: at once, not one by one. Their outcomes are to be asked for.
+    /// Waits until all of these are complete, together and not one by one. The caller must then fetch their outcomes.
     pub(crate) fn await_all(&mut self, tokens: &VecDeque<Token>) {
         while self.broken.is_none()
             && let Some(first) = tokens.iter().find(|token| self.running.contains_key(token)).copied()
@@ -316,7 +316,7 @@ impl Transfers {
         }
     }
 
-    /// Nobody will ask for this one: what it ends in is dropped.
+    /// Nobody will wait for this one: its outcome is dropped.
     pub(crate) fn abandon(&mut self, token: Token) {
         if self.ended.remove(&token).is_none()
             && let Some(running) = self.running.get_mut(&token)

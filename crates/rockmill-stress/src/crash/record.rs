@@ -62,7 +62,7 @@ pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
     Ok(fs)
 }
 
-/// What has directories of its own.
+/// The parts of the store with separate directories.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Where {
     /// WALs.

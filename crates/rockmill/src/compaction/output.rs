@@ -235,7 +235,8 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }
 
-    /// Notes that a user key after the last survivor is gone, and what it leaves in files that tables keep using.
+    /// Notes that a user key after the last survivor is deleted, and the entries that it leaves in files that tables
+    /// keep using.
     pub fn gone(&mut self, user_key: &[u8], leaves: Leaves) {
         // No lookup before a table's first entry reads its files.
         let Some(open) = &mut self.open else { return };
@@ -421,7 +422,7 @@ impl Drop for Outputs<'_> {
     }
 }
 
-/// Bytes of the files below the output that lie wholly under a tombstone, which is what it will free.
+/// Bytes of the files below the output that a tombstone covers completely, and which it will free.
 fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
     let cmp = &rules.cmp;
     let under =

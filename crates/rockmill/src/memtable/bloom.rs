@@ -14,7 +14,7 @@ const BLOCK: usize = 4;
 /// Words that an entry sets bits in.
 const WORDS: usize = 3;
 
-/// What goes into a memtable's filter.
+/// The parameters of a memtable's filter.
 #[derive(Debug, Clone, Default)]
 pub struct MemTableFilter {
     /// Bytes of the filter; 0 has none.

@@ -57,7 +57,7 @@ pub(crate) struct LogReadCounts {
     pub values: u64,
     /// Reads that they were read with.
     pub reads: u64,
-    /// Bytes of these, with what lies between values that are read together.
+    /// Bytes of these, including the gaps between values that are read together.
     pub bytes: u64,
 }
 

@@ -93,7 +93,7 @@ impl MemTable {
         self.values.as_ref()
     }
 
-    /// Like [`Self::with_filter`]; its memory comes from `pool`, where it goes back to, and is charged to `manager`.
+    /// Like [`Self::with_filter`], with memory from `pool`, which gets it back, charged to `manager`.
     pub(crate) fn charging(
         id: u64,
         cmp: InternalKeyComparator,

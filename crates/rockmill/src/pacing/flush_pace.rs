@@ -386,7 +386,7 @@ mod tests {
         let mut again = fill;
         assert_eq!(again.sealed(filled(15_000_000, 16 << 20), 60_000_000, 9.0, 2.5), Some(0.5));
         assert_eq!(again.sealed(filled(1_000, 1 << 20), 60_001_000, 10.0, 2.5), None, "not full");
-        // A column family that nobody writes to holds nobody up.
+        // A column family without writes delays nobody.
         assert!(fill.room(filled(10_000_000, 10 << 20), 1 << 40, 0) > 1e11);
     }
 }

@@ -163,7 +163,8 @@ mod tests {
             SLOPE.pressure(self.l0.floor())
         }
 
-        /// Goes on for so long. Gives bytes written, the highest L0, and the lowest and highest rate of whole seconds.
+        /// Continues for `seconds`. Returns the bytes written, the highest L0, and the lowest and highest rate of whole
+        /// seconds.
         fn run(&mut self, seconds: f64, demand: f64, drain: f64) -> (f64, f64, f64, f64) {
             let (from, until) = (self.written, self.now + seconds);
             let (mut top, mut low, mut high) = (0.0f64, f64::INFINITY, 0.0f64);

@@ -1,9 +1,8 @@
 //! A table's range tombstones, truncated to the table's boundaries (RocksDB's `TruncatedRangeDelIterator`).
 //!
-//! Every file that a tombstone overlaps contains it with its original bounds. Outside of the file's own range it must
-//! not apply. A neighbouring file of the same level may have been compacted down since, with entries to which the
-//! tombstone no longer applies. So a tombstone covers only what lies between its file's smallest and largest internal
-//! keys.
+//! Every file that a tombstone overlaps contains it with its original bounds. It must not apply outside the file's own
+//! range. A neighbouring file of the same level may have been compacted down since, with entries to which the tombstone
+//! no longer applies. So a tombstone covers only what lies between its file's smallest and largest internal keys.
 //!
 //! A user key can straddle two files: one ends with its newer versions, the other begins with its older ones. Therefore
 //! tombstones are truncated at internal keys. Of a file's largest user key, only versions at or above the version of

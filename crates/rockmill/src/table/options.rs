@@ -26,7 +26,7 @@ pub struct TableReadOptions {
     pub readahead: usize,
     /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
     pub cache_only: bool,
-    /// Read what comes after a scan's window while the scan goes through the window.
+    /// Read the blocks after a scan's window while the scan is in the window.
     pub async_io: bool,
 }
 

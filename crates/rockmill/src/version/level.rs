@@ -56,7 +56,7 @@ pub struct Level {
     pub extras: Vec<ExtraRun>,
 }
 
-/// One sorted run of a tree, and where it lies.
+/// One sorted run of a tree, and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedRun<'a> {
     /// The level.

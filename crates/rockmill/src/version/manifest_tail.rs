@@ -226,7 +226,7 @@ mod tests {
             damaged[at / 8] ^= 1 << (at % 8);
             match last(&with_bytes(&fs, &damaged)) {
                 Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption),
-                // A length that reaches behind the end is what a cut record has, too.
+                // A truncated record can also have a length that reaches beyond the end.
                 Ok(n) => {
                     assert_eq!(n, 2);
                     cut += 1;

@@ -60,7 +60,7 @@ fn an_export_is_imported_with_levels_and_sequence_numbers() {
             Checkpoint::new(&db).unwrap().export_column_family(&db.cf_handle("from").unwrap(), file("x")).unwrap();
         assert!(meta.files.len() > 5 && meta.get_db_comparator_name() == "leveldb.BytewiseComparator");
         let before = files(&db, "from");
-        // The source goes on, and is gone.
+        // The source changes and is then deleted.
         db.put_cf(&db.cf_handle("from").unwrap(), "key0001", "later").unwrap();
         drop(db);
         Db::destroy(&options, file("a")).unwrap();

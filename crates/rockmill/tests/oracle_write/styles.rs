@@ -188,7 +188,7 @@ fn first_compaction(dir: &Path) -> Vec<u64> {
         } else if line.contains("\"compaction_started\"") {
             let inputs = line.split("\"files_L").skip(1);
             let inputs = inputs.filter_map(|list| list.split_once('[')?.1.split_once(']'));
-            // A level without files is there, too.
+            // Levels without files are listed too.
             return inputs.flat_map(|(list, _)| list.split(',')).filter(|n| !n.trim().is_empty()).map(number).collect();
         }
     }

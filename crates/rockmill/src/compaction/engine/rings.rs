@@ -133,7 +133,7 @@ impl Rings {
         drop(idle);
     }
 
-    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
+    /// Releases rings that were not borrowed for [`IDLE_NANOS`].
     pub fn trim(&self, clock: &dyn Clock) {
         let old = |idle: &mut Idle, now: u64| now.saturating_sub(idle.since) >= IDLE_NANOS;
         let mut state = self.state.lock();
@@ -222,7 +222,7 @@ impl LookupRings {
         ring
     }
 
-    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
+    /// Releases rings that were not borrowed for [`IDLE_NANOS`].
     pub fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
     }

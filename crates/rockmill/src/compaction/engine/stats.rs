@@ -81,7 +81,7 @@ impl EngineStats {
         (self.handed_over.load(Ordering::Relaxed), self.reason.lock().clone())
     }
 
-    /// Why an engine was not available when it was asked for last; `None` where it was, or was not asked for.
+    /// Why an engine was not available at its last use; `None` if it was available, or was never used.
     pub fn missing(&self, engine: MergeEngine) -> Option<String> {
         self.missing[place(engine)].lock().clone()
     }

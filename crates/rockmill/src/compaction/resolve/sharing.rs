@@ -169,7 +169,7 @@ impl<S: MergeStream> Resolver<'_, S> {
         self.input.value_len()
     }
 
-    /// The user keys that are gone, up to the current survivor, or all that are left behind the last one.
+    /// The deleted user keys up to the current survivor, or all remaining ones after the last survivor.
     #[inline]
     pub fn next_gone(&mut self, at_end: bool) -> Option<(Vec<u8>, Leaves)> {
         let (sharing, cmp) = (self.sharing.as_mut()?, &self.rules.cmp);

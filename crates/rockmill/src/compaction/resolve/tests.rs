@@ -98,7 +98,7 @@ fn survivors(input: &str, snapshots: &[u64], place: Place) -> String {
     out.entries.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Where a test's output goes. Below `Middle` lies one file over "m" to "z".
+/// The place of a test's output. Below `Middle` there is one file with keys from "m" to "z".
 #[derive(Clone, Copy)]
 enum Place {
     Flush,

@@ -290,7 +290,7 @@ impl RunningCompactions {
         self.round_robin.iter().map(|(level, key)| (*level, key))
     }
 
-    /// Sets the cursor of a level: as the MANIFEST has it, or when a job that says so has committed.
+    /// Sets the cursor of a level, either from the MANIFEST or after the commit of a job that changes it.
     pub fn set_cursor(&mut self, level: usize, key: InternalKey) {
         self.round_robin.insert(level, key);
     }
@@ -366,7 +366,7 @@ impl RunningCompactions {
         self.writers_at_work
     }
 
-    /// Says how many times what the options say levels may hold. Scores are to be computed anew.
+    /// Sets the multiple of the options' sizes that levels may hold. Scores must then be computed again.
     pub fn set_level_factor(&mut self, times: u64) {
         self.level_factor = times;
     }

@@ -87,7 +87,7 @@ impl Logs {
         self.live.front().map_or(0, |log| log.number)
     }
 
-    /// The one in use: what is written from now on goes to it or a later one. 0 before there is one.
+    /// The log in use: all further writes go to it or a later one. 0 before there is one.
     pub fn newest(&self) -> u64 {
         self.live.back().map_or(0, |log| log.number)
     }

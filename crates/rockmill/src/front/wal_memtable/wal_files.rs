@@ -1,4 +1,4 @@
-//! WAL files: where they are, which exist, and what happens to those that are not needed any more.
+//! WAL files: where they are, which ones exist, and what happens to obsolete ones.
 //!
 //! An obsolete WAL is deleted or, with `recycle_log_file_num`, used again. With `WAL_ttl_seconds` or
 //! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of `Db::get_updates_since`,

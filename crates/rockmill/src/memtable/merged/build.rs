@@ -279,7 +279,7 @@ struct Part<'a> {
 /// What a thread uses again for each part.
 #[derive(Default)]
 struct Scratch<'a> {
-    /// What is gathered, and what it is merged into.
+    /// The gathered items, and the result of merging them.
     items: [Vec<Item<'a>>; 2],
     /// Where each input's items end.
     ends: Vec<usize>,

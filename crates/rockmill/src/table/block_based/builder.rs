@@ -146,7 +146,7 @@ impl BlockWriter {
         written
     }
 
-    /// Writes a block as it is to be stored, with its trailer.
+    /// Writes a block in its stored form, with its trailer.
     fn write_stored(&mut self, data: &[u8], byte: u8) -> Result<BlockHandle> {
         self.any_compressed |= byte != 0;
         let handle = BlockHandle { offset: self.offset, size: data.len() as u64 };
@@ -213,8 +213,8 @@ impl Held {
         Some(Self { blocks: Vec::new(), bytes: 0, limit })
     }
 
-    /// The dictionary: samples from blocks all over the table, or what is learned from them. It goes over the blocks as
-    /// RocksDB does, so that the same blocks give the same samples.
+    /// The dictionary: samples from blocks throughout the table, or a dictionary trained on them. Blocks are sampled as
+    /// in RocksDB, so that equal blocks lead to equal samples.
     fn dictionary(&self, options: &CompressionOptions, kind: CompressionType) -> Vec<u8> {
         const STEP: u64 = 545_055_921_143;
         let train = kind == CompressionType::Zstd && options.zstd_max_train_bytes > 0;

@@ -47,9 +47,9 @@ impl Filter {
     /// `backward`, none at or before it.
     pub fn may_match_prefix(&self, prefix: &[u8], ikey: &[u8], backward: bool, cmp: &InternalKeyComparator) -> bool {
         let Self::Partitioned(index, partitions) = self else { return self.may_match(prefix, ikey, cmp) };
-        // The partition that `ikey` lands in may end before the prefix begins (backwards: begin behind it). Rockmill
-        // has put the neighbour's prefix into it, but not every RocksDB has, so the neighbour is asked, too. A
-        // partition without entries (no key of it has a prefix) says nothing about the next one.
+        // The partition that contains `ikey` may end before the prefix starts (backwards: start after it ends).
+        // Rockmill adds the neighbour's prefix to it, but not every version of RocksDB does, so the neighbour is
+        // queried too. A partition without entries (none of its keys has a prefix) tells nothing about the next one.
         let mut at = partition(index, partitions, ikey, cmp);
         let mut neighbours = 0;
         while let Some(filter) = partitions.get(at) {

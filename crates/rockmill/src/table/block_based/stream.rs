@@ -127,7 +127,7 @@ impl BlockStream {
         }
     }
 
-    /// A block as it is stored, with its trailer. The current block is gone.
+    /// A block in its stored form, with its trailer. The current block is discarded.
     pub(crate) fn raw(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<&[u8]> {
         let place = self.place(table, handle)?;
         Ok(&self.window.bytes[place])

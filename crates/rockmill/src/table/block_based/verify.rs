@@ -124,7 +124,7 @@ impl BlockBasedTable {
             partitions(*filter)?;
         }
         others.sort_by_key(|handle| handle.offset);
-        // The index may stand in the metaindex, too.
+        // The meta-index may also list the index.
         others.dedup();
         let meta = self.meta(false, false)?;
         let data = (0..meta.index.len()).map(|i| meta.index.handle(i));

@@ -161,7 +161,7 @@ impl<S: Source> TphIter<S> {
         if self.backward { order.is_gt() } else { order.is_lt() }
     }
 
-    /// Puts the current file into the heap, if it stands on an entry; then none is current.
+    /// Adds the current file to the heap if it is on an entry; then no file is current.
     fn push_current(&mut self) {
         let Some(current) = self.current.take().filter(|&current| self.files[current].valid) else { return };
         self.heap.push(current, before(&self.cmp, &self.files, self.backward));
