@@ -253,7 +253,7 @@ pub enum DamageKind {
     CutTail,
     /// A fragment that belongs to an earlier log in the same, recycled file: the normal end of a recycled log.
     OldRecord {
-        /// It stands where the rest of a fragmented record should be, so that record was cut off.
+        /// It is where the rest of a fragmented record should be, so that record was truncated.
         in_record: bool,
     },
     /// Wrong checksum or impossible length; the rest of the block is passed over.
@@ -315,9 +315,9 @@ pub struct LogReader<R> {
     zeros_at: Option<u64>,
     /// No fragment came since zeros in a log with long headers.
     in_zeros: bool,
-    /// The file may be longer than what was written to it.
+    /// The file may be longer than the written data.
     space_ahead: bool,
-    /// The last bad fragment has more than zeros behind it in its block.
+    /// The last bad fragment has bytes other than zeros after it in its block.
     more_behind_damage: bool,
     /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
     damage: (usize, bool),
@@ -417,8 +417,8 @@ impl<R: ReadBlock> LogReader<R> {
         self.more_behind_damage
     }
 
-    /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind
-    /// the end. Such a record was cut off or damaged.
+    /// After damage in a recycled log: true if it is in a record of this log, not in an earlier log's remains after the
+    /// end. Such a record was truncated or damaged.
     pub fn damage_is_ours(&self) -> bool {
         let (at, in_record) = self.damage;
         in_record || self.block.get(at..self.len).is_some_and(|rest| self.own_header(rest))
@@ -586,7 +586,7 @@ impl<R: ReadBlock> LogReader<R> {
         }
     }
 
-    /// True if anything but zeros stands from `from` in the block on. The next block with such is read then.
+    /// True if the block has bytes other than zeros from `from` on. Then the next block with such bytes is read.
     fn goes_on_behind_zeros(&mut self, from: usize) -> Result<bool, R::Error> {
         let is_zero = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.iter().all(|&b| b == 0));
         let here = !is_zero(self.block.get(from..self.len));

@@ -51,7 +51,7 @@ fn is_link() -> io::Error {
     not_plain("it is a symbolic link, which is not followed here: look where it leads, then move the file itself there")
 }
 
-/// The refusal of what is no file.
+/// The error for something that is not a regular file.
 fn no_file() -> io::Error {
     not_plain("it is no regular file but a directory, pipe, socket or device: remove or rename it")
 }

@@ -180,7 +180,7 @@ impl DbInner {
     }
 }
 
-/// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
+/// Creates the whole checkpoint in `dir`; everything except the directory's own name is durable.
 fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
     fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;

@@ -327,7 +327,7 @@ impl WalWriter {
         Ok(())
     }
 
-    /// Called when so much was appended since the last sync that there may be no further one.
+    /// Called when so much was appended since the last sync that there may not be another one.
     fn stop_looking_ahead(&mut self) {
         self.file.extend_ahead(Ahead::No);
         self.ahead = Some(Ahead::No);
@@ -463,7 +463,7 @@ impl Wal {
         self.size() > self.room.load(Ordering::Relaxed)
     }
 
-    /// Makes `fresh` the WAL in use and returns the one before.
+    /// Makes `fresh` the WAL in use and returns the previous one.
     pub fn begin(&self, current: &mut Option<WalWriter>, fresh: WalWriter) -> Option<WalWriter> {
         let _ = self.first.compare_exchange(0, fresh.number, Ordering::AcqRel, Ordering::Acquire);
         self.number.store(fresh.number, Ordering::Release);

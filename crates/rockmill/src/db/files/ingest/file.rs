@@ -1,4 +1,4 @@
-//! External files: what is in them, and how they get into the database's directory.
+//! External files: their contents, and how they get into the database's directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
