@@ -191,7 +191,7 @@ fn picture(tree: &Tree, bounds: &[&[u8]], runs: &[Run<'_>], now: u64) -> String 
     let place = |bound: usize| places.get(bound).copied().unwrap_or(1.0);
     let mut times: Vec<u64> = runs.iter().flat_map(|run| &run.tables).filter_map(|t| t.file.creation_time).collect();
     times.sort_unstable_by(|a, b| b.cmp(a));
-    // Each colour stands for the same number of tables, from the newest to the oldest.
+    // Each colour is for the same number of tables, from the newest to the oldest.
     let step = |time: u64| times.partition_point(|t| *t > time) * RUN_STEPS / times.len().max(1);
     let row = |run: &Run<'_>| {
         let together = run.tables.len().div_ceil(STRETCHES_MAX).max(1);

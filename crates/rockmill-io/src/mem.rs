@@ -51,7 +51,7 @@ struct Live {
     recording: Option<Recording>,
     /// Bytes that all files together may have; `None` for no limit.
     capacity: Option<u64>,
-    /// The same of directories that are devices of their own.
+    /// The same for directories that are separate devices.
     devices: BTreeMap<Id, u64>,
     /// What modification times are taken from.
     clock: Arc<dyn Clock>,
@@ -103,7 +103,7 @@ struct Shared {
     batch: Mutex<Batch>,
 }
 
-/// How batched I/O goes.
+/// How batched I/O is performed.
 #[derive(Debug)]
 struct Batch {
     order: CallOrder,
@@ -228,18 +228,18 @@ impl MemFileSystem {
         Ok(())
     }
 
-    /// From now on keeps every change, for [`replay`](Self::replay); forgets what was recorded before.
+    /// From now on records every change for [`replay`](Self::replay); discards the previous recording.
     pub fn start_recording(&self) {
         let mut live = self.shared.live.write();
         live.recording = Some(Recording { base: live.tree.clone(), events: Vec::new() });
     }
 
-    /// Changes recorded so far: the crash point that stands for now. 0 when not recording.
+    /// Number of changes recorded so far: the current crash point. 0 when not recording.
     pub fn recorded(&self) -> usize {
         self.shared.live.read().recording.as_ref().map_or(0, |recording| recording.events.len())
     }
 
-    /// What was recorded so far, to be stepped through; `None` when not recording.
+    /// The recording so far, for stepping through it; `None` when not recording.
     pub fn replay(&self) -> Option<Replay> {
         self.shared.live.read().recording.clone().map(Replay::new)
     }

@@ -39,7 +39,7 @@ impl Pages {
         }
     }
 
-    /// Where it starts, for all of it.
+    /// Its start, for the whole of it.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }

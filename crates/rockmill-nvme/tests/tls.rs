@@ -367,7 +367,7 @@ fn a_byte_that_changed_on_its_way_ends_the_connection() {
         };
         let e = all().expect_err("it was not seen");
         assert!(matches!(e, HostError::Io(_)), "byte {at}: {e}");
-        // What was written before consists of whole, correct blocks.
+        // The data written before consists of whole, correct blocks.
         let there = served.bench.disk.contents()[..1024 * BLOCK].to_vec();
         let sent: Vec<Vec<u8>> = (0..3).map(|round| pattern(round, 1024 * BLOCK)).collect();
         for (i, block) in there.chunks(BLOCK).enumerate() {
@@ -405,7 +405,7 @@ fn slow_handshakes_end_and_nonsense_does_no_harm() {
         let since = Instant::now();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut answer = Vec::new();
-        // A reset is an end, too.
+        // A reset is an end too.
         let _ = socket.read_to_end(&mut answer);
         assert!(since.elapsed() < Duration::from_secs(15), "{what} took {:?}", since.elapsed());
         assert!(answer.len() < 100, "{what}: {answer:?}");

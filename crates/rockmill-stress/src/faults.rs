@@ -48,7 +48,7 @@ pub enum Way {
     PartThenEio,
     /// The call does less than requested and reports that: not a failure.
     Short,
-    /// A bit of what is read is wrong.
+    /// One bit of the data read is wrong.
     Flip,
     /// The call takes its time: no failure.
     Delay,
@@ -121,14 +121,14 @@ impl Way {
     }
 }
 
-/// What is tried.
+/// A plan of tests.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Of all chance.
     pub seed: u64,
     /// What is done.
     pub history: History,
-    /// The configurations that it goes through.
+    /// The configurations that it uses.
     pub configurations: Vec<Configuration>,
     /// The parts of the store with separate directories.
     pub places: Where,
@@ -257,7 +257,7 @@ fn is_of_the_probe(op: &Op<'_>) -> bool {
 }
 
 impl Hit {
-    /// Records what is done with a file whose sync failed.
+    /// Records operations on a file whose sync failed.
     fn watch(&mut self, op: &Op<'_>) {
         for failed in [&mut self.what, &mut self.second] {
             let Some((OpKind::Sync, way, path)) = failed else { continue };

@@ -182,7 +182,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// What it limits.
+    /// The kinds of I/O that it limits.
     pub fn mode(&self) -> RateLimiterMode {
         self.mode
     }

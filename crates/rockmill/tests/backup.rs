@@ -481,7 +481,7 @@ fn rates_progress_metadata_and_stop() {
     let seconds = (clock.monotonic_nanos() - before) / 1_000_000_000;
     assert!(seconds.abs_diff(info.size / 20_000) <= 2, "{seconds} s for {} bytes", info.size);
 
-    // A callback that panics fails the backup and nothing else; one that stops it, too.
+    // A panic in a callback makes the backup fail and nothing else; the same holds for a callback that stops it.
     db.put("more", noise(20_000)).unwrap();
     let mut panics = CreateBackupOptions::default();
     panics.set_flush_before_backup(true);

@@ -33,7 +33,7 @@ fn map_bytes(f: &Flags) -> usize {
     (bytes as usize).max(MAP_BYTES_MIN).next_multiple_of(PAGE)
 }
 
-/// What is given to LMDB.
+/// The data passed to LMDB.
 pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
     let all = [
         ("map_size", map_bytes(f).to_string()),

@@ -73,7 +73,7 @@ impl Handle {
         }
     }
 
-    /// Makes the file so long.
+    /// Sets the file's length.
     pub(super) fn cut(&self, len: u64) -> io::Result<()> {
         match self.shared.gate(OpKind::Cut, &self.path, None, len, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
@@ -92,7 +92,7 @@ impl Handle {
             return false;
         }
         match zeros {
-            // An earlier file's bytes are there.
+            // The file has bytes of an earlier file.
             _ if more == 0 => {}
             Some(offset) => {
                 let data = Arc::from(vec![0; (len - offset) as usize]);

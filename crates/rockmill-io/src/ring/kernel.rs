@@ -426,7 +426,7 @@ impl KernelQueue {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes completed operations.
     fn collect(&mut self, done: &mut Vec<Done>) {
         done.append(&mut self.ready);
         for completion in self.ring.completion() {

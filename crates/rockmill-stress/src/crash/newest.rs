@@ -47,7 +47,7 @@ pub(super) fn with_drops(history: History) -> History {
                 steps.extend([step, limit(slot)]);
             }
             Step::Reopen(how) => {
-                // Others compare all that is there.
+                // Others compare the whole contents.
                 let how = if how == Reopen::Next { how } else { Reopen::Same };
                 steps.push(Step::Reopen(how));
                 steps.extend(slots.iter().map(|slot| limit(*slot)));

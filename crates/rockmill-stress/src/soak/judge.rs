@@ -62,7 +62,7 @@ pub fn place(settings: &Settings, family: usize, key: u32) -> String {
     format!("column family {} (number {family}), key {text} (number {key})", family_name(settings, family))
 }
 
-/// What was found, in words.
+/// A readable description of the contents found.
 pub fn found_text(settings: &Settings, family: usize, found: Option<u32>) -> String {
     match found {
         None => "nothing".to_owned(),

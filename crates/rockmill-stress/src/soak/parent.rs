@@ -97,13 +97,13 @@ pub struct Plan {
     pub paths: Paths,
     /// How long.
     pub duration: Duration,
-    /// End earlier, after so many operations.
+    /// End earlier, after this many operations.
     pub ops_max: Option<u64>,
     /// Mean time from a child's readiness to its death; `None` to let it live.
     pub kill_every: Option<Duration>,
     /// How the store is configured.
     pub choice: Choice,
-    /// What is in short supply.
+    /// The resource that is in short supply.
     pub limit: Option<Limit>,
     /// Mean time for which a limit holds, and for which it does not.
     pub limit_every: Duration,
@@ -424,7 +424,7 @@ impl<'a> Run<'a> {
         read.and(ended)
     }
 
-    /// Ends the reading beside a child.
+    /// Ends the reads that run next to a child.
     fn stop_reader(&mut self, life: &mut Life) -> Result<(), String> {
         let Some(reader) = life.reader.take() else { return Ok(()) };
         let Readings { whole, keys, passed_over, failure } = reader.stop();
@@ -511,7 +511,7 @@ impl<'a> Run<'a> {
                 self.report.kills_in_recovery += u64::from(!life.ready);
                 life.child.kill().map_err(|e| format!("cannot kill a child: {e}"))?;
                 let _ = life.child.wait();
-                // What it had said before counts.
+                // Its earlier output counts.
                 while let Ok(Some(said)) = life.said.recv() {
                     self.heard(life, said)?;
                 }
@@ -541,7 +541,7 @@ impl<'a> Run<'a> {
     fn limit(&mut self, on: bool, life: Option<&mut Life>) -> Result<(), String> {
         let Some(limit) = &mut self.limit else { return Ok(()) };
         self.report.limited += u64::from(on && !limit.on);
-        // Told before it is set and after it is lifted, so that the child always knows.
+        // Announced before it is set and after it is lifted, so that the child always knows.
         match life {
             Some(life) if on => {
                 tell(life, "limited");
@@ -597,7 +597,7 @@ impl<'a> Run<'a> {
         let text = std::fs::read(self.plan.paths.own("children.log")).unwrap_or_default();
         let said = String::from_utf8_lossy(&text[text.len().min(life.log_from as usize)..]).into_owned();
         let kills = self.limit.as_ref().and_then(Arranged::oom_kills);
-        // Without a control group nobody counts.
+        // Without a control group, there is no count.
         let counted = life.oom_kills.zip(kills).is_none_or(|(before, now)| now > before);
         if memory && status.signal().is_some_and(|signal| is_want_of_memory(signal, &said, counted)) {
             return Ok(End::OutOfMemory);
@@ -755,7 +755,7 @@ fn growth(trend: &sample::Trend) -> String {
     )
 }
 
-/// The exit code of a child whose parent is gone.
+/// The exit code of a child whose parent has ended.
 pub const EXIT_ORPHAN: u8 = child::EXIT_ORPHAN;
 
 #[cfg(test)]

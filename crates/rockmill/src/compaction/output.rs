@@ -1,4 +1,4 @@
-//! Building the output: tables, where they end, and what the MANIFEST says about them.
+//! Building the output: tables, where they end, and their entries in the MANIFEST.
 //!
 //! Where a table ends (RocksDB's `CompactionOutputs::ShouldStopBefore`), always between two user keys:
 //!
@@ -247,7 +247,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// The table that an entry goes into, begun if it is not open.
+    /// The table for the next entry; starts one if none is open.
     // Inlined into the loop of a compaction, although those that share files call it as well.
     #[inline(always)]
     fn table_for(&mut self, ikey: &[u8], new_user_key: bool) -> Result<&mut TableBuilder> {
@@ -355,7 +355,7 @@ impl<'a> Outputs<'a> {
         if below.overlapped.saturating_add(size) > plan.grandparent_overlap_max {
             return true;
         }
-        // A whole file below lies between the last entry and this one: leave it out of later compactions.
+        // A whole file below is between the last entry and this one: keep it out of later compactions.
         let skippable = if below.in_gap { 2 } else { 3 };
         if crossed.boundaries >= skippable && crossed.bytes > plan.file_size_target / 8 {
             return true;

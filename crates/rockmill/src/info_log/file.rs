@@ -174,7 +174,7 @@ impl LogFile {
         }
         let done = file.append_and_flush(bytes);
         done.map_err(|e| {
-            // After a failure, a file cannot be used any more.
+            // After a failure, a file is not usable any more.
             self.file = None;
             self.began_micros = self.clock.now_micros();
             Error::io(self.dir.join(&self.name).display(), &e)

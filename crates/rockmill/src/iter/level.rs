@@ -1,5 +1,5 @@
-//! The files of a sorted run, one after the other (RocksDB's `LevelIterator`). A file is opened when the iterator gets
-//! to it, and at most one is open at a time.
+//! The files of a sorted run, one after another (RocksDB's `LevelIterator`). A file is opened when the iterator gets to
+//! it, and at most one is open at a time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl LevelIterator {
         self.iter = None;
     }
 
-    /// Makes file `i` the open one; past the end, none is open.
+    /// Opens file `i`; past the end, no file is open.
     fn open(&mut self, i: usize) {
         if self.iter.is_some() && self.open == i {
             return;
@@ -291,7 +291,7 @@ mod tests {
         fs: MemFileSystem,
         cmp: InternalKeyComparator,
         fails: Mutex<Option<u64>>,
-        /// Numbers of the files that were asked for, in order.
+        /// Numbers of the requested files, in order.
         opened: Mutex<Vec<u64>>,
     }
 

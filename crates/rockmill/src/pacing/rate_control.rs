@@ -232,7 +232,7 @@ mod tests {
             c.set(now, &at(0.5), 8.0 * MB, written);
             let s = c.sustained / MB;
             assert!((at_least..=at_most).contains(&s), "{seconds} s: {s} MiB/s");
-            // What comes later is learned and not believed at once.
+            // Later changes are learned, but not fully at once.
             (now, written) = (now + 1.0, written + 1000.0 * MB);
             c.set(now, &at(0.0), 8.0 * MB, written);
             c.set(now, &at(0.5), 8.0 * MB, written);

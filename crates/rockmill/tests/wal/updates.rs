@@ -45,7 +45,7 @@ fn updates_are_read_back_from_archived_and_live_wals() {
     assert_eq!(before.by_ref().count(), 0, "the last batch began before");
     before.status().expect("no error");
     assert_eq!(read(newest), [(newest + 1, 1)]);
-    // The batches do again what was done.
+    // The batches repeat the original changes.
     let copy_fs = MemFileSystem::new();
     let copy = open_two(&self::options(&copy_fs));
     for update in db.get_updates_since(0).expect("an iterator") {
@@ -69,7 +69,7 @@ fn gaps_in_the_updates_are_named() {
     let e = updates.next().expect("an error").expect_err("a gap");
     assert!(e.kind() == ErrorKind::Corruption && e.to_string().contains("expected 2"), "{e}");
     assert!(updates.next().is_none() && updates.status().is_err());
-    // From behind it there is none.
+    // There is none after it.
     assert_eq!(db.get_updates_since(2).expect("an iterator").map(|u| u.expect("sound").0).collect::<Vec<_>>(), [3]);
     // The last writes are unlogged: the WALs end too early.
     db.put_opt("d", "4", &unlogged()).expect("a write");

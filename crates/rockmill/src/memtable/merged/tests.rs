@@ -58,7 +58,7 @@ fn entries(table: &SealedTable) -> Vec<(Vec<u8>, Vec<u8>)> {
     out
 }
 
-/// What is in a table.
+/// The contents of a table.
 fn model_of(table: &SealedTable) -> Model {
     let versions = entries(table).into_iter().map(|(key, value)| {
         let parsed = ParsedInternalKey::parse(&key).unwrap();
@@ -605,7 +605,7 @@ fn the_memory_of_windows_is_counted() {
     }
     let table = SealedTable::Plain(Arc::new(table));
     let counted = || sum.load(Ordering::Relaxed);
-    // Two tables at once, as a flush has them.
+    // Two tables at once, as in a flush.
     let (mut one, mut two) = (table.iter_all(Some(&reads)), table.iter_all(Some(&reads)));
     assert_eq!(counted(), 0);
     for (it, others) in [(&mut one, 0), (&mut two, 1)] {

@@ -24,9 +24,9 @@ pub(super) enum Filter {
 /// What stands in a table's filter.
 #[derive(Debug)]
 pub(super) struct FilterKeys {
-    /// Whole keys. Also true without a filter, so that lookups have one case to tell apart.
+    /// Whole keys. Also true without a filter, so that lookups have fewer cases to distinguish.
     pub whole: bool,
-    /// Prefixes made by this extractor; `None` where there are none or their extractor is not known.
+    /// Prefixes made by this extractor; `None` if there are none or their extractor is unknown.
     pub prefixes: Option<SliceTransform>,
 }
 
@@ -141,7 +141,7 @@ impl BlockBasedTable {
         meta.filter.may_match_prefix(prefix, ikey, backward, &self.cmp)
     }
 
-    /// Counts what a seek was told of a prefix.
+    /// Counts the result of a seek's query for a prefix.
     pub(crate) fn count_seek(&self, may_match: bool, last_level: bool) {
         let ticker = match (last_level, may_match) {
             (true, true) => Ticker::LastLevelSeekFilterMatch,

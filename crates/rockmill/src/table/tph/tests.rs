@@ -389,7 +389,7 @@ fn generations_of_compactions_keep_what_a_plain_map_has() {
     assert!(shared > 500, "only {shared} files stayed in all");
 }
 
-/// So many files that the last ones share one bit of a step's record of visited files.
+/// So many files that the last ones share one bit in a step's record of visited files.
 #[test]
 fn a_table_of_a_hundred_files_keeps_what_a_plain_map_has() {
     for seed in 0..3 {

@@ -389,7 +389,7 @@ mod random {
             for (level, files) in self.version.levels.iter().enumerate() {
                 for f in files {
                     if level == 0 {
-                        // L0 files are places of their own, newest first.
+                        // Each L0 file is a place of its own, newest first.
                         for &(k, s) in &self.contents[&f.number()] {
                             assert!(s < newest_allowed[k as usize], "seed {seed}: key {k} in L0 is too new");
                         }
