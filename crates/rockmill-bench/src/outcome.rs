@@ -60,7 +60,7 @@ pub struct SideReport {
 /// The engine that a side should use, and the work of each of the store's engines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineReport {
-    /// The name that was asked for.
+    /// The requested name.
     pub asked: String,
     /// Parts of jobs, over all repetitions.
     pub parts: EngineParts,
@@ -98,7 +98,7 @@ impl EngineReport {
     }
 }
 
-/// What was added between two looks.
+/// The difference between two snapshots.
 pub(crate) fn parts_since(now: EngineParts, before: EngineParts) -> EngineParts {
     let mut out = now;
     out.pread -= before.pread;
@@ -233,7 +233,7 @@ pub struct StallTotals {
 }
 
 impl StallTotals {
-    /// What was added between two looks.
+    /// The difference between two snapshots.
     pub fn between(before: &Stalls, after: &Stalls, timeline: &Timeline) -> Self {
         let of = |name: &str| before.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);
         let counts = after.counts.iter().map(|(name, n)| (name.clone(), n.saturating_sub(of(name))));

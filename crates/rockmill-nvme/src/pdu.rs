@@ -79,7 +79,7 @@ pub enum Direction {
     ToHost,
 }
 
-/// Data of a PDU, and whether its digest matches (true where there is none).
+/// Data of a PDU, and whether its digest matches (true if there is none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a> {
     /// The data.
@@ -142,7 +142,7 @@ pub struct TermReq<'a> {
 pub struct Data<'a> {
     /// The command that the data belongs to (CCCID).
     pub command_id: u16,
-    /// The tag of the R2T that asked for the data (TTAG); reserved in C2HData.
+    /// The tag of the R2T that requested the data (TTAG); reserved in C2HData.
     pub tag: u16,
     /// The offset within the command's data (DATAO).
     pub offset: u32,
@@ -250,7 +250,7 @@ pub struct Framing {
     pub data_max: u32,
 }
 
-/// Where the parts of a PDU lie.
+/// The positions of a PDU's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its type number.
@@ -546,7 +546,7 @@ fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, 
 
 /// Where PDUs are encoded to.
 pub trait Outgoing {
-    /// Grows by `count` bytes of unspecified content. Returns where they begin.
+    /// Grows by `count` bytes of unspecified content. Returns their start.
     fn append(&mut self, count: usize) -> usize;
 
     /// All its bytes.

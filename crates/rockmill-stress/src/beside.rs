@@ -47,7 +47,7 @@ const AGED: Duration = Duration::from_millis(2200);
 /// Bytes of a batch before its records.
 const BATCH_HEAD: usize = 12;
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Steps.
@@ -95,7 +95,7 @@ impl Beside {
         Ok(Self { peer: Peer::new(rockmill_rocksdb::find(library)?, scratch)?, keep: false })
     }
 
-    /// What it is, for people.
+    /// A readable name.
     pub fn name(&self) -> String {
         let (major, minor) = self.peer.version;
         format!("RocksDB {major}.{minor} ({})", self.peer.library.path.display())

@@ -24,9 +24,9 @@ pub struct Case {
     pub configurations: Vec<Configuration>,
     /// The database is one with a time to live.
     pub ttl: bool,
-    /// WALs are in a directory of their own.
+    /// WALs are in a separate directory.
     pub own_wals: bool,
-    /// What is done.
+    /// The operations.
     pub history: History,
 }
 
@@ -34,7 +34,7 @@ pub struct Case {
 const CONFIGURATION: &str = "configuration ";
 /// The line that says that there is a time to live.
 const TTL: &str = "time-to-live";
-/// The line that says that WALs are in a directory of their own.
+/// The line that says that WALs are in a separate directory.
 const OWN_WALS: &str = "own-wals";
 
 impl fmt::Display for Case {

@@ -88,14 +88,14 @@ pub enum Promise {
     Newest,
 }
 
-/// What is tried.
+/// A plan of tests.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Of all chance.
     pub seed: u64,
-    /// What is done.
+    /// The operations.
     pub history: History,
-    /// The configurations that it goes through.
+    /// The configurations that it uses.
     pub configurations: Vec<Configuration>,
     /// The parts of the store with separate directories.
     pub places: Where,

@@ -126,7 +126,7 @@ impl Way {
 pub struct Plan {
     /// Of all chance.
     pub seed: u64,
-    /// What is done.
+    /// The operations.
     pub history: History,
     /// The configurations that it uses.
     pub configurations: Vec<Configuration>,

@@ -104,14 +104,14 @@ fn power_cuts_leave_all_column_families_at_one_moment() {
         for n in 1..=400 {
             write(&db, n, &unlogged()).unwrap_or_else(|e| panic!("batch {n}: {e}"));
             if n % 67 == 0 {
-                // The flush asks for a single column family, but all others are flushed, too.
+                // The flush is requested for a single column family, but all others are flushed too.
                 let all: Vec<_> = FAMILIES.iter().map(|f| db.cf_handle(f).expect("opened")).collect();
                 db.flush_cfs_opt(&all, &FlushOptions::default()).unwrap_or_else(|e| panic!("flush: {e}"));
                 flushed.push((fs.recorded(), n));
             }
         }
         assert_eq!(number("before the close", &db), 400);
-    } // flushes what is not in a WAL
+    } // flushes the data that is not in a WAL
     flushed.push((fs.recorded(), 400));
     let mut replay = fs.replay().expect("recording");
     let points = replay.points();

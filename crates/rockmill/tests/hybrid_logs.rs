@@ -177,7 +177,7 @@ fn a_group_is_appended_by_one_call() {
     }
 }
 
-/// How a call on a log goes wrong.
+/// How a call on a log fails.
 struct Failing {
     what: &'static str,
     kind: OpKind,
@@ -388,7 +388,7 @@ fn copies_readers_and_repairs_have_what_the_logs_have() {
         check(&Db::open(&plain, copy).expect("open"), 600, copy);
     }
     drop(db);
-    // Nothing but tables and logs is left.
+    // Only tables and logs are left.
     for name in fs.list_dir(Path::new("/db")).expect("a list") {
         if name == "CURRENT" || name.starts_with("MANIFEST") {
             fs.remove(&Path::new("/db").join(name)).expect("a removal");

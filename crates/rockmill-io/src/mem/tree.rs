@@ -58,7 +58,7 @@ pub(super) fn write_at(contents: &mut Vec<u8>, offset: usize, data: &[u8]) {
 #[derive(Debug, Clone)]
 pub(super) struct DirOp(pub(super) Vec<(Id, OsString, Option<Id>)>);
 
-/// What can happen to the disk.
+/// An event on the disk.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A new, empty inode with its first name.

@@ -80,7 +80,7 @@ impl TcpServer {
         Ok(Self { address, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -148,7 +148,7 @@ impl Serving {
         // Some systems let it inherit the non-blocking mode, with which the loop below would spin.
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;
-        // What TLS takes counts, too.
+        // The memory of TLS counts too.
         let mut connection = self.target.accept(self.now());
         let mut stream = match &self.tls {
             Some(tls) => {

@@ -30,7 +30,7 @@ use crate::kinds::Expire;
 pub const EXIT_OK: u8 = 0;
 /// Something is wrong; the line `failed` describes it.
 pub const EXIT_WRONG: u8 = 1;
-/// The parent is gone.
+/// The parent has ended.
 pub const EXIT_ORPHAN: u8 = 3;
 /// The database could not be opened because of the limit.
 pub const EXIT_REFUSED: u8 = 4;
@@ -62,7 +62,7 @@ pub struct Orders {
     pub life: u64,
     /// How the store is configured.
     pub configuration: Configuration,
-    /// What it will be short of.
+    /// The resource that it will be short of.
     pub limit: Option<Limit>,
     /// It is so from the beginning.
     pub limited: bool,

@@ -54,7 +54,7 @@ pub fn look(pid: u32, db: &Path, at: f64, life: u64) -> Option<Sample> {
     Some(Sample { at, life, memory, handles, threads: field("Threads:")?, disk: disk_bytes(db) })
 }
 
-/// What may grow.
+/// Quantities that may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Resident memory.

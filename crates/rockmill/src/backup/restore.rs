@@ -34,7 +34,7 @@ struct Piece<'a> {
 }
 
 impl BackupEngine {
-    /// Checks that every file of a backup is there and has its size.
+    /// Checks that every file of a backup exists and has its size.
     pub fn verify_backup(&self, backup_id: u32) -> Result<()> {
         let state = self.look_at(backup_id)?;
         self.verify_sizes(&state, backup_id).map(|_| ())
@@ -405,7 +405,7 @@ fn lock_database(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn rockmill_io:
     })
 }
 
-/// Where each file goes.
+/// The destination of each file.
 fn pieces<'m>(state: &State, meta: &'m BackupMeta, db_dir: &Path, wal_dir: &Path) -> Result<Vec<Piece<'m>>> {
     let mut taken = BTreeSet::new();
     let mut out = Vec::new();

@@ -64,7 +64,7 @@ pub(crate) trait LazyValue {
 
 /// A value that is read together with others.
 pub(crate) trait LateValue {
-    /// Where it is.
+    /// The block that it needs.
     fn wanted(&self) -> WantedBlock;
 
     /// Extracts the value from bytes that were read.
@@ -106,7 +106,7 @@ pub enum GetState {
     NotFound,
     /// The value.
     Found(PinnedValue),
-    /// A tombstone hides whatever is older.
+    /// A tombstone hides everything older.
     Deleted,
     /// Merge operands, newest first, and no base value yet: continue.
     Merge(Vec<PinnedValue>),
@@ -229,7 +229,7 @@ impl<'a> GetContext<'a> {
         false
     }
 
-    /// Puts a value that was read late in its place.
+    /// Inserts a value that was read late.
     pub(crate) fn fill(&mut self, place: usize, value: Vec<u8>) {
         let value = PinnedValue::Owned(value);
         match &mut self.state {

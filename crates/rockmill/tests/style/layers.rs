@@ -150,7 +150,7 @@ const STATE: &[&str] = &["State", "CfState"];
 /// What a module uses of a higher room through `Db`, `DbInner`, `State` and `CfState`: doors and methods. Anything else
 /// is an error, and so are unused entries.
 const CALLS_UP: &[(&str, &str)] = &[
-    // Who deletes files says so.
+    // The code that deletes files reports it.
     ("db::files::deletion", "table_deleted"),
     // An installed version changes what writers may do and what readers hold; a failed write of the MANIFEST stops
     // both.
@@ -169,7 +169,7 @@ const CALLS_UP: &[(&str, &str)] = &[
     ("db::catalog::set_options", "rescore"),
     // When the oldest snapshot goes, tables at the bottom may be due.
     ("db::read::snapshot", "raise_oldest_snapshot"),
-    // Listeners are told of the oldest snapshot.
+    // Listeners are notified of the oldest snapshot.
     ("db::report::events", "readers"),
     // A failed log stops jobs, and failed jobs stop writers.
     ("db::write", "errors"),

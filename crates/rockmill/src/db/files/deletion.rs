@@ -1,4 +1,4 @@
-//! Files that nothing needs any more: when they are deleted, and what delays that.
+//! Obsolete files: when they are deleted, and what delays that.
 
 use std::path::PathBuf;
 

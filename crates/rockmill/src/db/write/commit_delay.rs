@@ -57,7 +57,7 @@ pub(crate) struct Company {
 }
 
 impl Company {
-    /// True if all are there.
+    /// True if all have come.
     pub fn is_whole(&self, present: usize) -> bool {
         present >= self.expected
     }
@@ -124,7 +124,7 @@ impl CommitDelay {
         Some(Company { expected, seen: present, last, sync: self.sync, until: None })
     }
 
-    /// A group of so many begins that has waited.
+    /// A group that has waited starts, with `present` writers.
     pub fn has_waited(&mut self, company: Company, present: usize, now: Instant) {
         if company.pays(present, now) {
             (self.vain, self.skips) = (0, 0);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(until, now + SYNC / 8);
         assert!(company.waits_on(3, now), "it was woken");
         assert!(!company.waits_on(3, until), "nobody came");
-        // Others may come one after the other, until a sync would have been over.
+        // Others may come one after another, until a sync would have been complete.
         let mut company = delay.company(1, 3, now).unwrap();
         for (present, part) in [(2, 1), (3, 2)] {
             company.sleep(now + SYNC * part / 10);

@@ -133,7 +133,7 @@ impl BlockStream {
         Ok(&self.window.bytes[place])
     }
 
-    /// What is put here is the current block.
+    /// The caller's block becomes the current one.
     pub(crate) fn scratch(&mut self) -> &mut Vec<u8> {
         self.current = Current::Scratch;
         &mut self.scratch

@@ -28,9 +28,9 @@ pub(super) type Files<S> = Vec<(TableIter<S>, Option<(Vec<u8>, Vec<u8>)>)>;
 struct File<S: Source> {
     iter: TableIter<S>,
     bounds: Option<(Vec<u8>, Vec<u8>)>,
-    /// The iterator stands on an entry within them.
+    /// The iterator is on an entry within them.
     valid: bool,
-    /// It has asked for a block, and seeks again.
+    /// It has requested a block, and seeks again.
     waits: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct TphIter<S: Source> {
     files: Vec<File<S>>,
     cmp: InternalKeyComparator,
     current: Option<usize>,
-    /// The others that stand on an entry.
+    /// The others that are on an entry.
     heap: RunHeap,
     backward: bool,
     error: Option<Error>,
@@ -228,7 +228,7 @@ impl<S: Source> TphIter<S> {
         self.settle(wanted)
     }
 
-    /// One step in the current direction. `None` where nothing was skipped.
+    /// One step in the current direction. `None` if nothing was skipped.
     #[inline]
     fn go_on(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Option<Skipped> {
         let current = self.current?;
