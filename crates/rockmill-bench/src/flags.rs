@@ -339,6 +339,10 @@ flags! {
      0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)."
         fast_path: String = String::new();
     "Bytes of logs in fast_path at most, such as 1G (Rockmill alone)." fast_capacity: Size = Size(0);
+    "Workers (rockmill worker) on this machine that do large compactions, ADDR,ADDR (Rockmill alone)."
+        compaction_workers: String = String::new();
+    "Jobs that a worker is given at a time." worker_jobs: usize = 1;
+    "Compactions with fewer bytes of input are done here." worker_input_min: Size = Size(16 << 20);
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }
@@ -433,6 +437,9 @@ impl Flags {
         self.check_ycsb()?;
         if self.fast_path.is_empty() && self.fast_capacity.0 > 0 {
             return bad("--fast_capacity wants a --fast_path");
+        }
+        if self.worker_jobs < 1 {
+            return bad("--worker_jobs must be at least 1");
         }
         if !self.fast_path.is_empty() && self.num_multi_db > 1 {
             return bad("--fast_path is one database's: --num_multi_db=1");

@@ -37,6 +37,7 @@ mod record;
 mod runner;
 mod settings;
 mod store;
+mod tables;
 mod timeline;
 mod usage;
 mod workload;

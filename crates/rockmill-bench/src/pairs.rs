@@ -1,10 +1,10 @@
 //! Compares sides: medians, and the ratios pair by pair, because the speed of a shared machine varies.
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
-use crate::outcome::{MIB, Outcome, Report, latency_numbers};
+use crate::outcome::{MIB, Outcome, Report, SpaceUse, latency_numbers};
 use crate::store::OpKind;
+use crate::tables;
 use crate::timeline::short;
 use crate::workload::Workload;
 
@@ -165,8 +165,7 @@ impl Report {
             text +=
                 &format!("Medians of {} repetitions, the sides in turn, another first in each.\n", self.flags.repeat);
         }
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN).set_header([
+        let heads = [
             "benchmark",
             "store",
             "ops/s",
@@ -180,7 +179,8 @@ impl Report {
             "written MB",
             "stalled s",
             "calls/op",
-        ]);
+        ];
+        let mut rows = Vec::new();
         for (position, example) in benchmarks(self) {
             for (side, known) in self.sides.iter().enumerate() {
                 let cell = |of: &dyn Fn(&Outcome) -> Option<f64>| {
@@ -194,7 +194,7 @@ impl Report {
                     })
                 };
                 let u = |of: fn(&Outcome) -> f64| cell(&move |o: &Outcome| Some(of(o)));
-                table.add_row([
+                rows.push(vec![
                     example.workload.name().to_owned(),
                     known.label.clone(),
                     u(Outcome::ops_per_second),
@@ -211,51 +211,55 @@ impl Report {
                 ]);
             }
         }
-        right_align(&mut table, 2);
-        text += &format!("{table}\n");
+        text += &format!("{}\n", tables::text(&heads, 2, &rows));
         let (latencies, others): (Vec<_>, Vec<_>) =
             comparisons(self).into_iter().partition(|c| c.measure.ends_with(" us"));
         if !others.is_empty() {
-            let mut table = Table::new();
-            table.load_preset(presets::ASCII_MARKDOWN).set_header([
-                "benchmark",
-                "figure",
-                "of",
-                "median",
-                "spread",
-                "",
-            ]);
+            // With two sides it is always the same two.
+            let two = self.sides.len() == 2;
+            let mut heads = vec!["benchmark", "figure", "of", "median", "spread", ""];
+            let mut rows = Vec::new();
             for c in others.iter().chain(latencies.iter().filter(|c| c.measure.contains(" p99 "))) {
                 let (middle, least, most) = c.spread();
-                table.add_row([
+                let mut row = vec![
                     c.workload.name().to_owned(),
                     c.measure.clone(),
                     format!("{} / {}", c.first, c.other),
                     format!("{middle:.2}"),
                     format!("{least:.2}..{most:.2}"),
                     verdict(c).to_owned(),
-                ]);
+                ];
+                if two {
+                    row.remove(2);
+                }
+                rows.push(row);
             }
-            right_align(&mut table, 3);
-            text += &format!("\nRatios pair by pair:\n{table}\n");
+            let of = match two {
+                true => format!(" {} over {}", self.sides[0].label, self.sides[1].label),
+                false => String::new(),
+            };
+            if two {
+                heads.remove(2);
+            }
+            let table = tables::text(&heads, if two { 2 } else { 3 }, &rows);
+            text += &format!("\nRatios pair by pair:{of}\n{table}\n");
         }
-        for s in &self.spaces {
+        for (side, known) in self.sides.iter().enumerate() {
+            let its = || self.spaces.iter().filter(|s| s.side == side);
+            if its().next().is_none() {
+                continue;
+            }
+            let middle = |of: &dyn Fn(&SpaceUse) -> f64| median(&its().map(of).collect::<Vec<_>>());
             text += &format!(
-                "{}: {} entries, {:.1} MB of keys and values, {:.1} MB of files: space amplification {:.2}\n",
-                self.sides[s.side].label,
-                s.entries,
-                s.bytes as f64 / MIB,
-                s.file_bytes as f64 / MIB,
-                s.amplification()
+                "{}: {:.0} entries, {:.1} MB of keys and values, {:.1} MB of files: space amplification {:.2}\n",
+                known.label,
+                middle(&|s| s.entries as f64),
+                middle(&|s| s.bytes as f64 / MIB),
+                middle(&|s| s.file_bytes as f64 / MIB),
+                middle(&SpaceUse::amplification)
             );
         }
         text
-    }
-}
-
-fn right_align(table: &mut Table, from: usize) {
-    for column in table.column_iter_mut().skip(from) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
 }
 

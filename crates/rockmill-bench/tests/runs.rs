@@ -115,6 +115,28 @@ fn a_faster_device_has_the_logs_and_values() {
 }
 
 #[test]
+fn workers_do_the_compactions() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let clock = std::sync::Arc::new(rockmill_io::SystemClock::default());
+    let mut worker = rockmill_offload::Worker::start(listener, Default::default(), clock).unwrap();
+    let line = format!(
+        "{SMALL} --compaction_workers={} --worker_input_min=0 --worker_jobs=2 \
+         --benchmarks=fillrandom,waitforcompaction,readseq",
+        worker.address()
+    );
+    let (report, _) = run_line(&dir.path().join("db"), &line);
+    assert!(worker.counters().done > 0, "{:?}", worker.counters());
+    let json = report.to_json();
+    let said = json["stores"][0]["engine"]["said"].as_str().unwrap_or_default();
+    assert!(said.contains("; workers did "), "{json}");
+    worker.stop();
+    let wrong = flags(&dir.path().join("other"), "--benchmarks=fillseq --num=10 --compaction_workers=nowhere");
+    let e = run(&wrong, &mut Vec::new()).expect_err("no address").to_string();
+    assert!(e.contains("--compaction_workers: \"nowhere\""), "{e}");
+}
+
+#[test]
 fn without_index_tables_a_faster_device_has_the_upper_levels() {
     let dir = tempfile::tempdir().unwrap();
     let (db, fast) = (dir.path().join("db"), dir.path().join("fast"));

@@ -35,18 +35,21 @@ Examples:
   rockmill stats words.db
   rockmill compact words.db && rockmill verify words.db";
 
+/// Options of all commands come after a command's own, which clap counts from 0.
+const GLOBAL: usize = 900;
+
 /// Work with Rockmill and RocksDB databases: load, read, write, compact and check them.
 #[derive(Debug, Parser)]
 #[command(name = "rockmill", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     /// Print JSON instead of text, errors included
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = GLOBAL)]
     pub json: bool,
     /// Column family to work on [default: default]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", display_order = GLOBAL + 1)]
     pub column_family: Option<String>,
     /// Print no progress and no summaries
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = GLOBAL + 2)]
     pub quiet: bool,
     #[command(subcommand)]
     #[allow(missing_docs)]
@@ -199,7 +202,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Where options come from that no flag sets.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Store options")]
+#[command(next_help_heading = "Stored options and directories")]
 pub struct StoredArgs {
     /// Take the options of this OPTIONS file instead of the database's own
     #[arg(long = "options", value_name = "FILE")]
@@ -394,7 +397,7 @@ Examples:
   rockmill load users.db users.csv --header --key-column email
   rockmill load events.db events.jsonl --key user.id --value payload
   rockmill load words.db /usr/share/dict/words --format lines --key line
-  rockmill load big.db part-*.tsv --wal=off --batch 10000 --threads 4 --compression zstd
+  rockmill load big.db part-*.tsv --wal=off --threads 4 --compression zstd
   rockmill scan old.db --hex | rockmill load new.db - --format tsv --hex")]
 pub struct LoadArgs {
     /// Database directory
@@ -402,9 +405,6 @@ pub struct LoadArgs {
     /// Files to load; - is standard input
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub input: InputArgs,
     /// Records in a batch (all of a batch is written or nothing); a batch also ends at 8 MiB
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -415,6 +415,9 @@ pub struct LoadArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: WriteArgs,

@@ -20,11 +20,11 @@ const SHOWN_LEN_MAX: usize = 100;
 /// `rockmill write-sst`
 pub fn write_sst(args: &WriteSstArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let inputs = &args.input;
+    let total = load::total_bytes(&args.files)?;
     let formats: Vec<FormatArg> =
         args.files.iter().map(|f| input::format_of(f, inputs.format)).collect::<Result<_>>()?;
     let settings = Settings::new(inputs, &formats)?;
     let options = store::table_options(&args.store, family)?;
-    let total = load::total_bytes(&args.files)?;
     let started = Instant::now();
     let bar = if out.quiet { ProgressBar::hidden() } else { progress::bytes("write", total, false) };
 

@@ -48,11 +48,11 @@ struct Loader<'a> {
 
 /// `rockmill load`
 pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    let total = total_bytes(&args.files)?;
     let formats: Vec<FormatArg> =
         args.files.iter().map(|f| input::format_of(f, args.input.format)).collect::<Result<_>>()?;
     let settings = Settings::new(&args.input, &formats)?;
     let options = store::durability(args.durability)?;
-    let total = total_bytes(&args.files)?;
 
     let started = Instant::now();
     let open = OpenToWrite { path: &args.db, args: &args.store, create: true, family, fs: None };

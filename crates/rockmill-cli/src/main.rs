@@ -94,11 +94,17 @@ fn main() -> ExitCode {
     }
     let command = shell::command();
     let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
-    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
+    let parsed = command.try_get_matches_from(args).and_then(|matches| {
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok((Cli::from_arg_matches(&matches)?, name))
+    });
+    let (cli, name) = match parsed {
+        Ok(parsed) => parsed,
         Err(e) => return usage_error(&e),
     };
+    if let Some(family) = cli.column_family.as_deref().filter(|_| shell::takes_no_family(&name)) {
+        output::tell(&format!("note: --column-family {family} is ignored: it does not apply to {name}"));
+    }
     let mut out = Out::new(cli.json, cli.quiet);
     let done = run(&cli, &mut out).map_err(|e| match e.broken_pipe && !only_shows(&cli.command) {
         true => e.unread(),
@@ -208,14 +214,13 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
 
 /// Prints an error; a failure to print it cannot be reported.
 fn report(e: &CliError, json: bool) {
-    let mut stderr = std::io::stderr().lock();
     if json {
-        let _ = writeln!(stderr, "{}", printable::json(&output::error_json(e).to_string()));
+        let _ = writeln!(std::io::stderr(), "{}", printable::json(&output::error_json(e).to_string()));
         return;
     }
-    let _ = writeln!(stderr, "error: {}", output::message(&e.message));
+    output::tell(&format!("error: {}", e.message));
     if let Some(hint) = &e.hint {
-        let _ = writeln!(stderr, "hint: {}", output::message(hint));
+        output::tell(&format!("hint: {hint}"));
     }
 }
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use rockmill::Options;
+use rockmill::{MergeEngine, Options};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_offload::{Check, MetricsServer, Secrets, Worker, WorkerConfig, Workers, WorkersConfig};
 use serde_json::json;
 
-use crate::args::parse_size;
+use crate::args::{EngineArg, parse_size};
 use crate::error::{CliError, Result};
 use crate::interrupt;
 use crate::output::{self, Out};
@@ -36,6 +36,7 @@ Examples:
   rockmill worker --listen 127.0.0.1:4421
   rockmill worker --make-secrets .
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
+  rockmill worker --listen 127.0.0.1:4421 --engine pread
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
   rockmill worker --config /etc/rockmill/worker.conf
 
@@ -68,6 +69,9 @@ pub struct WorkerArgs {
     /// Threads of one job [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How jobs are merged: uring has several reads and writes outstanding while it merges, pread one [default: uring]
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<EngineArg>,
     /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
@@ -98,8 +102,8 @@ pub struct OffloadArgs {
 impl WorkerArgs {
     /// These arguments, completed from the file of `--config`.
     fn with_file(&self) -> Result<Self> {
-        let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, jobs, threads, metrics } =
-            self.clone();
+        let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, .. } = self.clone();
+        let Self { jobs, threads, engine, metrics, .. } = self.clone();
         let Some(path) = &config else { return Ok(self.clone()) };
         let file: Self = worker_config::read(path, &["config", "make-secrets"])?;
         Ok(Self {
@@ -109,6 +113,7 @@ impl WorkerArgs {
             allow_unauthenticated: allow_unauthenticated || file.allow_unauthenticated,
             jobs: jobs.or(file.jobs),
             threads: threads.or(file.threads),
+            engine: engine.or(file.engine),
             metrics: metrics.or(file.metrics),
             config,
             make_secrets,
@@ -204,6 +209,7 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         allow_unauthenticated: args.allow_unauthenticated,
         jobs_max: args.jobs.unwrap_or(1).into(),
         threads: args.threads.unwrap_or(1).into(),
+        engine: args.engine.map_or(MergeEngine::Auto, EngineArg::engine),
         tell: output::tell,
         ..WorkerConfig::default()
     };
@@ -233,9 +239,11 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))
     };
     let listener = listen_at(address)?;
+    let engine = config.engine;
     let started = Worker::start(listener, config, clock());
-    let worker = started.map_err(|e| {
-        CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated")
+    let worker = started.map_err(|e| match engine {
+        MergeEngine::Kernel => CliError::usage(format!("--engine {engine}: {e}")),
+        _ => CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated"),
     })?;
     let address = worker.address();
     let serve_metrics = |address: SocketAddr| {

@@ -10,7 +10,10 @@ pub use rockmill_format::printable::bytes as escape;
 
 use crate::error::{CliError, Result};
 
-/// Buffered standard output, and the output settings of all commands.
+/// Narrower terminals break lines where they like.
+const COLUMNS_MIN: usize = 20;
+
+/// Standard output with a buffer, and the choices that hold for all commands.
 pub struct Out {
     writer: BufWriter<StdoutLock<'static>>,
     /// Print JSON.
@@ -30,7 +33,12 @@ impl Out {
         io::stdout().is_terminal()
     }
 
-    /// Prints raw bytes: text that the caller made, or values for a pipe.
+    /// Columns that there are for a table: those of the terminal, and no limit elsewhere.
+    pub fn columns(&self) -> usize {
+        columns(self.is_terminal()).unwrap_or(usize::MAX)
+    }
+
+    /// Prints bytes as they are: what the caller made, or values for a pipe.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
     }
@@ -48,7 +56,20 @@ impl Out {
 
     /// Prints a line of information, unless `--quiet` is given.
     pub fn note(&mut self, text: impl AsRef<str>) -> Result<()> {
-        if self.quiet { Ok(()) } else { self.line(text) }
+        if self.quiet { Ok(()) } else { self.sentence(text) }
+    }
+
+    /// Prints lines of words, each as [`sentence`](Self::sentence) does.
+    pub fn sentences(&mut self, text: impl AsRef<str>) -> Result<()> {
+        text.as_ref().lines().try_for_each(|line| self.sentence(line))
+    }
+
+    /// Prints a line of words. A terminal that is narrower gets it in several, which end between words.
+    pub fn sentence(&mut self, text: impl AsRef<str>) -> Result<()> {
+        match columns(self.is_terminal()) {
+            Some(width) => self.text(wrapped(&printable::line(text.as_ref()), width) + "\n"),
+            None => self.line(text),
+        }
     }
 
     /// Prints a JSON value in one line.
@@ -73,7 +94,34 @@ impl Out {
     }
 }
 
-/// A list inside one JSON object, printed item by item instead of being collected first: `{"a":1,"NAME":[item,item]}`.
+/// Columns of the terminal, for output that goes to one.
+fn columns(is_terminal: bool) -> Option<usize> {
+    let (columns, _) = is_terminal.then(crossterm::terminal::size)?.ok()?;
+    Some(usize::from(columns)).filter(|columns| *columns >= COLUMNS_MIN)
+}
+
+/// A line in pieces that end between words and are at most `width` columns wide. Those after the first are indented. A
+/// word that is wider stays whole, and the terminal breaks it.
+fn wrapped(line: &str, width: usize) -> String {
+    const INDENT: &str = "  ";
+    let indent = line.len() - line.trim_start().len();
+    let mut out = line[..indent].to_owned();
+    let mut at = indent;
+    for (i, word) in line[indent..].split(' ').enumerate() {
+        let wide = word.chars().count();
+        if i > 0 && at + 1 + wide > width {
+            let _ = write!(out, "\n{}{INDENT}{word}", &line[..indent]);
+            at = indent + INDENT.len() + wide;
+        } else {
+            out.push_str(if i > 0 { " " } else { "" });
+            out.push_str(word);
+            at += usize::from(i > 0) + wide;
+        }
+    }
+    out
+}
+
+/// A list inside one JSON object, printed item by item instead of gathered: `{"a":1,"NAME":[item,item]}`.
 pub struct JsonList {
     any: bool,
 }
@@ -233,9 +281,14 @@ pub fn message(text: &str) -> String {
     out
 }
 
-/// Prints a note or a warning on standard error; a failure to print it is ignored.
+/// Prints a note, a warning or an error on standard error; if that fails there is nobody to tell. A terminal gets lines
+/// that end between words.
 pub fn tell(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", message(text));
+    let mut text = message(text);
+    if let Some(width) = columns(io::stderr().is_terminal()) {
+        text = text.split('\n').map(|line| wrapped(line, width)).collect::<Vec<_>>().join("\n");
+    }
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// The error as `--json` prints it.
@@ -261,6 +314,19 @@ mod tests {
         for bad in ["6", "6g", "0x6", "+1", " 61"] {
             assert_eq!(unhex(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn lines_end_between_words() {
+        assert_eq!(wrapped("one two three", 13), "one two three");
+        assert_eq!(wrapped("one two three", 12), "one two\n  three");
+        assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
+        assert_eq!(wrapped("a much-too-long-word b", 8), "a\n  much-too-long-word\n  b");
+        assert_eq!(wrapped("a  b", 80), "a  b", "gaps stay");
+        assert_eq!(wrapped("", 80), "");
+        let long = "space amplification 1.00; a lookup asks at most 0 sorted runs; compression ratio -";
+        assert!(wrapped(long, 80).lines().all(|line| line.len() <= 80));
+        assert_eq!(wrapped(long, 80).replace("\n  ", " "), long, "nothing is lost");
     }
 
     #[test]

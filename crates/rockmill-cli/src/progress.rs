@@ -22,9 +22,23 @@ fn shown_name(what: &str) -> String {
     printable::line(what).into_owned()
 }
 
+/// Columns from which on a bar of 30 has room next to its figures.
+const WIDE: u16 = 110;
+/// Columns from which on words have room next to a bar and a count.
+const WIDE_WITH_WORDS: u16 = 150;
+
+/// Columns of the terminal.
+fn columns() -> u16 {
+    crossterm::terminal::size().map_or(80, |(columns, _)| columns)
+}
+
+/// The style of a template, in which BAR is the bar.
 fn style(template: &str) -> ProgressStyle {
-    // The templates are constants of this file; an invalid one gives a plain bar.
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
+    // In a narrow terminal the bar takes what the figures leave, so that the line is not wrapped.
+    let bar = if columns() >= WIDE { "{bar:30.cyan/black.bright}" } else { "{wide_bar:.cyan/black.bright}" };
+    // The templates are constants of this file; a wrong one gives a plain bar.
+    let style = ProgressStyle::with_template(&template.replace("BAR", bar));
+    style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
 
 fn target(quiet: bool) -> ProgressDrawTarget {
@@ -37,7 +51,7 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool
     let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(match total {
         Some(_) => style(
-            "{prefix} {percent:>3}% {bar:30.cyan/black.bright} {binary_bytes}/{binary_total_bytes} \
+            "{prefix} {percent:>3}% BAR {binary_bytes}/{binary_total_bytes} \
              {binary_bytes_per_sec} {msg} left {eta}",
         ),
         None => style("{prefix} {spinner:.cyan} {binary_bytes} {binary_bytes_per_sec} {msg} {elapsed}"),
@@ -51,7 +65,10 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool
 /// A bar over `total` things.
 pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), target(quiet)).with_prefix(shown_name(&what.into()));
-    bar.set_style(style("{prefix} {percent:>3}% {bar:30.cyan/black.bright} {human_pos}/{human_len} left {eta}"));
+    bar.set_style(match columns() >= WIDE_WITH_WORDS {
+        true => style("{prefix} {percent:>3}% BAR {human_pos}/{human_len} left {eta}  {msg}"),
+        false => style("{prefix} {percent:>3}% BAR {human_pos}/{human_len} left {eta}"),
+    });
     bar
 }
 

@@ -50,7 +50,7 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     let options = store::with_table_dirs(Options::default(), &args.dirs.db_paths, &args.dirs.cf_paths)?;
     let done = Db::repair_with(&options, &args.db, &how);
     bar.finish_and_clear();
-    let report = done?;
+    let report = done.map_err(store::explain_lock)?;
     if out.json {
         return out.json_object(&to_json(&report, started.elapsed().as_secs_f64()));
     }

@@ -165,7 +165,7 @@ impl Ended {
     pub fn line(&self) -> String {
         let flushes = if self.flushes == 1 { "flush" } else { "flushes" };
         format!(
-            "ended, by the info log: {} {flushes}, {} failed; {}, {} failed, {} dropped; {}",
+            "by the info log: {} {flushes}, {} failed; {}, {} failed, {} dropped; {}",
             output::count(self.flushes),
             self.flushes_failed,
             output::plural(self.compactions, "compaction"),
@@ -269,7 +269,7 @@ mod tests {
             compactions_failed: 1,
         };
         assert_eq!(ended, expected);
-        let line = "ended, by the info log: 1 flush, 1 failed; 1 compaction, 1 failed, 1 dropped; 1 move";
+        let line = "by the info log: 1 flush, 1 failed; 1 compaction, 1 failed, 1 dropped; 1 move";
         assert_eq!(ended.line(), line);
         assert_eq!(ended.json()["compactions_dropped"], 1);
     }

@@ -12,12 +12,17 @@ use crate::args::Cli;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// The options under these headings are many, common to most commands, and rarely needed: `--help` shows them, `-h`
-/// does not.
-const LONG_HEADINGS: [&str; 2] = ["Store options", "Input"];
+/// Options under these headings are many, the same in most commands, and seldom needed: `--help` shows them, `-h` does
+/// not.
+const LONG_HEADINGS: [&str; 2] = ["Store options", "Stored options"];
 
-/// Commands with so many options that `-h` shows only the most common ones.
-const SHORT: [(&str, &[&str]); 2] = [
+/// Options of [`InputArgs`](crate::args::InputArgs) that most calls need.
+const INPUT: [&str; 7] = ["format", "header", "key_column", "value_column", "key", "value", "skip_bad"];
+
+/// Commands with so many options that `-h` has only those that most calls need.
+const SHORT: [(&str, &[&str]); 4] = [
+    ("load", &["wal", "sync"]),
+    ("write-sst", &["sort", "force"]),
     ("stress", &["duration", "scenario", "config", "kill_every", "threads", "keys", "limit", "verify", "seed", "keep"]),
     (
         "simulate",
@@ -36,6 +41,26 @@ const SHORT: [(&str, &[&str]); 2] = [
             "report",
         ],
     ),
+];
+
+/// Commands that work on a whole database, or on none: `--column-family` does not apply to them.
+const WITHOUT_FAMILY: [&str; 16] = [
+    "top",
+    "downgrade",
+    "verify",
+    "dump",
+    "list-cf",
+    "create-cf",
+    "drop-cf",
+    "backup",
+    "checkpoint",
+    "repair",
+    "stress",
+    "simulate",
+    "worker",
+    "completions",
+    "man-pages",
+    "stress-child",
 ];
 
 /// What `-h` ends with.
@@ -72,7 +97,20 @@ pub struct ManPagesArgs {
 
 /// The command line with short help (`-h`), long help (`--help`), and the spellings of RocksDB's tools.
 pub fn command() -> Command {
-    with_underscores(shorten(Cli::command()))
+    with_underscores(shorten(hide_family(Cli::command())))
+}
+
+/// True if `--column-family` does not apply to this command.
+pub fn takes_no_family(command: &str) -> bool {
+    WITHOUT_FAMILY.contains(&command)
+}
+
+/// Leaves `--column-family` out of the help of commands that it does not apply to. They still accept it, as RocksDB's
+/// tools do.
+fn hide_family(command: Command) -> Command {
+    let Some(family) = command.get_arguments().find(|a| a.get_id() == "column_family").cloned() else { return command };
+    // An option of all commands is not added to a command that has one of that name.
+    command.mut_subcommands(|c| if takes_no_family(c.get_name()) { c.arg(family.clone().hide(true)) } else { c })
 }
 
 /// Accepts names with underscores, as `ldb` and `db_bench` spell them: `--write_buffer_size` for `--write-buffer-size`,
@@ -94,7 +132,8 @@ fn with_underscores(command: Command) -> Command {
 fn shorten(command: Command) -> Command {
     let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
     let short = SHORT.iter().find(|(name, _)| *name == command.get_name()).map(|(_, options)| *options);
-    let seldom = |a: &Arg| short.is_some_and(|s| !a.is_positional() && !s.contains(&a.get_id().as_str()));
+    let listed = |name: &str, of: &[&str]| of.contains(&name) || INPUT.contains(&name);
+    let seldom = |a: &Arg| short.is_some_and(|s| !a.is_positional() && !listed(a.get_id().as_str(), s));
     let command = command.mut_args(|a| if long(&a) || seldom(&a) { a.hide_short_help(true) } else { a });
     let command = match command.get_after_help().cloned() {
         Some(examples) => command.after_long_help(examples).after_help(SEE_HELP),

@@ -379,7 +379,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
         write_page(args, || all.to_html(&about()))?;
         return match out.json {
             true => out.json_object(&all.to_json()),
-            false => out.text(all.to_text()),
+            false => out.text(all.to_text_within(out.columns())),
         };
     }
     if args.compare {
@@ -398,7 +398,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     write_page(args, || rockmill_sim::page::page(&report, &about()))?;
     match out.json {
         true => out.json_object(&report.to_json()),
-        false => out.text(report.to_text()),
+        false => out.sentences(report.to_text()),
     }
 }
 

@@ -397,31 +397,31 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
         out.line(format!("column family {} (id {})", f.name, f.id))?;
         out.text(format!("{}\n", level_table(f)))?;
         for line in words(f) {
-            out.line(line)?;
+            out.sentence(line)?;
         }
     }
     if let Some(jobs) = &jobs {
         out.line("")?;
-        out.line(format!(
+        out.sentence(format!(
             "another process has the database open; it runs {} now",
             output::plural(jobs.len() as u64, "job")
         ))?;
         for job in jobs {
-            out.line(format!("  {}", job.line()))?;
+            out.sentence(format!("  {}", job.line()))?;
         }
     }
     if let Some(ended) = &ended {
         if jobs.is_none() {
             out.line("")?;
         }
-        out.line(ended.line())?;
+        out.sentence(format!("jobs ended, {}", ended.line()))?;
     }
     out.line("")?;
     let parts = memory.named().into_iter().filter(|(_, bytes)| *bytes > 0);
     let parts: Vec<String> = parts.map(|(name, bytes)| format!("{name} {}", output::size(bytes))).collect();
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
-    out.line(format!("memory of this command {}{parts}", output::size(memory.total())))?;
-    out.line(format!(
+    out.sentence(format!("memory of this command {}{parts}", output::size(memory.total())))?;
+    out.sentence(format!(
         "block cache {} of {}; last sequence number {}",
         output::size(usage),
         output::size(capacity),

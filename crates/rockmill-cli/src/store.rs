@@ -41,7 +41,7 @@ pub fn check_is_database(path: &Path) -> Result<()> {
         _ => CliError::io(&shown, &e),
     })?;
     if !meta.is_dir() {
-        return Err(refuse("InvalidArgument", format!("{shown}: is a file; a database is a directory"))
+        return Err(refuse("InvalidArgument", format!("{shown} is a file; a database is a directory"))
             .hint("`rockmill dump FILE` shows a single table, WAL or MANIFEST"));
     }
     match std::fs::metadata(path.join(filename::CURRENT)) {
@@ -56,8 +56,7 @@ pub fn check_is_database(path: &Path) -> Result<()> {
                 let what = format!("{shown}: the file CURRENT is missing, and {} is there", name.display());
                 return Err(refuse("Corruption", what).hint(REPAIR_HINT));
             }
-            Err(refuse("InvalidArgument", format!("{shown}: is no database (it has no file CURRENT)"))
-                .hint(CREATE_HINT))
+            Err(refuse("InvalidArgument", format!("{shown} is no database (it has no file CURRENT)")).hint(CREATE_HINT))
         }
         Err(e) => Err(CliError::io(path.join(filename::CURRENT).display(), &e)),
     }
@@ -255,12 +254,13 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     out = with_table_dirs(out, &args.db_paths, &args.cf_paths)?;
     for text in &args.option {
         let Some((name, value)) = text.split_once('=') else {
-            return Err(CliError::usage(format!("--option {text:?}: NAME=VALUE is expected")));
+            return Err(CliError::usage(format!("option {text:?}: NAME=VALUE is expected")));
         };
         out = Options::from_pairs(&out, [(name.trim(), value.trim())]).map_err(|e| {
             let error = CliError::usage(format!("--option {text}: {}", e.message()));
             match nearest_option(name.trim()) {
                 Some(near) => error.hint(format!("did you mean {near}? `rockmill options DB` lists all of them")),
+                None if e.message().contains("is not known") => error.hint("`rockmill options DB` lists the options"),
                 None => error,
             }
         })?;
@@ -320,18 +320,26 @@ fn set_shape(options: &mut Options, shape: ShapeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Applies the command line's options of the database. A new database gets the number of threads in the help.
+impl EngineArg {
+    /// The engine of this name.
+    pub fn engine(self) -> MergeEngine {
+        match self {
+            Self::Auto => MergeEngine::Auto,
+            Self::Pread => MergeEngine::Pread,
+            Self::Uring => MergeEngine::Uring,
+            Self::Kernel => MergeEngine::Kernel,
+        }
+    }
+}
+
+/// Sets what the command line gives of the database's options. A new database has the threads that the help shows.
 fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
         options.increase_parallelism(threads);
         options.set_max_subcompactions(threads.unsigned_abs().max(1));
     }
-    match args.engine {
-        None => {}
-        Some(EngineArg::Auto) => options.set_merge_engine(MergeEngine::Auto),
-        Some(EngineArg::Pread) => options.set_merge_engine(MergeEngine::Pread),
-        Some(EngineArg::Uring) => options.set_merge_engine(MergeEngine::Uring),
-        Some(EngineArg::Kernel) => options.set_merge_engine(MergeEngine::Kernel),
+    if let Some(engine) = args.engine {
+        options.set_merge_engine(engine.engine());
     }
     match args.kernel_driver {
         None => {}
@@ -598,8 +606,8 @@ impl OpenToWrite<'_> {
     }
 }
 
-/// Adds a hint to the error of a locked database.
-fn explain_lock(e: rockmill::Error) -> CliError {
+/// Says what to do about a locked database.
+pub fn explain_lock(e: rockmill::Error) -> CliError {
     let locked = e.message().contains("cannot lock") && e.message().contains("open elsewhere");
     let mut e = CliError::from(e);
     if locked {

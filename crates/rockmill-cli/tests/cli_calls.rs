@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use cli_support::{ROCKMILL, Sandbox};
+use rockmill_skip::{Needs, skip};
 use serde_json::Value;
 
 const COMMANDS: [&str; 19] = [
@@ -40,12 +41,33 @@ fn every_command_has_help_with_an_example() {
         let help = s.ok(&[command, "--help"]);
         assert!(help.contains("Examples:"), "{help}");
         assert!(help.contains(&format!("  rockmill {command} ")), "{help}");
-        for global in ["--json", "--column-family", "--quiet"] {
+        for global in ["--json", "--quiet"] {
             assert!(help.contains(global), "{command} --help has no {global}");
         }
+        let whole = ["verify", "dump", "list-cf", "create-cf", "drop-cf", "stress"].contains(&command);
+        let family = help.contains("--column-family <NAME>");
+        assert_ne!(family, whole, "{command} works on a column family, or on the whole database");
+        // What a command has of its own comes before what all of them have.
+        let options =
+            help.split("\nOptions:\n").nth(1).and_then(|t| t.split("\n\n  -h, --help").next()).expect("options");
+        let common = options.split("      --json").nth(1).expect("--json");
+        assert!(common.matches("\n      --").count() <= usize::from(family), "{command}:\n{options}");
         assert!(help.lines().all(|l| l.chars().count() <= 120), "{help}");
     }
     assert!(s.ok(&["--version"]).starts_with("rockmill "));
+}
+
+/// RocksDB's tools take the option everywhere, so it is no error: but nobody must think that it was obeyed.
+#[test]
+fn an_option_that_does_not_apply_is_said_to_be_ignored() {
+    let s = Sandbox::new();
+    s.ok(&["put", "db", "k", "v", "--create"]);
+    for call in [&["verify", "db"][..], &["list-cf", "db"], &["backup", "create", "db", "to"]] {
+        let done = s.run(&[call, &["--column-family", "other"]].concat());
+        let said = format!("note: --column-family other is ignored: it does not apply to {}", call[0]);
+        assert!(done.code == 0 && done.stderr.contains(&said), "{call:?}: {}", done.stderr);
+        assert!(!s.run(call).stderr.contains("ignored"), "{call:?}");
+    }
 }
 
 /// `--db=DIR`, `ldb`'s names of commands and options, and `db_bench`'s underscores.
@@ -77,6 +99,44 @@ fn calls_in_the_style_of_rocksdbs_tools_are_understood() {
     assert!(levels.starts_with("rocksdb.num-files-at-level0: ") && levels.ends_with('\n'), "{levels}");
     s.run(&["--db=db", "get_property", "rocksdb.nothing"]).fails(1, &["\"rocksdb.nothing\" not found"]);
     s.run(&["--db=db"]).fails(2, &["--db"]);
+}
+
+/// Like `ldb idump`, which prints the same lines where it is there.
+#[test]
+fn every_version_is_printed_as_ldb_prints_it() {
+    let s = Sandbox::new();
+    for (key, value) in [("a", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("d", "1"), ("e", "1")] {
+        s.ok(&["put", "db", key, value, "--create", "--option", "disable_auto_compactions=true"]);
+    }
+    s.ok(&["--db=db", "delete", "c"]);
+    s.ok(&["--db=db", "deleterange", "d", "e"]);
+    s.ok(&["--db=db", "put", "d", "2"]);
+    let lines = s.ok(&["--db=db", "idump"]);
+    let versions = [
+        "'a' seq:1, type:1 => 1",
+        "'b' seq:3, type:1 => 2",
+        "'b' seq:2, type:1 => 1",
+        "'c' seq:7, type:0 => ",
+        "'c' seq:4, type:1 => 1",
+        "'d' seq:9, type:1 => 2",
+        "'e' seq:6, type:1 => 1",
+        "Internal keys in range: 7",
+    ];
+    assert_eq!(lines.lines().collect::<Vec<_>>(), versions);
+    let some = s.ok(&["--db=db", "idump", "--from=0x62", "--to=64", "--input_key_hex", "--hex", "--max_keys=1"]);
+    assert_eq!(some, "'62' seq:3, type:1 => 32\nInternal keys in range: 1\n");
+    assert_eq!(s.ok(&["--db=db", "idump", "--count_only"]), "Internal keys in range: 7\n");
+    let json: Value = serde_json::from_str(&s.ok(&["--db=db", "idump", "--json", "--from=e"])).expect("an object");
+    assert_eq!((json["sequence"].as_u64(), json["type"].as_u64()), (Some(6), Some(1)), "{json}");
+    s.run(&["--db=db", "idump", "--from=x", "--input_key_hex"]).fails(2, &["--from \"x\" is not hexadecimal"]);
+    match rockmill_skip::program("ldb", Needs::Ldb) {
+        Ok(ldb) => {
+            let done =
+                Command::new(ldb).args(["--db=db", "idump"]).current_dir(s.dir.path()).output().expect("ldb runs");
+            assert_eq!(String::from_utf8_lossy(&done.stdout), lines, "{done:?}");
+        }
+        Err(missing) => skip("every_version_is_printed_as_ldb_prints_it", &missing),
+    }
 }
 
 #[test]
@@ -112,7 +172,7 @@ fn what_is_no_database_is_named() {
     for command in [&["get", "DB", "k"][..], &["scan", "DB"], &["stats", "DB"], &["compact", "DB"], &["verify", "DB"]] {
         let with = |db: &str| s.run(&command.iter().map(|a| if *a == "DB" { db } else { *a }).collect::<Vec<_>>());
         with("missing").fails(3, &["missing: no such directory", "hint: "]);
-        with("empty").fails(3, &["empty: is no database", "CURRENT"]);
+        with("empty").fails(3, &["empty is no database", "CURRENT"]);
         with("file").fails(3, &["file: is a file"]);
     }
     s.run(&["put", "missing", "k", "v"]).fails(3, &["no such directory"]);
@@ -129,7 +189,7 @@ fn a_locked_database_can_be_read_and_not_written() {
     let holder = rockmill::Db::open(&rockmill::Options::default(), s.path("db")).expect("opens");
     for command in [&["put", "db", "k", "w"][..], &["delete", "db", "k"], &["compact", "db"], &["create-cf", "db", "x"]]
     {
-        s.run(command).fails(3, &["open elsewhere", "hint: close the other process"]);
+        s.run(command).fails(3, &["open elsewhere", "held by process", "hint: close the other process"]);
     }
     let json = s.run(&["put", "db", "k", "w", "--json"]);
     let e: Value = serde_json::from_str(&json.stderr).expect("an error object");

@@ -27,6 +27,11 @@ fn h_is_short_and_help_is_long() {
         assert!(long.contains("Examples:") && !long.contains("--help has examples"), "{command} --help:\n{long}");
     }
     assert!(s.ok(&["load", "--help"]).contains("--write-buffer-size"));
+    for command in ["load", "write-sst"] {
+        let short = s.ok(&[command, "-h"]);
+        assert!(short.contains("--format") && short.contains("--key-column"), "what a load needs:\n{short}");
+        assert!(!short.contains("--batch") && !short.contains("--trust-paths"), "{short}");
+    }
     let (short, long) = (s.ok(&["stress", "-h"]), s.ok(&["stress", "--help"]));
     assert!(
         short.contains("--kill-every") && short.contains("--config") && !short.contains("--judge-after"),
@@ -132,6 +137,9 @@ fn a_shell_does_its_lines() {
     assert!(err.contains("\"gett\" is not a command of the shell") && err.contains("did you mean get?"), "{err}");
     let (code, out, _) = shell("help\nscan -h\nexit\nget nothing\n");
     assert!(code == Some(0) && out.contains("multi-get") && out.contains("--limit"), "{out}");
+    assert!(out.contains("Usage: scan [OPTIONS]\n") && !out.contains("<DB>"), "a line has no directory: {out}");
+    let (code, out, err) = shell("use sessions\nverify\nlist-cf\n");
+    assert!((code, err.as_str()) == (Some(0), "") && out.contains("all sound"), "{out}{err}");
     assert_eq!(shell("use nowhere\n").0, Some(2));
     assert_eq!(shell("get 'ada\n").0, Some(2));
     assert!(!s.path(".local").exists(), "a pipe leaves no history");

@@ -92,7 +92,7 @@ fn without_a_status_file_a_frame_is_from_manifest_and_log() {
         assert!(text.contains("from MANIFEST and LOG, since there is no db/STATUS"), "{text}");
         assert!(text.contains("Options::set_status_file"), "{text}");
         line(&text, "level");
-        line(&text, "ended, by the info log");
+        assert!(line(&text, "ended").contains("by the info log: "), "{text}");
     });
     let closed = s.ok(&["top", "db", "--once", "--every", "0.1"]);
     assert!(closed.contains("no process that can be seen has it open"), "{closed}");

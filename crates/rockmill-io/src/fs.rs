@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::sync::Mutex;
 
 use crate::error::path_error;
-use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, DeviceFacts};
+use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchProbe, Carried, DeviceFacts};
 
 /// The longest file that is read as a whole, unless the caller gives another bound. RocksDB's longest such files are
 /// OPTIONS of thousands of column families and the file lists of backups, with about ten megabytes.
@@ -255,7 +255,7 @@ pub trait FileSystem: Send + Sync + Debug {
 }
 
 /// The error of a call that a file system does not implement.
-fn unsupported(operation: &'static str, path: &Path) -> io::Error {
+pub(crate) fn unsupported(operation: &'static str, path: &Path) -> io::Error {
     path_error(operation, path, io::Error::new(io::ErrorKind::Unsupported, "this file system cannot"))
 }
 
@@ -311,6 +311,11 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn raw_fd(&self) -> Option<i32> {
         None
     }
+    /// Takes over a read, and ends it later, in a thread of its own ([`Carried::done`]); gives it back if the file does
+    /// not do that. Only batched I/O of [`CarriedFiles`](crate::ring::CarriedFiles) asks.
+    fn carry(&self, op: Carried) -> Option<Carried> {
+        Some(op)
+    }
     /// An io_uring ring for reads of this file; an error if there is none.
     fn ring(&self, _limits: &BatchLimits) -> io::Result<BatchIo> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "files of this file system have no ring"))
@@ -352,6 +357,11 @@ pub trait PositionedFile: Send + Sync + Debug {
     /// True if each write must begin where the last one ended.
     fn in_order(&self) -> bool {
         false
+    }
+    /// Takes over a write, and ends it later, in a thread of its own ([`Carried::done`]); gives it back if the file
+    /// does not do that. Only batched I/O of [`CarriedFiles`](crate::ring::CarriedFiles) asks.
+    fn carry(&self, op: Carried) -> Option<Carried> {
+        Some(op)
     }
     /// The file descriptor, for engines that submit their own writes; `None` if the file has none.
     fn raw_fd(&self) -> Option<i32> {

@@ -12,7 +12,8 @@
 //!
 //! Layers, from the top: `pieces` over `stream`, and `writer`, say what to transfer; `transfers` brings each transfer
 //! to its end (short ones, interruptions, shortages); a queue does single operations: `kernel` by io_uring, `call` by
-//! plain calls; `arena` owns the memory. All `unsafe` is in `kernel` and `arena`.
+//! plain calls, `carried` by handing them to files that do them in threads of their own; `arena` owns the memory. All
+//! `unsafe` is in `kernel` and `arena`.
 //!
 //! A job that reads 256 KiB spans and writes 1 MiB at a time, per GB read and written: about 4,800 operations in 1,250
 //! system calls. Reads are submitted together, by the call that waits for earlier ones; writes are submitted with them.
@@ -48,6 +49,7 @@
 
 mod arena;
 mod call;
+mod carried;
 mod device;
 #[cfg(rings)]
 mod kernel;
@@ -66,6 +68,7 @@ mod writer;
 
 pub use arena::Pages;
 pub use call::CallOrder;
+pub use carried::{Carried, CarriedFiles};
 pub use device::DeviceFacts;
 pub use pieces::Pieces;
 pub use probe::BatchProbe;
@@ -80,6 +83,7 @@ use crate::fs::{FileSystem, PositionedFile, WriteOptions};
 use crate::sync::Mutex;
 use arena::Arena;
 use call::CallQueue;
+use carried::CarriedQueue;
 use kernel::KernelQueue;
 use std::fmt;
 use std::io;
@@ -265,6 +269,24 @@ impl BatchIo {
     ) -> io::Result<Self> {
         let arena = limits.arena(limits.huge_pages && order == CallOrder::OnDemand)?;
         let queue = CallQueue::new(limits.depth as usize, order, kind == BatchKind::Uring);
+        Ok(Self::without_ring(Box::new(queue), arena, kind, fallback, limits))
+    }
+
+    /// Operations that their files carry out. It counts as a ring: several of them are in flight.
+    pub(crate) fn carried(limits: &BatchLimits) -> io::Result<Self> {
+        let queue = CarriedQueue::new(limits.depth as usize);
+        let arena = limits.arena(limits.huge_pages)?;
+        Ok(Self::without_ring(Box::new(queue), arena, BatchKind::Uring, None, limits))
+    }
+
+    /// Over a queue for which the kernel keeps nothing.
+    fn without_ring(
+        queue: Box<dyn queue::Queue>,
+        arena: Arc<Arena>,
+        kind: BatchKind,
+        fallback: Option<String>,
+        limits: &BatchLimits,
+    ) -> Self {
         let facts = BatchFacts {
             kind,
             flags: "",
@@ -275,7 +297,7 @@ impl BatchIo {
             registered_files: false,
             not_registered: None,
         };
-        Ok(Self::over(Box::new(queue), arena, facts, limits))
+        Self::over(queue, arena, facts, limits)
     }
 
     /// A ring of io_uring, or why there is none.

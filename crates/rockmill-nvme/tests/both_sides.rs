@@ -23,7 +23,84 @@ fn status<T: std::fmt::Debug>(result: Result<T, HostError>) -> Status {
     result.unwrap_err().status().expect("a status")
 }
 
-/// Everything that a host does, with checked results.
+/// Notes which blocks are written, in the order in which they are.
+#[derive(Debug, Default)]
+struct Noted(std::sync::Mutex<Vec<(u64, usize)>>);
+
+impl Namespace for Noted {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+    fn blocks(&self) -> u64 {
+        1 << 20
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn nguid(&self) -> [u8; 16] {
+        [1; 16]
+    }
+    fn read(&self, first: u64, into: &mut [u8]) -> Result<(), Status> {
+        into.fill(first as u8);
+        Ok(())
+    }
+    fn write(&self, first: u64, from: &[u8]) -> Result<(), Status> {
+        self.0.lock().unwrap().push((first, from.len()));
+        Ok(())
+    }
+    fn write_zeroes(&self, _: u64, _: u32) -> Result<(), Status> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// What a worker of compactions needs (docs/offload.md): writes that are outstanding together, large and small, are
+/// done in the order of their commands, where no data goes in capsules and one R2T asks for all of a write.
+#[test]
+fn outstanding_writes_are_done_in_their_order() {
+    for cut in [usize::MAX, 1000, 7] {
+        let mut bench = Bench::with(TargetConfig { r2t_bytes_max: 1 << 20, ..TargetConfig::new(NQN) });
+        bench.cut = cut;
+        let noted = Arc::new(Noted::default());
+        bench.target.add_namespace(2, noted.clone()).unwrap();
+        let mut admin = bench.admin();
+        let info = admin.namespace(2).unwrap();
+        let mut config = admin.controller().queue_config();
+        config.in_capsule_max = 0;
+        let mut io = Io::connect(bench.wire(config), admin.controller(), 1).unwrap();
+        // More data together than the target has room for.
+        let blocks = [256, 1, 2, 256, 256, 1, 256, 256, 255, 1, 1];
+        let (mut begun, mut wanted, mut first) = (Vec::new(), Vec::new(), 0);
+        for count in blocks {
+            begun.push(io.begin_write(&info, first, vec![7; count * 4096]).unwrap());
+            wanted.push((first, count * 4096));
+            first += count as u64;
+        }
+        let read = io.begin_read(&info, 9, 4096).unwrap();
+        assert_eq!(io.room(), usize::from(config.entries) - 1 - blocks.len() - 1);
+        while !begun.is_empty() {
+            io.advance().unwrap();
+            begun.retain(|&id| {
+                io.ended("Write", id).is_none_or(|done| done.map(|data| assert!(data.is_empty())).is_err())
+            });
+        }
+        assert!(*noted.0.lock().unwrap() == wanted, "{cut}");
+        assert_eq!(io.ended("Read", read).unwrap().unwrap(), [9; 4096]);
+        assert!(io.ended("Read", read).is_none(), "once");
+        // No whole blocks, none at all, too many.
+        for bytes in [100, 0, (1 << 20) + 4096] {
+            assert!(matches!(io.begin_read(&info, 0, bytes), Err(HostError::Buffer { .. })), "{bytes}");
+            assert!(matches!(io.begin_write(&info, 0, vec![0; bytes]), Err(HostError::Buffer { .. })), "{bytes}");
+        }
+        let read_behind = io.begin_read(&info, 1 << 20, 4096).unwrap();
+        io.advance().unwrap();
+        assert_eq!(status(io.ended("Read", read_behind).unwrap()), Status::LBA_OUT_OF_RANGE);
+    }
+}
+
+/// Everything a host does, with results that are checked.
 fn whole_session(bench: &Bench) {
     let mut admin = bench.admin();
     let controller = admin.controller().identity.clone();
@@ -114,7 +191,28 @@ fn a_session_with_the_smallest_limits() {
     whole_session(&bench);
 }
 
-/// A short exchange, split once, at every byte of either direction.
+/// Linux's target never asks for data that would have fitted its capsule, whatever a host would rather have.
+#[test]
+fn what_fits_the_controller_s_capsule_goes_there() {
+    let mut config = TargetConfig::new(NQN);
+    config.in_capsule_max = 32_768;
+    let mut bench = Bench::with(config);
+    for wanted in [0, 8192, u32::MAX] {
+        bench.host.queue.in_capsule_max = wanted;
+        let admin = bench.admin();
+        let mut io = bench.io(&admin, 1);
+        for (bytes, in_capsule) in [(512, true), (32_768, true), (33_280, false)] {
+            let write = command::write(1, 0, bytes as u32 / 512, false);
+            let queue = io.link().queue();
+            queue.submit(Command::writing(write, pattern(5, bytes))).unwrap();
+            let sent = queue.output().len();
+            assert_eq!(sent >= bytes, in_capsule, "{bytes} bytes: {sent}");
+            queue.sent(sent);
+        }
+    }
+}
+
+/// A short exchange, cut once, at every byte of either direction.
 #[test]
 fn a_stream_cut_at_every_byte() {
     let bench = Bench::new();

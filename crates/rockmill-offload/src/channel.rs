@@ -19,6 +19,8 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// How long a write waits before the time is looked at.
 const POLL: Duration = Duration::from_millis(100);
+/// How often it is looked whether an answer is still wanted.
+const PING_POLL: Duration = Duration::from_millis(20);
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that tell TLS from a message.
@@ -224,6 +226,32 @@ impl Channel {
         Ok(Some(message))
     }
 
+    /// True if nothing was received that was not taken: another job may use the connection.
+    pub fn is_clean(&self) -> bool {
+        self.received.is_empty()
+    }
+
+    /// Whether the peer of a connection that was not used for a while still answers, within `limit`. What it said
+    /// meanwhile is that it is there.
+    ///
+    /// # Errors
+    /// It is not, or it says something else.
+    pub fn ping(&mut self, number: u64, limit: Duration, is_stopped: Stopped<'_>) -> io::Result<()> {
+        let since = self.now();
+        self.send(&Message::Ping { number }, is_stopped)?;
+        while !is_stopped() {
+            match self.receive(PING_POLL)? {
+                Some(Message::Pong { number: answered }) if answered == number => return Ok(()),
+                Some(Message::Idle) | None => {}
+                Some(other) => return Err(nonsense(format!("{other:?} in place of an answer"))),
+            }
+            if self.now().saturating_sub(since) >= limit {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not answer"));
+            }
+        }
+        Err(not_wanted())
+    }
+
     /// The message that must come next.
     ///
     /// # Errors
@@ -356,6 +384,9 @@ fn refused(what: impl Into<String>) -> io::Error {
 fn check_versions(theirs: u32) -> io::Result<()> {
     match theirs == VERSION {
         true => Ok(()),
-        false => Err(io::Error::new(ErrorKind::Unsupported, format!("version {theirs}, here it is {VERSION}"))),
+        false => {
+            let what = format!("it speaks version {theirs} of the control channel, and this side {VERSION}");
+            Err(io::Error::new(ErrorKind::Unsupported, format!("{what}: install the same Rockmill on both")))
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rockmill::internals::{CompactionWorkers, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
+use rockmill::internals::{
+    CompactionWorkers, JobCode, JobRegistry, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker,
+};
 use rockmill::{Error, ErrorKind};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
@@ -23,12 +25,18 @@ use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
 
 /// How long a connection to a worker may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection is kept after a job. Workers close theirs later ([`crate::worker::KEEP`]).
+const KEEP: Duration = Duration::from_secs(45);
+/// How long the worker of a kept connection may take to say that it is there.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the store is asked whether it still wants the job.
 const POLL: Duration = Duration::from_millis(20);
 /// Connections to a job's namespace: an admin queue, two I/O queues, and some that are about to be refused.
 const CONNECTIONS_MAX: usize = 8;
 /// Bytes of the largest read of a worker that is answered in one piece.
 const READ_BYTES: u32 = 1 << 20;
+/// Bytes of the largest write: that of the largest command.
+const WRITE_BYTES: u32 = 1 << 20;
 /// The name that a store has where it is given none.
 const NAME: &str = "nqn.2026-11.rockmill:host";
 
@@ -55,6 +63,9 @@ pub struct WorkersConfig {
     pub pause: Duration,
     /// What is read of the tables that come back.
     pub check: Check,
+    /// The code that all these workers have, besides RocksDB's own: jobs that call other code are done here. It is what
+    /// the workers have as `WorkerConfig::registry`; only names and options of it are used.
+    pub registry: JobRegistry,
 }
 
 impl WorkersConfig {
@@ -72,6 +83,7 @@ impl WorkersConfig {
             bytes_per_second_min: 4 << 20,
             pause: Duration::from_secs(30),
             check: Check::All,
+            registry: JobRegistry::default(),
         }
     }
 }
@@ -93,7 +105,21 @@ pub struct Workers {
     tls: Vec<(String, ClientTls)>,
     clock: Arc<dyn Clock>,
     states: Mutex<Vec<WorkerState>>,
+    /// Connections that no job uses now, the latest last.
+    kept: Mutex<Vec<Kept>>,
     epochs: Epochs,
+}
+
+/// A connection to a worker that both sides know each other on, between two jobs.
+#[derive(Debug)]
+struct Kept {
+    /// The worker's place.
+    place: usize,
+    /// Its name.
+    worker: String,
+    channel: Channel,
+    /// Since when no job has used it.
+    since: Duration,
 }
 
 impl Workers {
@@ -109,7 +135,7 @@ impl Workers {
         check_name(&config.name).map_err(bad_configuration)?;
         let tls = config.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.clients(&config.name))?;
         let states = Mutex::new(vec![WorkerState::default(); config.workers.len()]);
-        Ok(Arc::new(Self { config, tls, clock, states, epochs: Epochs::default() }))
+        Ok(Arc::new(Self { config, tls, clock, states, kept: Mutex::default(), epochs: Epochs::default() }))
     }
 
     fn now(&self) -> Duration {
@@ -153,11 +179,49 @@ impl Workers {
         Err(refused.unwrap_or_else(|| io::ErrorKind::PermissionDenied.into()))
     }
 
+    /// A kept connection to this worker that still works. Nothing of the job has been said on it, so that one that is
+    /// broken costs a new connection, and no lease.
+    fn take_kept(&self, place: usize, job: &RemoteJob<'_>) -> Option<(Channel, String)> {
+        loop {
+            let mut kept = self.kept.lock();
+            let now = self.now();
+            let outdated: Vec<Kept> = kept.extract_if(.., |kept| now.saturating_sub(kept.since) >= KEEP).collect();
+            let last = kept.iter().rposition(|kept| kept.place == place).map(|i| kept.remove(i));
+            drop(kept);
+            drop(outdated); // closed without the lock
+            let Kept { mut channel, worker, .. } = last?;
+            if channel.ping(self.epochs.next(), PING_TIMEOUT, job.is_stopped).is_ok() {
+                return Some((channel, worker));
+            }
+            // Others to it are as old: the worker, or the way to it, is gone.
+            self.forget(place);
+        }
+    }
+
+    /// Closes the connections to a worker that no job uses.
+    fn forget(&self, place: usize) {
+        let gone: Vec<Kept> = self.kept.lock().extract_if(.., |kept| kept.place == place).collect();
+        drop(gone);
+    }
+
+    /// Keeps a connection for the next job. A worker has no more of them than it had jobs at once.
+    fn keep(&self, place: usize, worker: String, channel: Channel) {
+        if channel.is_clean() {
+            self.kept.lock().push(Kept { place, worker, channel, since: self.now() });
+        }
+    }
+
     fn run_on(&self, place: usize, address: SocketAddr, job: &RemoteJob<'_>) -> Result<RemoteDone, Error> {
         let failed = |e: io::Error| Error::io(format_args!("worker {address}"), &e);
-        let mut channel = self.connect(place, address, job).map_err(failed)?;
-        let worker =
-            channel.greet_worker(&self.config.name, self.config.secrets.as_ref(), job.is_stopped).map_err(failed)?;
+        let (mut channel, worker) = match self.take_kept(place, job) {
+            Some(kept) => kept,
+            None => {
+                let mut channel = self.connect(place, address, job).map_err(failed)?;
+                let (own, secrets) = (&self.config.name, self.config.secrets.as_ref());
+                let worker = channel.greet_worker(own, secrets, job.is_stopped).map_err(failed)?;
+                (channel, worker)
+            }
+        };
         let epoch = self.epochs.next();
         let export = self.export(&channel, &worker, epoch, job).map_err(failed)?;
         let silence_ms = u32::try_from(self.config.silence_max.as_millis()).unwrap_or(u32::MAX);
@@ -170,15 +234,22 @@ impl Workers {
         let (end, said) = self.hold(&mut lease, &mut channel, job);
         // First the device: what the worker said is looked at when it can change nothing any more.
         drop(export);
+        let name = format!("{worker} at {address}");
         match (end, said) {
             (End::Done, Some(Said::Result(result, usage))) => {
-                Ok(RemoteDone { result, worker: format!("{worker} at {address}"), usage })
+                // With this the worker has said all that it says of the job.
+                self.keep(place, worker, channel);
+                Ok(RemoteDone { result, worker: name, usage })
             }
             (end, said) => {
-                let _ = channel.send(&Message::Cancel { epoch }, job.is_stopped); // it notices by itself, too
+                match end {
+                    End::Refused => self.keep(place, worker, channel),
+                    // It notices by itself, too, as this connection ends.
+                    _ => drop(channel.send(&Message::Cancel { epoch }, job.is_stopped)),
+                }
                 let why = said.and_then(|said| if let Said::Reason(why) = said { Some(why) } else { None });
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
-                Err(Error::new(ErrorKind::Aborted, format!("worker {worker} at {address}: {end}{why}")))
+                Err(Error::new(ErrorKind::Aborted, format!("worker {name}: {end}{why}")))
             }
         }
     }
@@ -202,6 +273,9 @@ impl Workers {
             io_queues_max: 2,
             // All that a command reads is one read of the host's: past the page cache nothing is read ahead.
             c2h_data_max: READ_BYTES,
+            // All data of a write is asked for at once, so that writes end in the order of their commands: several are
+            // outstanding, and an output takes them from front to back.
+            r2t_bytes_max: WRITE_BYTES,
             ..TargetConfig::new(&format!("nqn.2026-11.rockmill:job:{name}:{epoch}"))
         };
         // The key of this job's connections is of its subsystem's name: that of another job is another one.
@@ -313,6 +387,7 @@ impl TakenWorker for Taken<'_> {
     }
 
     fn rejected(&self) {
+        self.workers.forget(self.place);
         let until = self.workers.now().saturating_add(self.workers.config.pause);
         self.change(|state| state.paused_until = until);
     }
@@ -324,5 +399,9 @@ impl CompactionWorkers for Workers {
             return None;
         }
         Some(Box::new(self.choose(tried)?))
+    }
+
+    fn knows(&self, code: JobCode<'_>) -> bool {
+        self.config.registry.knows(code)
     }
 }

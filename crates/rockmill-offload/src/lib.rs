@@ -61,7 +61,7 @@ pub use secrets::Secrets;
 pub use worker::{Worker, WorkerConfig, WorkerCounters};
 
 /// The version of the control channel that this crate speaks. Both sides need the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What is wrong with an address without secrets.
 const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";

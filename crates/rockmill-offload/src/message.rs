@@ -51,6 +51,12 @@ pub(crate) enum Message {
     Done { epoch: u64, usage: RemoteUsage, result: Vec<u8> },
     /// The store does not want the job any more.
     Cancel { epoch: u64 },
+    /// The store wants to use a connection again, and asks whether anybody is there.
+    Ping { number: u64 },
+    /// The answer, with the same number.
+    Pong { number: u64 },
+    /// The worker is there, and has no job of this connection.
+    Idle,
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str, most: usize) {
@@ -125,6 +131,11 @@ impl Message {
                 }
                 put_length_prefixed(&mut out, result);
             }
+            Self::Ping { number } | Self::Pong { number } => {
+                out.push(if matches!(self, Self::Ping { .. }) { 10 } else { 11 });
+                put_fixed64(&mut out, *number);
+            }
+            Self::Idle => out.push(12),
         }
         let body = out.get(HEAD_BYTES..).unwrap_or_default();
         let length = u32::try_from(body.len()).ok().filter(|&n| n as usize <= BODY_BYTES_MAX);
@@ -182,6 +193,9 @@ impl Message {
                 Self::Done { epoch, usage, result: d.length_prefixed("result")?.to_vec() }
             }
             9 => Self::Cancel { epoch: d.fixed64("epoch")? },
+            10 => Self::Ping { number: d.fixed64("number")? },
+            11 => Self::Pong { number: d.fixed64("number")? },
+            12 => Self::Idle,
             _ => return Err(d.error("a kind of message that is not known")),
         };
         if d.is_empty() { Ok(message) } else { Err(d.error("bytes left over")) }

@@ -69,6 +69,7 @@ impl Collector for WorkerMetrics {
             ("jobs_done", "Jobs whose tables were written", c.done),
             ("jobs_failed", "Jobs that were begun and ended otherwise", c.failed),
             ("jobs_refused", "Jobs that were refused, and connections that did not come to a job", c.refused),
+            ("connections", "Connections of stores on which both sides came to know each other", c.connections),
             ("input_bytes", "Bytes of the inputs of jobs that were done", c.input_bytes),
             ("output_bytes", "Bytes of the tables that they wrote", c.output_bytes),
             ("job_micros", "Wall time of jobs that were done, in microseconds", c.job_micros),

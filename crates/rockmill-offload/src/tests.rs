@@ -1,5 +1,6 @@
 //! Both sides in one process, over sockets; and what comes of a worker that does what it should not.
 
+mod connections;
 mod databases;
 mod leases;
 mod messages;

@@ -1,4 +1,5 @@
-//! The worker's side: it listens for stores, and does one job for each connection.
+//! The worker's side: it listens for stores, and does the jobs that come on each connection one after another. A store
+//! that wants several done at once has several connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
+use rockmill::{EngineParts, MergeEngine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
@@ -24,8 +26,15 @@ use crate::{NOT_PRIVATE, Secrets, bad_configuration, check_name};
 const POLL: Duration = Duration::from_millis(20);
 /// How often it looks whether a job is done, in the time that the job has taken: a short one is not to wait for long.
 const LOOKS: u32 = 16;
-/// Connections beyond those that have a job.
-const CONNECTIONS_SPARE: usize = 16;
+/// Connections beyond those that have a job, for stores that come or wait for their next one.
+const CONNECTIONS_SPARE: usize = 64;
+/// As many of these may wait for long; with more, those that have had a job are closed when it is done.
+const CONNECTIONS_KEPT: usize = 32;
+/// How long a connection may be without a job.
+pub(crate) const KEEP: Duration = Duration::from_secs(60);
+/// How often a store is told meanwhile that the worker is there: so what is between them does not forget the
+/// connection, and the worker learns of stores that are gone.
+const IDLE_EVERY: Duration = Duration::from_secs(10);
 /// The name that a worker has where it is given none.
 const NAME: &str = "nqn.2026-11.rockmill:worker";
 
@@ -42,6 +51,8 @@ pub struct WorkerConfig {
     pub jobs_max: usize,
     /// Threads of one job, at most.
     pub threads: usize,
+    /// How jobs are merged; `Auto` is `Uring`, and there is no `Kernel` (docs/offload.md).
+    pub engine: MergeEngine,
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
     /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
@@ -57,6 +68,7 @@ impl Default for WorkerConfig {
             allow_unauthenticated: false,
             jobs_max: 1,
             threads: 1,
+            engine: MergeEngine::Auto,
             registry: JobRegistry::default(),
             tell: |_| {},
         }
@@ -72,6 +84,8 @@ pub struct WorkerCounters {
     pub failed: u64,
     /// Jobs that were refused, and connections that did not come to a job.
     pub refused: u64,
+    /// Connections on which both sides came to know each other.
+    pub connections: u64,
     /// Jobs that run now.
     pub running: u64,
     /// Bytes of the inputs of jobs that were done.
@@ -96,6 +110,7 @@ struct Counted {
     done: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
+    connections: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     job_micros: AtomicU64,
@@ -129,6 +144,8 @@ pub(crate) struct Shared {
     /// Those that run end early.
     stops: AtomicBool,
     running: AtomicUsize,
+    /// Connections of stores that there are.
+    open: AtomicUsize,
     counted: Counted,
     /// When somebody was told of a store that was refused.
     told: Mutex<Option<Duration>>,
@@ -138,8 +155,8 @@ impl Worker {
     /// Begins to do jobs for those who connect to `listener`.
     ///
     /// # Errors
-    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, no
-    /// random bytes, or no thread.
+    /// A listener that is open to other machines without secrets, keys for TLS where this was built without it, an
+    /// engine that a worker cannot have, no random bytes, or no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
@@ -150,8 +167,10 @@ impl Worker {
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
+        let machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock));
+        let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {
-            machine: WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock)),
+            machine,
             config,
             tls,
             clock,
@@ -159,6 +178,7 @@ impl Worker {
             drains: AtomicBool::new(false),
             stops: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             counted: Counted::default(),
             told: Mutex::new(None),
         });
@@ -177,6 +197,12 @@ impl Worker {
     #[must_use]
     pub fn counters(&self) -> WorkerCounters {
         self.shared.counters()
+    }
+
+    /// By which engines its jobs were merged so far.
+    #[must_use]
+    pub fn engine_parts(&self) -> EngineParts {
+        self.shared.machine.engine_parts()
     }
 
     /// The counters for Prometheus. What it counts stays when the worker is gone.
@@ -272,6 +298,7 @@ impl Shared {
             done: read(&c.done),
             failed: read(&c.failed),
             refused: read(&c.refused),
+            connections: read(&c.connections),
             running: self.running.load(Ordering::Relaxed) as u64,
             input_bytes: read(&c.input_bytes),
             output_bytes: read(&c.output_bytes),
@@ -293,6 +320,7 @@ impl Shared {
         let most = self.config.jobs_max.saturating_add(CONNECTIONS_SPARE);
         while !self.stops() {
             threads.retain(|thread| !thread.is_finished());
+            self.open.store(threads.len(), Ordering::Relaxed);
             match listener.accept() {
                 Ok((stream, peer)) if threads.len() < most => {
                     let me = Arc::clone(self);
@@ -306,7 +334,10 @@ impl Shared {
                 }
                 Ok(_) => {}
                 // Nobody came, or there are too few descriptors.
-                Err(_) => self.clock.sleep(POLL),
+                Err(_) => {
+                    self.machine.trim();
+                    self.clock.sleep(POLL);
+                }
             }
         }
         for thread in threads {
@@ -342,27 +373,64 @@ impl Shared {
         let stops = || self.stops();
         let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
-        let Message::Offer { epoch, subsystem, port, silence_ms, spec } = channel.next(&stops)? else {
+        count(&self.counted.connections, 1);
+        let first = channel.next(&stops)?;
+        let mut goes_on = self.job(&mut channel, peer, &store, first)?;
+        // From here on its end is nobody's fault.
+        while goes_on && let Ok(Some(offer)) = self.next_offer(&mut channel) {
+            goes_on = self.job(&mut channel, peer, &store, offer).unwrap_or(false);
+        }
+        Ok(())
+    }
+
+    /// The next offer on a connection that has had a job; `None` where it is not kept.
+    fn next_offer(&self, channel: &mut Channel) -> io::Result<Option<Message>> {
+        let (since, stops) = (self.now(), || self.stops());
+        let mut told = since;
+        loop {
+            match channel.receive(POLL)? {
+                Some(Message::Ping { number }) => channel.send(&Message::Pong { number }, &stops)?,
+                // Of a job that has ended meanwhile.
+                Some(Message::Cancel { .. }) => {}
+                Some(offer) => return Ok(Some(offer)),
+                None => {}
+            }
+            let now = self.now();
+            let crowded = self.open.load(Ordering::Relaxed) > self.config.jobs_max.saturating_add(CONNECTIONS_KEPT);
+            let ends = self.stops() || self.drains.load(Ordering::Acquire) || crowded;
+            if ends || now.saturating_sub(since) >= KEEP {
+                return Ok(None);
+            }
+            if now.saturating_sub(told) >= IDLE_EVERY {
+                told = now;
+                channel.send(&Message::Idle, &stops)?;
+            }
+        }
+    }
+
+    /// Does the job that a store offers, or says why not. True if the connection can have another one.
+    fn job(&self, channel: &mut Channel, peer: SocketAddr, store: &str, offer: Message) -> io::Result<bool> {
+        let Message::Offer { epoch, subsystem, port, silence_ms, spec } = offer else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let stops = || self.stops();
         let silence = Duration::from_millis(silence_ms.into());
         let offer = Offer { epoch, subsystem, port, silence, spec };
         let refuse = |channel: &mut Channel, reason: String| {
             count(&self.counted.refused, 1);
-            let _ = channel.send(&Message::Refused { epoch, reason }, &stops); // nothing else depends on it
-            Ok(())
+            Ok(channel.send(&Message::Refused { epoch, reason }, &stops).is_ok()) // nothing else depends on it
         };
         let Some(running) = self.begin() else {
-            return refuse(&mut channel, "it has as many jobs as it does at a time, or is about to end".to_owned());
+            return refuse(channel, "it has as many jobs as it does at a time, or is about to end".to_owned());
         };
         let spec = match self.machine.accept(&offer.spec) {
             Ok(spec) => spec,
-            Err(e) => return refuse(&mut channel, e.to_string()),
+            Err(e) => return refuse(channel, e.to_string()),
         };
         channel.send(&Message::Accepted { epoch }, &stops)?;
         let mut address = peer; // whole, as a link-local one has an interface
         address.set_port(offer.port);
-        let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(&store));
+        let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(store));
         let tls = key.map(|key| ClientTls::new(&key.psk(&self.config.name, &offer.subsystem))).transpose()?;
         let place = Place {
             address,
@@ -370,10 +438,10 @@ impl Shared {
             subsystem: offer.subsystem.clone(),
             name: self.config.name.clone(),
             host_id: self.host_id,
-            auth: self.config.secrets.as_ref().and_then(|secrets| secrets.towards(&store)),
+            auth: self.config.secrets.as_ref().and_then(|secrets| secrets.towards(store)),
         };
         let began = self.now();
-        let done = self.work(&mut channel, &offer, &spec, place);
+        let done = self.work(channel, &offer, &spec, place);
         let answer = done.and_then(|(result, usage)| {
             let made = result.outcome.as_ref().ok().map(|made| made.stats);
             let result = result.encode().map_err(io::Error::other)?;
@@ -392,8 +460,7 @@ impl Shared {
         // The store may send the next one as soon as it has the result.
         drop(running);
         // Nobody listens where the connection is what failed.
-        let _ = channel.send(&answer, &stops);
-        Ok(())
+        Ok(channel.send(&answer, &stops).is_ok())
     }
 
     /// Does a job, and tells its store how far it is. When this returns, the connections to its device are closed.

@@ -109,7 +109,9 @@ impl Axis {
                 let step = nice_step(self.to - self.from, 5.0);
                 let first = (self.from / step).ceil() as i64;
                 let last = (self.to / step + 1e-9).floor() as i64;
-                let text = |v: f64| if step < 1.0 && v != 0.0 { format!("{v:.1}") } else { plain(v) };
+                // As many digits as the step needs: at 0.05, two marks must not both be 0.1.
+                let digits = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;
+                let text = |v: f64| if step < 1.0 && v != 0.0 { format!("{v:.digits$}") } else { plain(v) };
                 (first..=last).map(|i| (i as f64 * step, text(i as f64 * step))).collect()
             }
         }
@@ -309,13 +311,18 @@ impl Chart {
         };
         let all: f64 = self.legend.iter().map(|entry| wide(entry).1).sum();
         let rows = if all > WIDTH { 2 } else { 1 };
+        let in_row = self.legend.len().div_ceil(rows).max(1);
         let label = if rows == 1 { "x=\"0\" y=\"51\"" } else { "x=\"466\" y=\"13\" text-anchor=\"end\"" };
         let _ = writeln!(out, "<text {label} class=\"l\">{}</text>", escape(self.y.label));
-        for (row, entries) in self.legend.chunks(self.legend.len().div_ceil(rows).max(1)).enumerate() {
+        for (row, entries) in self.legend.chunks(in_row).enumerate() {
             let (mut x, y) = (0.0, 31 + 17 * row);
+            // Names that are too long even so are shortened, all of them alike.
+            let fits = entries.iter().map(|entry| wide(entry).1).sum::<f64>() <= WIDTH;
             for entry in entries {
                 let (room, all) = wide(entry);
-                let (name, swatch) = (escape(&entry.0), &entry.1);
+                let each = WIDTH / entries.len() as f64;
+                let (name, all) = if fits { (entry.0.clone(), all) } else { (cut(&entry.0, each - room - 8.0), each) };
+                let (name, swatch) = (escape(&name), &entry.1);
                 let _ = writeln!(
                     out,
                     "<g transform=\"translate({x:.0} {y})\">{swatch}<text x=\"{room}\">{name}</text></g>"
@@ -328,7 +335,17 @@ impl Chart {
     }
 }
 
-/// A bar of [`bars`].
+/// A name that has this much room, shortened where it needs more: what is drawn outside of a chart is not seen.
+fn cut(name: &str, room: f64) -> String {
+    const LETTER: f64 = 6.5;
+    let most = (room / LETTER).max(2.0) as usize;
+    match name.chars().count() > most {
+        true => name.chars().take(most - 1).chain(['…']).collect(),
+        false => name.to_owned(),
+    }
+}
+
+/// One bar of [`bars`].
 #[derive(Debug, Clone)]
 pub struct Bar {
     /// What the bar shows.
@@ -366,7 +383,7 @@ pub fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
             "<text x=\"{}\" y=\"{1}\" text-anchor=\"end\">{2}</text><text x=\"{3:.1}\" y=\"{1}\">{4}</text>",
             NAME - 8.0,
             y + 12.5,
-            escape(&bar.name),
+            escape(&cut(&bar.name, NAME - 8.0)),
             NAME + width + 6.0,
             escape(&bar.text)
         );
@@ -485,7 +502,7 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
             "<text x=\"{}\" y=\"{2}\" text-anchor=\"end\">{1}</text><rect x=\"{NAME}\" y=\"{y}\" width=\"{3:.1}\" \
              height=\"13\" class=\"b\"/><text x=\"{4}\" y=\"{2}\" class=\"l\">{5}</text>",
             NAME - 8.0,
-            escape(&row.name),
+            escape(&cut(&row.name, NAME - 8.0)),
             y + 11.0,
             width - NAME - TEXT,
             width - TEXT + 6.0,
@@ -563,7 +580,7 @@ pub fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
              style=\"stroke:{fill}\" stroke-width=\"2\"/>",
             NAME - 10.0,
             y + 4.0,
-            escape(&row.name),
+            escape(&cut(&row.name, NAME - 10.0)),
             px(least),
             px(most)
         );
@@ -603,6 +620,20 @@ mod tests {
         let axis = Axis::over("x", Scale::Log, [3.0, 800.0].into_iter());
         assert_eq!((axis.from, axis.to), (1.0, 1000.0));
         assert_eq!(Axis::over("x", Scale::Log, std::iter::empty()).ticks().len(), 2, "no data is no failure");
+        let axis = Axis::over("x", Scale::Linear, [0.2].into_iter());
+        let texts: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
+        assert_eq!(texts, ["0", "0.05", "0.10", "0.15", "0.20"]);
+    }
+
+    #[test]
+    fn long_names_stay_inside() {
+        let long = "a store with options of its own".to_owned();
+        let bar = Bar { name: long.clone(), side: 0, value: 1.0, text: "1".to_owned() };
+        assert!(bars("t", "s", &[bar]).contains(">a store with…</text>"));
+        let series: Vec<(String, Vec<f64>)> = (0..6).map(|_| (long.clone(), vec![1.0])).collect();
+        let svg = groups("t", "threads", &["L0".to_owned()], &series);
+        let last = svg.matches("translate(320 31)").count() + svg.matches("translate(320 48)").count();
+        assert!(last == 2 && svg.contains(">a store with optio…</text>"), "{svg}");
     }
 
     #[test]

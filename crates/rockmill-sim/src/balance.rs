@@ -23,14 +23,19 @@ pub fn levels(reports: &[&Report]) -> Vec<usize> {
     (0..most).filter(|&l| reports.iter().any(|r| r.busy.get(l).is_some_and(|b| *b > 0.0))).collect()
 }
 
-/// As text, with a column for each strategy.
+/// Columns of a row's title, in tables with a column for each strategy.
+pub(crate) const TITLE: usize = 31;
+/// Columns of each strategy, after a space.
+pub(crate) const CELL: usize = 15;
+
+/// For people, with a column for each strategy.
 pub fn to_text(reports: &[&Report]) -> String {
     let mut out = String::new();
     let Some(threads) = reports.iter().map(|r| r.settings.threads).max() else { return out };
     let mut row = |name: &str, cell: &dyn Fn(&Report) -> String| {
-        let _ = write!(out, "{name:<34}");
+        let _ = write!(out, "{name:<TITLE$}");
         for r in reports {
-            let _ = write!(out, " {:>15}", cell(r));
+            let _ = write!(out, " {:>CELL$}", cell(r));
         }
         out.push('\n');
     };
@@ -40,13 +45,13 @@ pub fn to_text(reports: &[&Report]) -> String {
     }
     row("all levels", &|r| format!("{:.2} {:>6.2}", r.parallelism(), r.parallelism_spread()));
     row("levels at once", &|r| format!("{:.2}", r.levels_at_once));
-    row("more than 3/4 busy, % of the time", &|r| format!("{:.1}", r.busy_over(r.most_threads()) * 100.0));
+    row("more than 3/4 busy, % of time", &|r| format!("{:.1}", r.busy_over(r.most_threads()) * 100.0));
     let parts: Vec<Vec<f64>> = reports.iter().map(|r| at_most(r)).collect();
     // Nothing changes beyond the largest number of threads.
     let all = |n: usize| parts.iter().all(|p| p.get(n).is_none_or(|part| *part >= 0.999_95));
     let end = (0..=threads).find(|n| all(*n)).unwrap_or(threads);
     for n in 0..=end {
-        let name = format!("at most {n} busy, % of the time");
+        let name = format!("at most {n} busy, % of time");
         row(&name, &|r| format!("{:.1}", at_most(r).get(n).map_or(100.0, |part| part * 100.0)));
     }
     out

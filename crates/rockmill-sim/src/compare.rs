@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::balance::{CELL, TITLE};
 use crate::engine::run_telling;
 use crate::page::About;
 use crate::report::{Report, size};
@@ -69,8 +70,7 @@ impl Comparison {
 
     /// As one page with charts.
     pub fn to_html(&self, about: &About) -> String {
-        let groups: Vec<_> =
-            self.runs.iter().map(|(split, plain, df)| (rule(*split, "both"), vec![plain, df])).collect();
+        let groups: Vec<_> = self.runs.iter().map(|(split, plain, df)| (heading(*split), vec![plain, df])).collect();
         crate::page::compared(&self.verdict(), &self.to_text(), &groups, about)
     }
 
@@ -97,12 +97,12 @@ impl Comparison {
         for (split, plain, df) in &self.runs {
             let rule = rule(*split, "both");
             let (a, b) = (&plain.settings.strategy, &df.settings.strategy);
-            let _ = writeln!(out, "\n{rule:<34} {a:>12} {b:>12} {:>8}", "ratio");
+            let _ = writeln!(out, "\n{rule:<TITLE$} {a:>CELL$} {b:>CELL$} {:>8}", "ratio");
             for f in figures(plain) {
                 let (x, y) = ((f.of)(plain), (f.of)(df));
-                let _ = writeln!(out, "{:<34} {x:>12.2} {y:>12.2} {:>8.2}", f.title, y / x);
+                let _ = writeln!(out, "{:<TITLE$} {x:>CELL$.2} {y:>CELL$.2} {:>8.2}", f.title, y / x);
             }
-            let _ = writeln!(out, "{:<34} {:>12} {:>12}", "limited most by", most(plain), most(df));
+            let _ = writeln!(out, "{:<TITLE$} {:>CELL$} {:>CELL$}", "limited most by", most(plain), most(df));
             out += &crate::balance::to_text(&[plain, df]);
             for r in [plain, df].into_iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
@@ -117,7 +117,13 @@ fn where_rule(split: Split) -> &'static str {
     if split == Split::Never { "where no job is split" } else { "where jobs are split over idle threads" }
 }
 
-/// The two rules as text.
+/// The rule as a heading.
+fn heading(split: Split) -> String {
+    let words = if split == Split::Never { "No job is split" } else { "Jobs are split over idle threads" };
+    words.to_owned()
+}
+
+/// What the two rules are, for people.
 fn rule(split: Split, sides: &str) -> String {
     if split == Split::Never { "no job is split".to_owned() } else { format!("jobs of {sides} over idle threads") }
 }
@@ -163,7 +169,7 @@ impl AllStrategies {
     /// As one page with charts.
     pub fn to_html(&self, about: &About) -> String {
         let groups: Vec<_> =
-            self.runs.iter().map(|(split, reports)| (rule(*split, "all"), reports.iter().collect())).collect();
+            self.runs.iter().map(|(split, reports)| (heading(*split), reports.iter().collect())).collect();
         crate::page::compared(&self.verdict(), &self.to_text(), &groups, about)
     }
 
@@ -181,6 +187,11 @@ impl AllStrategies {
 
     /// For people.
     pub fn to_text(&self) -> String {
+        self.to_text_within(usize::MAX)
+    }
+
+    /// The same with so many strategies in a row as `columns` have room for, but at least one.
+    pub fn to_text_within(&self, columns: usize) -> String {
         let mut out = String::new();
         if let Some(first) = self.runs.first().and_then(|(_, reports)| reports.first()) {
             for note in &first.notes {
@@ -188,31 +199,34 @@ impl AllStrategies {
             }
             let _ = writeln!(out, "{} written, {} threads", size(first.user_bytes), first.settings.threads);
         }
-        for (split, reports) in &self.runs {
-            let rule = rule(*split, "all");
-            let _ = write!(out, "\n{rule:<34}");
-            for r in reports {
-                let _ = write!(out, " {:>15}", r.settings.strategy);
+        let in_row = (columns.saturating_sub(TITLE) / (CELL + 1)).max(1);
+        for (split, all) in &self.runs {
+            for reports in all.chunks(in_row) {
+                out += &Self::rows(*split, reports);
             }
-            out.push('\n');
-            for f in reports.first().into_iter().flat_map(figures) {
-                let _ = write!(out, "{:<34}", f.title);
-                for r in reports {
-                    let _ = write!(out, " {:>15.2}", (f.of)(r));
-                }
-                out.push('\n');
-            }
-            let _ = write!(out, "{:<34}", "limited most by");
-            for r in reports {
-                let _ = write!(out, " {:>15}", most(r));
-            }
-            out.push('\n');
-            out += &crate::balance::to_text(&reports.iter().collect::<Vec<_>>());
-            for r in reports.iter().filter(|r| r.wedged) {
+            for r in all.iter().filter(|r| r.wedged) {
                 let _ = writeln!(out, "{}: writers stood still, and nothing could release them", r.settings.strategy);
             }
         }
         out
+    }
+
+    /// A table with a column for each report.
+    fn rows(split: Split, reports: &[Report]) -> String {
+        let mut out = String::new();
+        let mut row = |name: &str, cell: &dyn Fn(&Report) -> String| {
+            let _ = write!(out, "{name:<TITLE$}");
+            for r in reports {
+                let _ = write!(out, " {:>CELL$}", cell(r));
+            }
+            out.push('\n');
+        };
+        row(&rule(split, "all"), &|r| r.settings.strategy.clone());
+        for f in reports.first().into_iter().flat_map(figures) {
+            row(f.title, &|r| format!("{:.2}", (f.of)(r)));
+        }
+        row("limited most by", &most);
+        format!("\n{out}{}", crate::balance::to_text(&reports.iter().collect::<Vec<_>>()))
     }
 }
 
@@ -236,7 +250,7 @@ static FIGURES: [Figure; 11] = [
     Figure { name: "lookup_tables", title: "tables that a lookup asks", of: |r| r.lookup_tables },
     Figure { name: "lookup", title: "a lookup, microseconds", of: |r| r.lookup_seconds * 1e6 },
     Figure { name: "seek", title: "a seek, microseconds", of: |r| r.seek_seconds * 1e6 },
-    Figure { name: "stalled", title: "stopped or delayed, % of the time", of: stalled },
+    Figure { name: "stalled", title: "stopped or delayed, % of time", of: stalled },
 ];
 
 /// Those that a run has.

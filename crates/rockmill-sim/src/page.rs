@@ -38,7 +38,7 @@ pub fn page(report: &Report, about: &About) -> String {
         let values: Vec<f64> = report.samples.iter().map(|p| value(p) / scale).collect();
         charts.push(chart(title, unit, report, &[(String::new(), values)]));
     }
-    charts.push(busy_by_level("Busy compaction threads by start level", report));
+    charts.push(busy_by_level("Busy compaction threads by start level", report, busy_most(report)));
     if report.fast.is_some() {
         let gib = f64::from(1 << 30);
         let by = |of: &dyn Fn(&Sample) -> [f64; 4], scale: f64| -> Vec<(String, Vec<f64>)> {
@@ -104,8 +104,10 @@ pub fn compared(result: &str, text: &str, groups: &[(String, Vec<&Report>)], abo
         let bars: Vec<(String, Vec<f64>)> = reports.iter().map(of).collect();
         let means = svg::groups("Busy threads by start level", "threads, on average", &names, &bars);
         let mut charts = vec![at_most.finish(), means];
+        // One scale for all, so that they can be compared.
+        let most = reports.iter().map(|r| busy_most(r)).fold(0.0, f64::max);
         for r in reports {
-            charts.push(busy_by_level(&format!("{}: busy threads by start level", r.settings.strategy), r));
+            charts.push(busy_by_level(&format!("{}: busy threads by start level", r.settings.strategy), r, most));
         }
         body += &grid(&charts);
     }
@@ -151,7 +153,13 @@ fn clock(report: &Report) -> (&'static str, f64) {
     }
 }
 
-fn busy_by_level(title: &str, report: &Report) -> String {
+/// The most threads that were busy in a sample.
+fn busy_most(report: &Report) -> f64 {
+    report.samples.iter().map(|p| p.busy.iter().sum()).fold(0.0, f64::max)
+}
+
+/// Threads by level over time, on a scale that reaches to `most`.
+fn busy_by_level(title: &str, report: &Report, most: f64) -> String {
     let (label, unit) = clock(report);
     let xs: Vec<f64> = report.samples.iter().map(|p| p.seconds / unit).collect();
     let levels = (0..report.busy.len()).filter(|&l| report.busy[l] > 0.0);
@@ -159,7 +167,7 @@ fn busy_by_level(title: &str, report: &Report) -> String {
     let layers: Vec<(String, &str, Vec<f64>)> =
         levels.map(|l| (format!("L{l}"), svg::level_colour(l), of(l))).collect();
     let x = Axis::over(label, Scale::Linear, xs.iter().copied());
-    let y = Axis::over("threads", Scale::Linear, report.samples.iter().map(|p| p.busy.iter().sum()));
+    let y = Axis::over("threads", Scale::Linear, [most].into_iter());
     let mut chart = Chart::new(title, x, y);
     chart.stack(&xs, &layers);
     chart.finish()
@@ -220,6 +228,11 @@ mod tests {
         let mut settings = crate::Settings { data_bytes: 1 << 30, threads: 4, ..crate::Settings::default() };
         settings.options.write_buffer_size = 16 << 20;
         let all = crate::AllStrategies::run(&settings, |_, _| {}).unwrap();
+        // A terminal with 80 columns gets three strategies in a row: those of each kind of tree.
+        let narrow = all.to_text_within(80);
+        assert!(narrow.lines().all(|l| l.chars().count() <= 80 || l.starts_with("note: ")), "{narrow}");
+        assert_eq!(narrow.matches("classic-leveled         leveled      df-leveled\n").count(), 2 * 2, "{narrow}");
+        assert!(all.to_text().lines().any(|l| l.chars().count() > 100), "{}", all.to_text());
         let page = all.to_html(&About::default());
         assert!(page.contains("class=\"verdict\">") && page.contains("takes in the most"), "{page}");
         // For each rule: fractions of the time, means by level, and six strategies over time.
@@ -232,5 +245,8 @@ mod tests {
             );
         }
         assert_eq!(page.matches("all levels</text>").count(), 2);
+        assert!(
+            page.contains("<h2>No job is split</h2>") && page.contains("<h2>Jobs are split over idle threads</h2>")
+        );
     }
 }

@@ -196,7 +196,11 @@ impl Report {
             Split::Never => "",
             _ => ", or 2 where threads are idle",
         };
-        format!("{}, {} threads, up to {} parts a job{split}", s.strategy, s.threads, s.subcompactions)
+        let parts = match s.subcompactions {
+            1 => "1 part a job".to_owned(),
+            n => format!("up to {n} parts a job"),
+        };
+        format!("{}, {} threads, {parts}{split}", s.strategy, s.threads)
     }
 
     /// What came out, in a sentence.
@@ -851,7 +855,8 @@ pub fn size(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes;
     let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
+    // The next unit already from 999.95 on, so that no figure takes five digits.
+    while value >= 999.95 && unit + 1 < units.len() {
         value /= 1024.0;
         unit += 1;
     }

@@ -295,7 +295,10 @@ impl Settings {
             return bad("an overwrite chooses keys anew each time: keys are uniform or zipfian".to_owned());
         }
         if !(1 << 20..=100 << 40).contains(&self.data_bytes) {
-            return bad(format!("the data set has {} bytes; it must be 1M to 100T", self.data_bytes));
+            return bad(format!(
+                "the data set has {}; it must have 1M to 100T",
+                crate::report::size(self.data_bytes as f64)
+            ));
         }
         if self.workload == Workload::Fill {
             self.write_bytes = self.data_bytes;

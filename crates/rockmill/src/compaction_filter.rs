@@ -13,6 +13,8 @@ use std::sync::Arc;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
+pub(crate) mod ttl;
+
 /// What becomes of an entry (RocksDB's `CompactionFilter::Decision`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -36,6 +36,52 @@ pub trait CompactionWorkers: Send + Sync + fmt::Debug {
     /// Reserves a free worker for a job that reads `input_bytes` bytes, until the result is dropped. `tried`: places of
     /// workers that failed at the same job. `None`: the job should be done here. Must be quick.
     fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>>;
+
+    /// Whether all workers have this code, in addition to what every Rockmill has. Jobs that call other code are done
+    /// here.
+    fn knows(&self, code: JobCode<'_>) -> bool {
+        let _ = code;
+        false
+    }
+}
+
+/// Code that a job calls by name, and that not every Rockmill has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobCode<'a> {
+    /// An order of keys, by its name.
+    Comparator(&'a str),
+    /// A merge operator, by its [`option_text`](crate::MergeOperator::option_text).
+    MergeOperator(&'a str),
+    /// A compaction filter.
+    Filter {
+        /// Its name.
+        name: &'a str,
+        /// Its [`option_text`](crate::CompactionFilter::option_text).
+        options: &'a str,
+    },
+    /// A factory of compaction filters.
+    FilterFactory {
+        /// Its name.
+        name: &'a str,
+        /// Its [`option_text`](crate::CompactionFilterFactory::option_text) when the job was made.
+        options: &'a str,
+    },
+    /// A prefix extractor, by its name.
+    PrefixExtractor(&'a str),
+}
+
+impl fmt::Display for JobCode<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, name, options) = match *self {
+            Self::Comparator(name) => ("comparator", name, ""),
+            Self::MergeOperator(text) => ("merge operator", text, ""),
+            Self::Filter { name, options } => ("compaction filter", name, options),
+            Self::FilterFactory { name, options } => ("compaction filter of the factory", name, options),
+            Self::PrefixExtractor(name) => ("prefix extractor", name, ""),
+        };
+        write!(f, "the {what} {name:?}")?;
+        if options.is_empty() { Ok(()) } else { write!(f, " with the options {options:?}") }
+    }
 }
 
 /// A worker that is reserved for one job.

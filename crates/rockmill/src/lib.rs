@@ -115,10 +115,10 @@ pub use db::files::ingest::{IngestExternalFileArg, IngestExternalFileOptions};
 pub use db::{
     AsColumnFamilyRef, Checkpoint, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyMetaData, ColumnFamilyTtl, DB,
     DBWALIterator, DEFAULT_COLUMN_FAMILY_NAME, Db, DbCounters, DbIterator, DbPinnableSlice, DbRawIterator, DbSummary,
-    Direction, ErrorSeverity, IteratorMode, LevelMetaData, LevelStats, LiveFile, MemoryParts, MemoryUsageStats, Metric,
-    MetricKind, MetricSample, MetricValue, Range, ReadOptions, RepairOptions, RepairReport, RunningJob,
-    SizeApproximationOptions, Snapshot, WalFile, WalFileType, WriteBatch, WriteBatchIterator, WriteBatchIteratorCf,
-    get_memory_usage_stats,
+    Direction, ErrorSeverity, IteratorMode, KeyVersion, KeyVersions, LevelMetaData, LevelStats, LiveFile, MemoryParts,
+    MemoryUsageStats, Metric, MetricKind, MetricSample, MetricValue, Range, ReadOptions, RepairOptions, RepairReport,
+    RunningJob, SizeApproximationOptions, Snapshot, WalFile, WalFileType, WriteBatch, WriteBatchIterator,
+    WriteBatchIteratorCf, get_memory_usage_stats,
 };
 pub use env::Env;
 pub use error::{Error, ErrorKind, Result};

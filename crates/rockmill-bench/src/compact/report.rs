@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use rockmill::EngineParts;
 use serde_json::{Map, Value, json};
 
@@ -13,7 +12,7 @@ use crate::machine::Machine;
 use crate::measure::{Calls, Snapshot};
 use crate::outcome::{EngineReport, MIB, SideReport, parts_json, parts_text};
 use crate::pairs::median;
-use crate::settings;
+use crate::{settings, tables};
 
 /// Bytes of a decimal gigabyte, as used for devices and in papers.
 const GB: f64 = 1e9;
@@ -313,8 +312,7 @@ impl CompactReport {
         let mut text = String::from("------------------------------------------------\n");
         let repeat = self.flags.base.repeat;
         text += &format!("Medians of {repeat} repetitions, the sides in turn; GB are 10^9 bytes of input tables.\n");
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN).set_header([
+        let heads = [
             "case",
             "store",
             "wall s",
@@ -325,12 +323,13 @@ impl CompactReport {
             "read MB",
             "written MB",
             "parts by engine",
-        ]);
+        ];
+        let mut rows = Vec::new();
         for case in &self.cases {
             for (side, known) in self.sides.iter().enumerate() {
                 let cell =
                     |of: &dyn Fn(&JobRun) -> f64, digits: usize| format!("{:.digits$}", median(&case.values(side, of)));
-                table.add_row([
+                rows.push(vec![
                     case.case.name(),
                     known.label.clone(),
                     cell(&|r| r.wall.as_secs_f64(), 3),
@@ -344,20 +343,13 @@ impl CompactReport {
                 ]);
             }
         }
-        right_align(&mut table, 2);
-        text += &format!("{table}\n");
+        text += &format!("{}\n", tables::text(&heads, 2, &rows));
         if self.sides.len() > 1 {
-            let mut table = Table::new();
-            table.load_preset(presets::ASCII_MARKDOWN).set_header([
-                "case",
-                "of",
-                "times as fast",
-                "CPU, part of",
-                "calls, part of",
-            ]);
+            let heads = ["case", "of", "times as fast", "CPU, part of", "calls, part of"];
+            let mut rows = Vec::new();
             for case in &self.cases {
                 for p in case.pairs(self.sides.len()) {
-                    table.add_row([
+                    rows.push(vec![
                         case.case.name(),
                         format!("{} / {}", self.sides[p.first].label, self.sides[p.other].label),
                         spread_text(&p.speedup),
@@ -366,7 +358,7 @@ impl CompactReport {
                     ]);
                 }
             }
-            right_align(&mut table, 2);
+            let table = tables::text(&heads, 2, &rows);
             text += &format!("\nRatios pair by pair, median (least..most):\n{table}\n");
         }
         text += &format!("{}\n", self.counted_by());
@@ -439,11 +431,5 @@ impl CompactReport {
             "system_calls": self.counted_by(),
             "cases": self.cases.iter().map(|c| c.to_json(&self.sides)).collect::<Vec<_>>(),
         })
-    }
-}
-
-fn right_align(table: &mut Table, from: usize) {
-    for column in table.column_iter_mut().skip(from) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
 }

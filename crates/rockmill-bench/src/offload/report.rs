@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use super::flags::OffloadFlags;
 use crate::compact::spread_text;
 use crate::machine::Machine;
 use crate::pairs::median;
+use crate::tables;
 
 /// The goal for a job on a worker: the host's CPU time, as a fraction of its CPU time for the job without a worker.
 const CPU_GOAL: f64 = 0.10;
@@ -169,8 +169,7 @@ impl OffloadReport {
 
     /// The table at the end.
     pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN).set_header([
+        let heads = [
             "MiB",
             "here s",
             "worker s",
@@ -182,13 +181,14 @@ impl OffloadReport {
             "worker CPU s",
             "round trips",
             "MB on the wire",
-        ]);
+        ];
+        let mut rows = Vec::new();
         for size in &self.sizes {
             let cell = |elsewhere: bool, digits: usize, of: &dyn Fn(&OffloadRun) -> f64| {
                 format!("{:.digits$}", median(&size.values(elsewhere, of)))
             };
             let (wall, speed) = (|run: &OffloadRun| run.wall.as_secs_f64(), |run: &OffloadRun| size.mb_per_second(run));
-            table.add_row([
+            rows.push(vec![
                 size.mb.to_string(),
                 cell(false, 3, &wall),
                 cell(true, 3, &wall),
@@ -202,6 +202,7 @@ impl OffloadReport {
                 cell(true, 1, &|run| run.wire_bytes as f64 / 1e6),
             ]);
         }
+        let table = tables::text(&heads, 1, &rows);
         let mut text = format!(
             "------------------------------------------------\n\
              Medians of {} repetitions, in turn; MB are 10^6 bytes of input tables. Host CPU is that of this whole\n\

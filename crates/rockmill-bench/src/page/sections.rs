@@ -516,6 +516,11 @@ fn stalls(report: &Report, position: usize) -> String {
     out
 }
 
+/// A bar's length and its text. The bar is as long as the text says: 0.00 has none, however little the others have.
+fn two_decimals(v: f64) -> (f64, String) {
+    ((v * 100.0).round() / 100.0, format!("{v:.2}"))
+}
+
 /// Write, read and space amplification of each side, over all benchmarks of a repetition.
 pub(super) fn amplification(report: &Report) -> String {
     let sides = || report.sides.iter().enumerate();
@@ -541,7 +546,8 @@ pub(super) fn amplification(report: &Report) -> String {
     };
     let chart = |title: &str, unit: &str, of: &dyn Fn(usize) -> Option<f64>| {
         let bar = |(side, known): (usize, &SideReport)| {
-            of(side).map(|v| Bar { name: known.label.clone(), side, value: v, text: format!("{v:.2}") })
+            let (value, text) = two_decimals(of(side)?);
+            Some(Bar { name: known.label.clone(), side, value, text })
         };
         let all: Vec<Bar> = sides().filter_map(bar).collect();
         if all.is_empty() { String::new() } else { format!("<div>{}</div>\n", svg::bars(title, unit, &all)) }
@@ -568,8 +574,8 @@ pub(super) fn device(report: &Report) -> String {
          MB/s, eight at once {:.0} MB/s; random 4 KiB reads {:.0} a second ({:.0} µs each), 32 at \
          once {:.0} a second.{}</p>\n\
          <div class=\"scroll\"><table>\n<thead><tr><th>benchmark</th><th class=\"text\">store</th>\
-         <th>MB/s read</th><th>share of the device</th><th>MB/s written</th>\
-         <th>share of the device</th></tr></thead>\n",
+         <th>MB/s<br>read</th><th>share of<br>the device</th><th>MB/s<br>written</th>\
+         <th>share of<br>the device</th></tr></thead>\n",
         write / MIB,
         of(|d| d.sequential_read) / MIB,
         of(|d| d.sequential_read_deep) / MIB,
@@ -649,4 +655,20 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
     }
     out += &details("Flags of the run", flags);
     out + "</section>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_as_nothing_has_no_bar() {
+        assert_eq!(two_decimals(0.0004), (0.0, "0.00".to_owned()));
+        assert_eq!(two_decimals(1.562), (1.56, "1.56".to_owned()));
+        let bars: Vec<Bar> = [0.0004, 0.0]
+            .map(two_decimals)
+            .map(|(value, text)| Bar { name: "a".to_owned(), side: 0, value, text })
+            .to_vec();
+        assert!(!svg::bars("Read amplification", "bytes", &bars).contains("<rect"));
+    }
 }

@@ -1,5 +1,6 @@
 //! Rockmill as the benchmark sees it.
 
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use rockmill::{
     MergeEngine, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions, probe_kernel_engine, properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
+use rockmill_offload::{Workers, WorkersConfig};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
@@ -93,7 +95,26 @@ fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Keeps names of objects that the database has and the benchmark does not in the OPTIONS file that the open writes.
+/// Has compactions done by the workers that the flags name.
+fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
+    if flags.compaction_workers.is_empty() {
+        return Ok(());
+    }
+    let usage = |e: &dyn std::fmt::Display| Error::Usage(format!("--compaction_workers: {e}"));
+    let addresses = flags.compaction_workers.split(',').map(|address| {
+        let found = address.to_socket_addrs().map_err(|e| usage(&format_args!("{address:?}: {e}")))?.next();
+        found.ok_or_else(|| usage(&format_args!("{address:?} is no address and port")))
+    });
+    let config = WorkersConfig {
+        input_bytes_min: flags.worker_input_min.0,
+        jobs_max: flags.worker_jobs,
+        ..WorkersConfig::new(addresses.collect::<Result<_>>()?)
+    };
+    options.set_compaction_workers(Workers::new(config, Arc::new(SystemClock::default())).map_err(|e| usage(&e))?);
+    Ok(())
+}
+
+/// Leaves names of objects that a database has and the benchmark does not in the OPTIONS file that opening writes.
 fn keep_names(options: &mut Options, path: &Path) {
     if let Ok(stored) = OptionsLoader::new().load_latest(path) {
         carry_options(options, stored.options);
@@ -105,6 +126,7 @@ impl RockmillStore {
     pub fn open(flags: &Flags, options_text: &str, path: &Path, count: bool) -> Result<Self> {
         let mut options = options(flags, options_text)?;
         set_paths(&mut options, flags, path)?;
+        set_workers(&mut options, flags)?;
         if flags.use_existing_db {
             keep_names(&mut options, path);
         }
@@ -275,7 +297,16 @@ impl Store for RockmillStore {
     }
 
     fn engine_text(&self) -> Option<String> {
-        self.db.property_value(properties::MERGE_ENGINE).ok().flatten()
+        let engine = self.db.property_value(properties::MERGE_ENGINE).ok().flatten()?;
+        let c = self.db.counters();
+        let workers = c.compactions_elsewhere + c.compactions_returned > 0;
+        Some(match workers {
+            true => format!(
+                "{engine}; workers did {} of {} compactions, and did not do {}",
+                c.compactions_elsewhere, c.compactions, c.compactions_returned
+            ),
+            false => engine,
+        })
     }
 
     fn close(self: Box<Self>) -> Result<()> {

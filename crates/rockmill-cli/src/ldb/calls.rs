@@ -1,4 +1,5 @@
-//! `ldb`'s commands that are no others' aliases: `deleterange`, `batchput`, `approxsize`, `get_property`.
+//! `ldb`'s commands that are no others' aliases: `deleterange`, `batchput`, `approxsize`, `get_property`,
+//! `idump`.
 //!
 //! They are for scripts that exist. So no help lists them; docs/rocksdb.md does.
 
@@ -12,7 +13,8 @@ use serde_json::json;
 use crate::args::{DeleteArgs, DurabilityArgs, ReadArgs, Switch, WriteArgs};
 use crate::error::{CliError, Result};
 use crate::kv;
-use crate::output::Out;
+use crate::output::{self, Out};
+use crate::scan;
 use crate::store::{self, OpenToWrite};
 
 /// One of these commands.
@@ -27,6 +29,8 @@ pub enum LdbCall {
     ApproxSize(ApproxSizeArgs),
     #[command(hide = true)]
     GetProperty(GetPropertyArgs),
+    #[command(hide = true)]
+    Idump(IdumpArgs),
 }
 
 /// Does what a call asks for.
@@ -36,6 +40,7 @@ pub fn run(call: &LdbCall, family: Option<&str>, out: &mut Out) -> Result<()> {
         LdbCall::BatchPut(args) => batch_put(args, family, out),
         LdbCall::ApproxSize(args) => approx_size(args, family, out),
         LdbCall::GetProperty(args) => get_property(args, family, out),
+        LdbCall::Idump(args) => idump(args, family, out),
     }
 }
 
@@ -125,6 +130,41 @@ pub struct GetPropertyArgs {
     pub store: ReadArgs,
 }
 
+/// Print every version of every key that is stored, deletions included
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Types: 0 a deletion, 1 a value, 2 a merge operand, 7 a single deletion.
+Versions that a range deletion hides are not printed.
+
+Examples:
+  rockmill --db=my.db idump --from=user:1000 --to=user:2000 --hex
+  rockmill --db=my.db idump --count_only")]
+pub struct IdumpArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// First key
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// End of the range; the key itself is not printed
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// --from and --to are hexadecimal
+    #[arg(long, alias = "input_key_hex")]
+    pub input_key_hex: bool,
+    /// Print keys and values as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+    /// The most versions to print
+    #[arg(long, alias = "max_keys", value_name = "N")]
+    pub max_keys: Option<u64>,
+    /// Print only how many there are
+    #[arg(long, alias = "count_only")]
+    pub count_only: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: ReadArgs,
+}
+
 /// `rockmill deleterange`
 fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let args = DeleteArgs {
@@ -195,4 +235,45 @@ fn get_property(args: &GetPropertyArgs, family: Option<&str>, out: &mut Out) -> 
         return out.json_object(&json!({ "property": name, "value": value }));
     }
     out.line(format!("{name}: {}", value.trim_end()))
+}
+
+/// `rockmill idump`, in `ldb`'s form
+fn idump(args: &IdumpArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    let key = |what, arg: &Option<OsString>| {
+        arg.as_ref().map(|key| store::bytes_arg(what, key, args.input_key_hex)).transpose()
+    };
+    let (from, to) = (key("--from", &args.from)?, key("--to", &args.to)?);
+    let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
+    let cf = store::family(&db, family)?;
+    let append = scan::append_as(args.hex, out.is_terminal());
+    let mut versions = db.key_versions_cf(&cf, from.as_deref(), to.as_deref())?;
+    let mut found = 0u64;
+    let mut line = Vec::new();
+    while found < args.max_keys.unwrap_or(u64::MAX)
+        && let Some(version) = versions.next().transpose()?
+    {
+        found += 1;
+        if args.count_only {
+            continue;
+        }
+        if out.json {
+            let mut entry = output::entry_json(&version.user_key, Some(&version.value));
+            entry["sequence"] = json!(version.sequence);
+            entry["type"] = json!(version.value_type);
+            out.json_line(&entry)?;
+            continue;
+        }
+        line.clear();
+        line.push(b'\'');
+        append(&mut line, &version.user_key);
+        line.extend_from_slice(format!("' seq:{}, type:{} => ", version.sequence, version.value_type).as_bytes());
+        append(&mut line, &version.value);
+        line.push(b'\n');
+        out.bytes(&line)?;
+    }
+    match (args.count_only, out.json) {
+        (true, true) => out.json_object(&json!({ "count": found })),
+        (false, true) => Ok(()),
+        (_, false) => out.line(format!("Internal keys in range: {found}")),
+    }
 }

@@ -169,17 +169,18 @@ impl Shell<'_> {
         let mut call: Vec<OsString> = vec!["rockmill".into(), first.into()];
         call.push(self.db.as_os_str().to_owned());
         if let Some(name) = &self.family
+            && !crate::shell::takes_no_family(first)
             && !rest.iter().any(|word| word.replace('_', "-").starts_with("--column-family"))
         {
             call.extend(["--column-family".into(), name.into()]);
         }
         call.extend(rest.iter().map(OsString::from));
-        let parsed = crate::shell::command().try_get_matches_from(&call).and_then(|m| Cli::from_arg_matches(&m));
+        let parsed = without_directory().try_get_matches_from(&call).and_then(|m| Cli::from_arg_matches(&m));
         let cli = match parsed {
             Ok(cli) => cli,
             // Help is no error.
             Err(e) if e.exit_code() == i32::from(EXIT_OK) => {
-                out.text(e.render().to_string())?;
+                out.text(e.render().to_string().replace("Usage: rockmill ", "Usage: "))?;
                 return Ok(Done::Next);
             }
             Err(e) => {
@@ -217,7 +218,13 @@ impl Shell<'_> {
     }
 }
 
-/// True for a command that uses the whole screen.
+/// The command line without the directory in its help: a line of the shell does not have it.
+fn without_directory() -> clap::Command {
+    let hidden = |a: clap::Arg| if a.get_id() == "db" { a.hide(true) } else { a };
+    crate::shell::command().mut_subcommands(|command| command.mut_args(hidden))
+}
+
+/// True for a view that takes the whole screen.
 fn is_live(command: &args::Command) -> bool {
     match command {
         args::Command::Top(top) => !top.once,

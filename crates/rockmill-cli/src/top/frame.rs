@@ -496,7 +496,7 @@ fn from_files(files: &Files, why: &str, width: usize, lines: &mut Vec<Line>) {
             }
             None => {}
         }
-        lines.push(plain(told.ended.line()));
+        lines.push(titled("ended", told.ended.line()));
     }
     if let Some((first, rest)) = files.dumped.split_first() {
         lines.push(Line::new());

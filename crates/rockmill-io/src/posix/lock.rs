@@ -101,7 +101,7 @@ pub(super) fn lock(fs: &PosixFileSystem, path: &Path) -> io::Result<PosixFileLoc
             return Err(failed(e));
         }
         let by = match sys::lock_holder(&file) {
-            Some(pid) => format!("held by process {pid}; the database is open there"),
+            Some(pid) => format!("held by process {pid}"),
             None => "held by another process".to_owned(),
         };
         return Err(taken(path, by));

@@ -26,9 +26,7 @@ use crate::status::Status;
 
 /// Largest transfer of one command, unless the controller has a smaller limit.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// Upper limit of the in-capsule data that the host uses.
-const IN_CAPSULE_MAX: u32 = 64 << 10;
-/// How many times per 500 ms the host polls the status while a controller becomes ready or shuts down.
+/// How often the status is asked for while a controller becomes ready or shuts down, for each 500 ms that it may take.
 const LOOKS_PER_UNIT: u32 = 500;
 
 /// What moves the bytes of a queue.
@@ -68,7 +66,7 @@ pub enum HostError {
     Answer(&'static str),
     /// Authentication failed.
     Authentication(AuthError),
-    /// The caller's buffer is not a whole number of blocks.
+    /// The caller's buffer is no whole number of blocks, or too long for one command.
     Buffer {
         /// Its length.
         bytes: usize,
@@ -87,7 +85,11 @@ impl fmt::Display for HostError {
             Self::Authentication(e) => write!(f, "authentication: {e}"),
             Self::Answer(what) => write!(f, "the controller's answer cannot be used: {what}"),
             Self::Buffer { bytes, block_bytes } => {
-                write!(f, "a buffer of {bytes} bytes is no whole number of blocks of {block_bytes} bytes")
+                write!(
+                    f,
+                    "a buffer of {bytes} bytes is no whole number of blocks of {block_bytes} bytes, or too long for \
+                     one command"
+                )
             }
         }
     }
@@ -120,7 +122,7 @@ pub struct HostConfig {
     /// How the host authenticates; `None` for controllers that do not ask for it. If set, the host refuses a controller
     /// without authentication.
     pub auth: Option<HostAuth>,
-    /// Its queues. For I/O queues, `in_capsule_max` is lowered to the controller's limit.
+    /// Its queues. `in_capsule_max` is that of the admin queue; that of I/O queues is what the controller takes.
     pub queue: QueueConfig,
 }
 
@@ -140,7 +142,9 @@ impl Controller {
     pub fn queue_config(&self) -> QueueConfig {
         let capsule = self.identity.command_capsule.saturating_mul(16).saturating_sub(SQE_BYTES as u32);
         let mut config = self.config.queue;
-        config.in_capsule_max = config.in_capsule_max.min(capsule).min(IN_CAPSULE_MAX);
+        // All that the controller takes: Linux's target sends no R2T for a write that would have fitted, and such a
+        // write waits until its time is up (`nvmet_tcp_queue_response`).
+        config.in_capsule_max = capsule.min(TRANSFER_MAX);
         config.entries = config.entries.min(self.capabilities.queue_entries_max.saturating_add(1));
         if self.identity.commands_max > 0 {
             config.entries = config.entries.min(self.identity.commands_max);
@@ -640,6 +644,53 @@ impl<L: Link> Io<L> {
             waiting.push_back((submit(link, Command::writing(command, piece.to_vec()))?, &mut []));
             Ok(true)
         })
+    }
+
+    /// Begins to read blocks, in one command: at most [`Self::room`] of them at once. The result is its id, for
+    /// [`Self::ended`].
+    ///
+    /// # Errors
+    /// A length that is no whole number of blocks or too long for one command, or what ended the connection.
+    pub fn begin_read(&mut self, namespace: &NamespaceInfo, first: u64, bytes: usize) -> Result<u16, HostError> {
+        let count = self.one_command(namespace, bytes)?;
+        let command = command::read(namespace.id, first, count);
+        submit(&mut self.link, Command::reading(command, count * namespace.block_bytes))
+    }
+
+    /// The same for a write.
+    ///
+    /// # Errors
+    /// As [`Self::begin_read`].
+    pub fn begin_write(&mut self, namespace: &NamespaceInfo, first: u64, data: Vec<u8>) -> Result<u16, HostError> {
+        let count = self.one_command(namespace, data.len())?;
+        submit(&mut self.link, Command::writing(command::write(namespace.id, first, count, false), data))
+    }
+
+    /// Commands that can be begun now.
+    pub fn room(&mut self) -> usize {
+        self.link.queue().room()
+    }
+
+    /// Sends what was begun, and waits until something was received.
+    ///
+    /// # Errors
+    /// What ended the connection.
+    pub fn advance(&mut self) -> Result<(), HostError> {
+        exchange(&mut self.link)
+    }
+
+    /// What a command that was begun gave, if it has ended: the data of a read. Once.
+    pub fn ended(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
+        let done = self.link.queue().take(id)?;
+        Some(success(what, done).map(|done| done.data))
+    }
+
+    /// Blocks of one command.
+    fn one_command(&self, namespace: &NamespaceInfo, bytes: usize) -> Result<u32, HostError> {
+        match self.piece(namespace, bytes)? {
+            most if (1..=most).contains(&bytes) => Ok(bytes as u32 / namespace.block_bytes),
+            _ => Err(HostError::Buffer { bytes, block_bytes: namespace.block_bytes }),
+        }
     }
 
     /// Makes blocks read as zeros.

@@ -62,6 +62,14 @@ impl Cutter {
         Ok(())
     }
 
+    /// The same once more, for another thread.
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.iter().map(TcpStream::try_clone).collect::<io::Result<_>>().map(Self)
+    }
+
     /// Closes them.
     pub fn cut(&self) {
         for stream in &self.0 {
@@ -262,17 +270,17 @@ impl TcpHost {
     /// # Errors
     /// The reason why it failed.
     pub fn io_queue(&self, queue: u16) -> Result<Io<TcpLink>, HostError> {
-        self.io_queue_with(queue, true)
+        self.io_queue_with(queue, |_| {})
     }
 
-    /// The same. If `digests` is false, without data digests regardless of the configuration: for data that its reader
-    /// checks anyway.
+    /// The same with what `change` makes of the queue's configuration: without data digests, for data that its reader
+    /// checks anyway, or without data in capsules, for writes whose order counts (docs/offload.md).
     ///
     /// # Errors
-    /// The reason why it failed.
-    pub fn io_queue_with(&self, queue: u16, digests: bool) -> Result<Io<TcpLink>, HostError> {
+    /// Why that failed.
+    pub fn io_queue_with(&self, queue: u16, change: impl FnOnce(&mut QueueConfig)) -> Result<Io<TcpLink>, HostError> {
         let mut config = self.controller.queue_config();
-        config.data_digest &= digests;
+        change(&mut config);
         let clock = Arc::clone(&self.clock);
         let mut link = TcpLink::open(self.address, config, self.tls.as_ref(), clock).map_err(HostError::Io)?;
         link.counted = Arc::clone(&self.counted);

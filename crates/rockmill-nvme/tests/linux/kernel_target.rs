@@ -149,7 +149,6 @@ fn our_host_uses_the_kernel_s_target() {
             header_digest: i & 1 != 0,
             data_digest: i & 2 != 0,
             no_flow_control: i != 3,
-            in_capsule_max: if i == 2 { 0 } else { 16_384 },
             ..QueueConfig::default()
         };
         let host = connect(SUBSYSTEM, queue);
@@ -170,8 +169,9 @@ fn our_host_uses_the_kernel_s_target() {
                     let part = 4 << 20;
                     let at = |n: u64| (u64::from(q - 1) * part as u64 + n) / u64::from(disk.block_bytes);
                     let data = pattern(i * 100 + u64::from(q), part);
-                    // In the capsule, with one R2T, and in several commands at once.
-                    for (start, end) in [(0, 4096), (4096, 20_480), (20_480, 1 << 20), (1 << 20, part)] {
+                    // In the capsule, also as much as it holds (16 KiB), by an R2T, and in several commands at once.
+                    let ends = [4096, 16_384, 32_768, 53_248, 1 << 20, part];
+                    for (start, end) in std::iter::once(0).chain(ends).zip(ends) {
                         let written = io.write(&disk, at(start as u64), &data[start..end], end == part);
                         let queue = io.link().queue();
                         let left = (queue.outstanding(), queue.output().len());

@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rockmill::internals::JobRegistry;
+use rockmill::{CompactionDecision, CompactionFilter, MergeEngine, SharedCompactionFilter};
+use rockmill_io::ManualClock;
+
 use super::*;
 
 #[test]
@@ -11,6 +15,27 @@ fn a_worker_does_the_compactions_of_a_database() {
     assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
     let counters = worker.counters();
     assert_eq!((counters.done, counters.failed, counters.refused, counters.running), (elsewhere, 0, 0, 0));
+}
+
+/// Each engine, with one thread and with several, on tables that need several reads and writes.
+#[test]
+fn each_engine_does_them() {
+    for engine in [MergeEngine::Pread, MergeEngine::Uring, MergeEngine::Auto] {
+        for threads in [1, 3] {
+            let worker = worker(WorkerConfig { engine, threads, ..WorkerConfig::default() });
+            let (elsewhere, returned) = run_database(config(&[worker.address()]));
+            assert!(elsewhere > 0 && returned == 0, "{engine}: {elsewhere} done elsewhere, {returned} came back");
+            let parts = worker.engine_parts();
+            let (by, others) = match engine {
+                MergeEngine::Pread => (parts.pread, parts.uring + parts.kernel),
+                _ => (parts.uring, parts.pread + parts.kernel),
+            };
+            assert!(by >= elsewhere && others == 0, "{engine}: {parts:?}");
+        }
+    }
+    let kernel = WorkerConfig { engine: MergeEngine::Kernel, ..WorkerConfig::default() };
+    let e = Worker::start(listener(), kernel, clock()).unwrap_err();
+    assert!(e.to_string().contains("engine kernel needs a device of the kernel's"), "{e}");
 }
 
 #[test]
@@ -141,4 +166,77 @@ fn what_is_written_is_read_whoever_compacts() {
     assert!(elsewhere > 5);
     let db = Db::open(&options, dir.path()).unwrap();
     assert!(contents(&db) == all);
+}
+
+/// Values that expire: a worker decides by the store's clock, whatever its own says.
+#[test]
+fn values_expire_by_the_stores_clock() {
+    let worker = worker(WorkerConfig::default());
+    let micros = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros();
+    let clock = Arc::new(ManualClock::new(u64::try_from(micros).unwrap()));
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(config(&[worker.address()]));
+    options.set_clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    let db = Db::open_with_ttl(&options, dir.path(), Duration::from_secs(600)).unwrap();
+    fill(&db, 4);
+    clock.advance(Duration::from_secs(700));
+    let young = fill(&db, 5);
+    // By the worker's clock nothing would be old enough.
+    compact(&db);
+    let left = contents(&db);
+    assert!(left == young, "{} entries, where {} are young", left.len(), young.len());
+    let counters = db.counters();
+    assert!(counters.compactions_elsewhere > 0 && counters.compactions_returned == 0, "{counters:?}");
+    nothing_is_left(&db, dir.path());
+}
+
+/// Drops values that begin with this byte, and shortens those that begin with the next.
+struct Drops(u8);
+
+impl CompactionFilter for Drops {
+    fn filter(&mut self, _: u32, _: &[u8], value: &[u8]) -> CompactionDecision {
+        match value {
+            [first, ..] if *first == self.0 => CompactionDecision::Remove,
+            [first, ..] if *first == self.0 + 1 => CompactionDecision::Change(vec![*first]),
+            _ => CompactionDecision::Keep,
+        }
+    }
+
+    fn name(&self) -> &str {
+        "drops"
+    }
+
+    fn option_text(&self) -> String {
+        format!("first={}", self.0)
+    }
+}
+
+/// Filters go by name and options to workers that have them; all else is done here, and no worker is to blame.
+#[test]
+fn filters_that_workers_have_go_there() {
+    let knows =
+        |first: u8| JobRegistry { filters: vec![SharedCompactionFilter::new(Drops(first))], ..JobRegistry::default() };
+    let has = worker(WorkerConfig { registry: knows(7), ..WorkerConfig::default() });
+    let has_not = worker(WorkerConfig::default());
+    let run = |worker: &Worker, registry: JobRegistry| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = options(WorkersConfig { registry, ..config(&[worker.address()]) });
+        options.set_compaction_filter_object(Drops(7));
+        let db = Db::open(&options, dir.path()).unwrap();
+        let mut all = fill(&db, 6);
+        compact(&db);
+        all.retain(|_, value| value.first() != Some(&7));
+        all.values_mut().filter(|value| value.first() == Some(&8)).for_each(|value| value.truncate(1));
+        assert!(contents(&db) == all);
+        let counters = db.counters();
+        (counters.compactions_elsewhere, counters.compactions_returned)
+    };
+    let (elsewhere, returned) = run(&has, knows(7));
+    assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
+    // Other options are another filter, and what nobody is known to have is not offered.
+    assert_eq!(run(&has, knows(9)), (0, 0));
+    assert_eq!(run(&has, JobRegistry::default()), (0, 0));
+    // A worker that has less than the store was told refuses the job.
+    let (elsewhere, returned) = run(&has_not, knows(7));
+    assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
 }

@@ -24,6 +24,9 @@ fn samples() -> Vec<Message> {
         Message::Progress { epoch: 3, bytes: u64::MAX },
         Message::Done { epoch: 4, usage: usage(), result: vec![8; 70_000] },
         Message::Cancel { epoch: 5 },
+        Message::Ping { number: u64::MAX },
+        Message::Pong { number: 6 },
+        Message::Idle,
     ]
 }
 

@@ -31,7 +31,7 @@ use super::unique_id::internal_unique_id;
 use super::{JobHost as _, JobMeans, JobOutput, JobStats, LocalHost, page_cache, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
 use crate::compaction_workers::{
-    FencedOutput, JobDevice, RemoteDone, RemoteJob, TableCheck, TakenWorker, whole_blocks,
+    FencedOutput, JobCode, JobDevice, RemoteDone, RemoteJob, TableCheck, TakenWorker, whole_blocks,
 };
 use crate::error::{Error, Result};
 use crate::pacing::file::Gate;
@@ -54,11 +54,12 @@ const WRITE_BUFFER_BYTES: usize = 64 << 10;
 const CLOCKS_DIFFER_MAX: u64 = 3600;
 
 /// Whether other machines can do a job like this one: a compaction of block-based tables into a level below L0, whose
-/// comparator, merge operator and prefix extractor every Rockmill knows by name, and that asks no filter.
+/// code (comparator, merge operator, prefix extractor, filter) every Rockmill has by these names, or all workers have,
+/// as `knows` says.
 ///
 /// # Errors
 /// Why not, for the log.
-pub(crate) fn may_go(spec: &JobSpec) -> std::result::Result<(), String> {
+pub(crate) fn may_go(spec: &JobSpec, knows: impl Fn(JobCode<'_>) -> bool) -> std::result::Result<(), String> {
     let inputs = || spec.runs.iter().flat_map(|run| &run.files);
     let tph = spec.output.format.tph.is_some() || !spec.keep.is_empty();
     let reasons = [
@@ -70,10 +71,11 @@ pub(crate) fn may_go(spec: &JobSpec) -> std::result::Result<(), String> {
     if let Some((_, why)) = reasons.iter().find(|(is_so, _)| *is_so) {
         return Err((*why).to_owned());
     }
-    if let Some(filter) = &spec.filter {
-        return Err(format!("it has the compaction filter {:?}", filter.name));
+    let own = JobRegistry::default();
+    match spec.code().find(|&code| !own.knows(code) && !knows(code)) {
+        Some(code) => Err(format!("workers are not known to have {code}")),
+        None => Ok(()),
     }
-    JobRegistry::default().objects(spec).map(drop).map_err(|e| e.message().to_owned())
 }
 
 /// Has a job done on another machine. Its tables are durable with their names, and not live. Also returns which machine

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rockmill_format::comparator::{Comparator, comparator_named};
 use rockmill_format::{InternalKeyComparator, SliceTransform};
 
-use super::spec::JobSpec;
-use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter};
+use super::spec::{FilterSpec, JobSpec};
+use crate::compaction_filter::{CompactionFilterFactory as _, SharedFactory, SharedFilter, ttl};
+use crate::compaction_workers::JobCode;
 use crate::error::{Error, Result};
 use crate::merge_operator::MergeOperator;
 use crate::options::{CfOptions, merge_operator_named};
@@ -105,7 +106,8 @@ impl fmt::Debug for JobObjects {
 }
 
 /// What a host that runs others' jobs knows by name, in addition to RocksDB's own comparators, merge operators and
-/// prefix extractors. If two objects of one kind have the same name and options, the first counts.
+/// prefix extractors, and the factory of values that expire (`Db::open_with_ttl`). If two objects of one kind have the
+/// same name and options, the first counts.
 #[derive(Clone, Default)]
 pub struct JobRegistry {
     /// Orders of keys.
@@ -128,51 +130,97 @@ impl JobRegistry {
     /// `InvalidArgument` for tables that no database writes.
     pub fn objects(&self, spec: &JobSpec) -> Result<JobObjects> {
         spec.output.format.check(spec.output.compression, &spec.output.compression_opts)?;
-        let unknown = |what: &str, name: &str| {
-            let what = format!("the job's {what} {name:?} is not known here");
-            Error::not_supported(format!("{what}: register it, or run the job elsewhere"))
-        };
+        let mut out = JobObjects::default();
         let name = spec.comparator.as_str();
-        let cmp = self.comparators.iter().find(|c| c.name() == name).cloned().or_else(|| comparator_named(name));
-        let mut out = JobObjects {
-            cmp: InternalKeyComparator::new(cmp.ok_or_else(|| unknown("comparator", name))?),
-            ..JobObjects::default()
-        };
+        let cmp = self.comparator(name).ok_or_else(|| unknown("comparator", name))?;
+        out.cmp = InternalKeyComparator::new(cmp);
         let text = spec.merge_operator.as_str();
-        out.merge_operator = match self.merge_operators.iter().find(|m| m.option_text() == text) {
-            Some(operator) => Some(Arc::clone(operator)),
-            // A text that does not fully describe an operator (a delimiter that cannot be spelled) would find another
-            // one.
-            None => merge_operator_named(text)
-                .filter(|found| found.as_ref().map_or_else(String::new, |m| m.option_text()) == text)
-                .ok_or_else(|| unknown("merge operator", text))?,
-        };
-        if let Some(filter) = &spec.filter {
+        out.merge_operator = self.merge_operator(text).ok_or_else(|| unknown("merge operator", text))?;
+        if let Some(FilterSpec { name, options, from_factory, .. }) = &spec.filter {
             let missing = || {
                 let known = self.filters.iter().map(SharedFilter::name);
-                let mut known = known.chain(self.filter_factories.iter().map(|f| f.name()));
-                match known.any(|name| name == filter.name) {
-                    true => unknown("compaction filter with options", &filter.options),
-                    false => unknown("compaction filter", &filter.name),
+                let mut known = known.chain(self.filter_factories.iter().map(|f| f.name())).chain([ttl::NAME]);
+                match known.any(|known| known == name) {
+                    true => unknown("compaction filter with options", options),
+                    false => unknown("compaction filter", name),
                 }
             };
-            if filter.from_factory {
-                let named = self.filter_factories.iter().filter(|f| f.name() == filter.name);
-                let mut here = named.map(JobFactory::new);
-                let found = here.find(|f| f.options.as_ref().is_ok_and(|options| *options == filter.options));
-                out.filter_factory = Some(found.ok_or_else(missing)?);
+            if *from_factory {
+                out.filter_factory = Some(self.filter_factory(name, options).ok_or_else(missing)?);
             } else {
-                let found = self.filters.iter().find(|f| f.name() == filter.name && f.options() == filter.options);
-                out.filter = Some(found.ok_or_else(missing)?.clone());
+                out.filter = Some(self.filter(name, options).ok_or_else(missing)?);
             }
         }
         let name = spec.output.format.prefix_extractor.as_str();
         if !name.is_empty() {
-            let known = self.prefix_extractors.iter().find(|e| e.name() == name).cloned();
-            let found = known.or_else(|| SliceTransform::from_name(name));
-            out.prefix_extractor = Some(found.ok_or_else(|| unknown("prefix extractor", name))?);
+            out.prefix_extractor = Some(self.prefix_extractor(name).ok_or_else(|| unknown("prefix extractor", name))?);
         }
         Ok(out)
+    }
+
+    /// Whether it has this code.
+    pub fn knows(&self, code: JobCode<'_>) -> bool {
+        match code {
+            JobCode::Comparator(name) => self.comparator(name).is_some(),
+            JobCode::MergeOperator(text) => self.merge_operator(text).is_some(),
+            JobCode::Filter { name, options } => self.filter(name, options).is_some(),
+            JobCode::FilterFactory { name, options } => self.filter_factory(name, options).is_some(),
+            JobCode::PrefixExtractor(name) => self.prefix_extractor(name).is_some(),
+        }
+    }
+
+    fn comparator(&self, name: &str) -> Option<Arc<dyn Comparator>> {
+        self.comparators.iter().find(|c| c.name() == name).cloned().or_else(|| comparator_named(name))
+    }
+
+    /// The inner value is `None` for a job without one.
+    fn merge_operator(&self, text: &str) -> Option<Option<Arc<dyn MergeOperator>>> {
+        if let Some(operator) = self.merge_operators.iter().find(|m| m.option_text() == text) {
+            return Some(Some(Arc::clone(operator)));
+        }
+        // A text that does not fully describe an operator (a delimiter that cannot be spelled) would find another one.
+        merge_operator_named(text).filter(|found| found.as_ref().map_or_else(String::new, |m| m.option_text()) == text)
+    }
+
+    fn filter(&self, name: &str, options: &str) -> Option<SharedFilter> {
+        self.filters.iter().find(|f| f.name() == name && f.options() == options).cloned()
+    }
+
+    fn filter_factory(&self, name: &str, options: &str) -> Option<JobFactory> {
+        let named = self.filter_factories.iter().filter(|f| f.name() == name);
+        let says = |f: &JobFactory| f.options.as_ref().is_ok_and(|says| says == options);
+        let known = named.map(JobFactory::new).find(says);
+        // That of values that expire is the store's own.
+        known.or_else(|| {
+            let here = (name == ttl::NAME).then(|| ttl::factory_with(options, &self.filters, &self.filter_factories));
+            here.flatten().map(|factory| JobFactory::new(&factory)).filter(says)
+        })
+    }
+
+    fn prefix_extractor(&self, name: &str) -> Option<SliceTransform> {
+        let known = self.prefix_extractors.iter().find(|e| e.name() == name).cloned();
+        known.or_else(|| SliceTransform::from_name(name))
+    }
+}
+
+fn unknown(what: &str, name: &str) -> Error {
+    let what = format!("the job's {what} {name:?} is not known here");
+    Error::not_supported(format!("{what}: register it, or run the job elsewhere"))
+}
+
+impl JobSpec {
+    /// The code that it calls.
+    pub(super) fn code(&self) -> impl Iterator<Item = JobCode<'_>> {
+        let filter = self.filter.as_ref().map(|filter| {
+            let (name, options) = (filter.name.as_str(), filter.options.as_str());
+            match filter.from_factory {
+                true => JobCode::FilterFactory { name, options },
+                false => JobCode::Filter { name, options },
+            }
+        });
+        let extractor = Some(self.output.format.prefix_extractor.as_str()).filter(|name| !name.is_empty());
+        let always = [JobCode::Comparator(&self.comparator), JobCode::MergeOperator(&self.merge_operator)];
+        always.into_iter().chain(filter).chain(extractor.map(JobCode::PrefixExtractor))
     }
 }
 

@@ -1,8 +1,17 @@
 //! Runs jobs of other machines: the other side of `elsewhere.rs`.
 //!
 //! A worker has a spec that another machine sent, and a device ([`WorkerDevice`]) with the extents that the spec names.
-//! It has no directory, and no file numbers except those that are set aside. The engine `pread` merges its jobs, with
-//! reads of the device.
+//! It has no directory, and no file numbers except those that are set aside.
+//!
+//! | engine | reads | writes |
+//! |---|---|---|
+//! | `uring` | several spans of each input run are with the device, ahead of the merge | several of 1 MiB |
+//! | `pread` | one after another, when the merge comes to them | one of 1 MiB |
+//!
+//! `uring` is the store's engine of that name with all that is above the ring: the read plan, windows that the merge
+//! uses in place, writers with several writes in flight. The ring itself is replaced, since it takes file descriptors,
+//! and a device of NVMe/TCP in user space has none: operations go to the device ([`WorkerDevice::begin`], `carried.rs`
+//! in `rockmill-io`). The engine `kernel` merges what a ring of the kernel has read, so it cannot be used here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::filename;
-use rockmill_io::ring::BatchIo;
-use rockmill_io::{Clock, PosixFileSystem, RandomAccessFile, WritableFile, WriteOptions};
+use rockmill_io::ring::{BatchIo, Carried, CarriedFiles, DeviceFacts};
+use rockmill_io::{Clock, PositionedFile, RandomAccessFile, WritableFile, WriteOptions};
 
 use super::host::{JobHost, JobMeans, JobProgress};
 use super::objects::JobRegistry;
 use super::result::JobResult;
 use super::spec::{Extent, JobSpec, SpecFile};
-use super::{JobOutput, MergeEngine, SharedEngines, job};
+use super::{EngineParts, JobOutput, MergeEngine, SharedEngines, job};
 use crate::compaction_workers::{DEVICE_BLOCK, whole_blocks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::DbOptions;
@@ -30,8 +39,13 @@ use crate::version::table_of_files;
 
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
+/// Bytes of one read, where the engine reads ahead.
+const READ_BYTES: usize = 512 << 10;
 /// Bytes of a block.
 const BLOCK: u64 = DEVICE_BLOCK as u64;
+/// Why jobs are not merged in the kernel.
+const NO_KERNEL: &str = "the engine kernel needs a device of the kernel's, and a worker reaches a store's device over \
+                         NVMe/TCP in user space: take uring or pread";
 
 /// The device of a job, from the worker's side: whole blocks, from several threads at once.
 pub trait WorkerDevice: Send + Sync + fmt::Debug {
@@ -49,6 +63,40 @@ pub trait WorkerDevice: Send + Sync + fmt::Debug {
     /// # Errors
     /// The device is gone, or whatever kept it from writing.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Begins an operation, which ends by [`DeviceOp::done`], in any thread. Writes arrive in the order in which they
+    /// were begun. A device that takes one thing at a time does it before this returns.
+    fn begin(&self, mut op: DeviceOp) {
+        let offset = op.offset;
+        let result = match op.reads {
+            true => self.read(offset, op.memory()),
+            false => self.write(offset, op.memory()),
+        };
+        op.done(result);
+    }
+}
+
+/// An operation that a device has begun, with its memory: whole blocks. Dropping it fails it.
+#[derive(Debug)]
+pub struct DeviceOp {
+    op: Carried,
+    /// True for a read, false for a write.
+    pub reads: bool,
+    /// Where on the device.
+    pub offset: u64,
+}
+
+impl DeviceOp {
+    /// Where the bytes of a read go, or the bytes that a write takes.
+    pub fn memory(&mut self) -> &mut [u8] {
+        self.op.memory()
+    }
+
+    /// Ends it.
+    pub fn done(mut self, result: io::Result<()>) {
+        let bytes = self.op.memory().len();
+        self.op.done(result.map(|()| bytes));
+    }
 }
 
 /// Runs the jobs of other machines.
@@ -58,6 +106,7 @@ pub struct WorkerMachine {
     pub registry: JobRegistry,
     /// The most threads of one job.
     pub threads: usize,
+    engine: MergeEngine,
     clock: Arc<dyn Clock>,
     engines: Arc<SharedEngines>,
     shutdown: Arc<AtomicBool>,
@@ -65,8 +114,12 @@ pub struct WorkerMachine {
 
 impl fmt::Debug for WorkerMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { registry, threads, .. } = self;
-        f.debug_struct("WorkerMachine").field("registry", registry).field("threads", threads).finish_non_exhaustive()
+        let Self { registry, threads, engine, .. } = self;
+        f.debug_struct("WorkerMachine")
+            .field("registry", registry)
+            .field("threads", threads)
+            .field("engine", engine)
+            .finish_non_exhaustive()
     }
 }
 
@@ -92,7 +145,35 @@ impl WorkerJob {
 impl WorkerMachine {
     /// A machine that knows this code and does each job with this many threads.
     pub fn new(registry: JobRegistry, threads: usize, clock: Arc<dyn Clock>) -> Self {
-        Self { registry, threads: threads.max(1), clock, engines: Arc::default(), shutdown: Arc::default() }
+        Self {
+            registry,
+            threads: threads.max(1),
+            engine: MergeEngine::Auto,
+            clock,
+            engines: Arc::default(),
+            shutdown: Arc::default(),
+        }
+    }
+
+    /// The same with this engine; `auto` is `uring`.
+    ///
+    /// # Errors
+    /// `NotSupported` for the engine `kernel`, and why.
+    pub fn with_engine(self, engine: MergeEngine) -> Result<Self> {
+        match engine {
+            MergeEngine::Kernel => Err(Error::not_supported(NO_KERNEL)),
+            MergeEngine::Auto | MergeEngine::Uring | MergeEngine::Pread => Ok(Self { engine, ..self }),
+        }
+    }
+
+    /// What the engines did so far.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.engines.stats.counts()
+    }
+
+    /// Frees memory of reads and writes that no job has used for a while. To be called now and then.
+    pub fn trim(&self) {
+        self.engines.trim(&*self.clock);
     }
 
     /// Ends all jobs early, and those that begin later.
@@ -128,9 +209,9 @@ impl WorkerMachine {
     }
 
     fn try_run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> Result<JobOutput> {
-        let db = DbOptions { merge_engine: MergeEngine::Pread, ..DbOptions::default() };
+        let db = DbOptions { merge_engine: self.engine, ..DbOptions::default() };
         let objects = self.registry.objects(spec)?;
-        let fs = Arc::new(PosixFileSystem::default()); // no file of it is used
+        let fs = Arc::new(CarriedFiles);
         let host = DeviceHost {
             means: JobMeans {
                 engines: Arc::clone(&self.engines),
@@ -175,12 +256,12 @@ impl JobHost for DeviceHost {
         Ok(table)
     }
 
-    fn input_bytes(&self, file: &SpecFile, _: &Path, _: bool) -> Result<Arc<dyn RandomAccessFile>> {
+    fn input_bytes(&self, file: &SpecFile, _: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
         let end = |e: &Extent| e.offset.checked_add(e.length).and_then(whole_blocks);
         if !file.extents.iter().all(|e| end(e).is_some_and(|end| end <= self.device.bytes())) {
             return Err(Error::invalid_argument(format!("table {} is not on the device", file.number())));
         }
-        Ok(Arc::new(DeviceInput { device: Arc::clone(&self.device), extents: file.extents.clone() }))
+        Ok(Arc::new(DeviceInput { device: Arc::clone(&self.device), extents: file.extents.clone(), direct }))
     }
 
     fn next_number(&self) -> Result<u64> {
@@ -191,17 +272,21 @@ impl JobHost for DeviceHost {
         PathBuf::from(filename::table(number))
     }
 
-    fn create_output(&self, number: u64, _: WriteOptions, _: Option<&BatchIo>) -> Result<Box<dyn WritableFile>> {
+    fn create_output(
+        &self,
+        number: u64,
+        options: WriteOptions,
+        ring: Option<&BatchIo>,
+    ) -> Result<Box<dyn WritableFile>> {
         let place = self.places.get(&number);
         let place = *place.ok_or_else(|| Error::invalid_argument(format!("there is no room for table {number}")))?;
-        Ok(Box::new(DeviceOutput {
-            device: Arc::clone(&self.device),
-            place,
-            written: 0,
-            buffer: Vec::new(),
-            len: 0,
-            is_complete: false,
-        }))
+        let device = Arc::clone(&self.device);
+        if let Some(ring) = ring {
+            let output = PlacedOutput { device, place, path: self.output_path(number) };
+            let writer = ring.writer(Arc::new(output), options);
+            return Ok(Box::new(writer.map_err(|e| Error::io(format_args!("cannot create table {number}"), &e))?));
+        }
+        Ok(Box::new(DeviceOutput { device, place, written: 0, buffer: Vec::new(), len: 0, is_complete: false }))
     }
 
     fn sync_outputs(&self) -> Result<()> {
@@ -219,6 +304,15 @@ impl JobHost for DeviceHost {
     fn progress(&self) -> &Arc<JobProgress> {
         &self.handle.progress
     }
+
+    fn device(&self) -> Option<DeviceFacts> {
+        Some(DeviceFacts {
+            name: "the store's".to_owned(),
+            request_bytes_max: WRITE_BYTES,
+            optimal_bytes: READ_BYTES,
+            rotational: false,
+        })
+    }
 }
 
 /// An input in extents of the device.
@@ -226,9 +320,17 @@ impl JobHost for DeviceHost {
 struct DeviceInput {
     device: Arc<dyn WorkerDevice>,
     extents: Vec<Extent>,
+    /// For a ring, which reads whole blocks then.
+    direct: bool,
 }
 
 impl DeviceInput {
+    /// The extent, where there is one that begins with a block, as stores lay inputs out. What follows it up to the
+    /// next block can be read, too.
+    fn extent(&self) -> Option<&Extent> {
+        self.extents.first().filter(|extent| self.extents.len() == 1 && extent.offset.is_multiple_of(BLOCK))
+    }
+
     /// Reads any range of the device.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let (before, len) = (offset % BLOCK, into.len() as u64);
@@ -266,7 +368,71 @@ impl RandomAccessFile for DeviceInput {
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
     fn is_direct(&self) -> bool {
-        false
+        self.direct && self.extent().is_some()
+    }
+
+    fn carry(&self, mut op: Carried) -> Option<Carried> {
+        let (at, len) = (op.offset(), op.memory().len() as u64);
+        let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) && len > 0;
+        let inside = |extent: &&Extent| at.checked_add(len).is_some_and(|end| Some(end) <= whole_blocks(extent.length));
+        let offset = self.extent().filter(inside).and_then(|extent| extent.offset.checked_add(at));
+        match offset.filter(|_| whole) {
+            Some(offset) => self.device.begin(DeviceOp { op, reads: true, offset }),
+            None => return Some(op),
+        }
+        None
+    }
+}
+
+/// An output that a ring's writer writes: whole blocks, from front to back, several writes in flight.
+#[derive(Debug)]
+struct PlacedOutput {
+    device: Arc<dyn WorkerDevice>,
+    place: Extent,
+    path: PathBuf,
+}
+
+impl PlacedOutput {
+    /// Where a write goes on the device.
+    fn offset(&self, at: u64, len: usize) -> io::Result<u64> {
+        let end = at.checked_add(len as u64).filter(|&end| end <= self.place.length);
+        let offset = end.and_then(|_| self.place.offset.checked_add(at));
+        offset.ok_or_else(|| io::ErrorKind::StorageFull.into())
+    }
+}
+
+impl PositionedFile for PlacedOutput {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.device.write(self.offset(offset, data.len())?, data).map(|()| data.len())
+    }
+
+    fn cut(&self, _len: u64) -> io::Result<()> {
+        Ok(()) // the result says how much of the last block belongs to the file
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(()) // the other machine does
+    }
+
+    fn close(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn carry(&self, mut op: Carried) -> Option<Carried> {
+        let len = op.memory().len();
+        match self.offset(op.offset(), len) {
+            Ok(offset) => self.device.begin(DeviceOp { op, reads: false, offset }),
+            Err(e) => op.done(Err(e)),
+        }
+        None
     }
 }
 

@@ -88,6 +88,7 @@ pub use crate::db::files::repair::{RepairOptions, RepairReport};
 pub use crate::db::jobs::error_recovery::ErrorSeverity;
 pub use crate::db::read::get::{DbPinnableSlice, ReadOptions};
 pub use crate::db::read::iterator::{DbIterator, DbRawIterator, Direction, IteratorMode};
+pub use crate::db::read::key_versions::{KeyVersion, KeyVersions};
 pub use crate::db::read::snapshot::Snapshot;
 pub use crate::db::report::approximate_sizes::{Range, SizeApproximationOptions};
 pub use crate::db::report::live_files::{ColumnFamilyMetaData, LevelMetaData, LiveFile};

@@ -6,7 +6,9 @@
 //! for one piece at most.
 //!
 //! - If nobody waits for jobs, that part is [`SHARE`]. For each byte that users write meanwhile, [`BYTES_OF_A_BYTE`]
-//!   bytes pass unhindered: as many as it costs in many trees, so that debt does not grow.
+//!   bytes pass unhindered: as many as it costs in many trees, so that debt does not grow. Of what was written a while
+//!   ago nothing is left of that ([`LATELY_NANOS`]), or all that a long load once earned would pass at once beside
+//!   reads that come later.
 //! - If writers wait for jobs or soon will (a flush is due, the tree is behind, a writer was delayed), readers that
 //!   keep the device busy leave jobs [`SHARE`], too; readers that are busy for a tenth of the time take a tenth of the
 //!   rest. Jobs may run ahead by what they do in [`WINDOW_NANOS`], so that writers who need less than that part on
@@ -64,10 +66,10 @@ const HOLD_NANOS: u64 = 20_000_000;
 /// up to 72 %. Half of it changes reads and writes by less than 1 % there; twice of it gives four readers who read
 /// every 60 ms 4 % more and the writer 6 % less.
 const HOLD_OF_READ: u64 = 4;
-/// Events longer ago than this many nanoseconds no longer count: a write, the delay of a writer, a read that hangs. A
-/// longer pause of jobs says nothing about the device. Measured: a device may answer in bursts (the kernel's throttle
-/// releases what it holds every 100 ms), and with 50 ms no rate was ever learned. In the model half or twice of it
-/// changes nothing.
+/// Events longer ago than this many nanoseconds no longer count: a write and what it earned for jobs, the delay of a
+/// writer, a read that hangs. A longer pause of jobs says nothing about the device. Measured: a device may answer in
+/// bursts (the kernel's throttle releases what it holds every 100 ms), and with 50 ms no rate was ever learned. In the
+/// model half or twice of it changes nothing.
 const LATELY_NANOS: u64 = 1_000_000_000;
 /// Bytes that are read or written at once. Derived: 1 ms of a device with 250 MB/s, which a read has to wait for. In
 /// the model, whose device takes small pieces as fast as large ones, half of it gives up to 18 % more reads and twice
@@ -138,8 +140,10 @@ struct Share {
     last: Option<u64>,
     /// When the allowed bytes are done at the share's rate.
     free_at: u64,
-    /// Bytes that users wrote so far.
+    /// Bytes that users wrote so far, and when that was looked at.
     written: u64,
+    written_seen: u64,
+    /// Bytes that pass unhindered for them.
     credit: u64,
     /// Which part of the time readers waited for the device, 1 at most: on average, and when it was last looked at
     /// with the sum of their waits.
@@ -178,10 +182,13 @@ impl Share {
     }
 
     /// Notes how many bytes users have written. True if that is more than before.
-    fn note_written(&mut self, written: u64) -> bool {
-        let more = written.saturating_sub(self.written);
-        self.written = written;
-        self.credit = self.credit.saturating_add(more.saturating_mul(BYTES_OF_A_BYTE));
+    fn note_written(&mut self, now: u64, written: u64) -> bool {
+        let (time, more) = (now.saturating_sub(self.written_seen), written.saturating_sub(self.written));
+        (self.written_seen, self.written) = (now.max(self.written_seen), written);
+        // What is there fades, and of what is new, taken as written evenly since then, the last part counts.
+        let windows = time as f64 / LATELY_NANOS as f64;
+        let earned = more as f64 * BYTES_OF_A_BYTE as f64 / windows.max(1.0);
+        self.credit = (self.credit as f64 * (1.0 - windows).max(0.0) + earned) as u64;
         more > 0
     }
 
@@ -385,7 +392,7 @@ impl DeviceShare {
     fn ask(&self, now: u64, bytes: u64) -> u64 {
         let of = &self.of;
         let mut share = of.share.lock();
-        if share.note_written((self.written)()) {
+        if share.note_written(now, (self.written)()) {
             of.last_write.store(now.max(1), Ordering::Relaxed);
         }
         share.note_reads(now, of.read_nanos.load(Ordering::Relaxed));

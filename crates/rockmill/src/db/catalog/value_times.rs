@@ -3,11 +3,9 @@
 use rockmill_format::batch::{BatchRecord, BatchRep, MAX_SLICE_LEN};
 use rockmill_io::Clock;
 
+use crate::compaction_filter::ttl::{STAMP_LEN, split};
 use crate::error::{Error, Result};
 use crate::iter::get::PinnedValue;
-
-/// Bytes of a time at the end of a value.
-pub(crate) const STAMP_LEN: usize = 4;
 
 /// The property of an external table whose values end with times. As in RocksDB, tables that the database writes do not
 /// have it. RocksDB ignores the property.
@@ -28,11 +26,6 @@ pub(crate) fn stamp_now(clock: &dyn Clock) -> [u8; STAMP_LEN] {
 
 /// The name, in tables, of the merge operator that removes times.
 pub(crate) const TTL_MERGE_OPERATOR: &str = "TtlMergeOperator";
-
-/// A value's own bytes and its time; `None` when it is too short to have one.
-pub(crate) fn split(value: &[u8]) -> Option<(&[u8], u32)> {
-    value.split_last_chunk().map(|(own, time)| (own, u32::from_le_bytes(*time)))
-}
 
 /// Checks a stored value; returns the length of its own bytes.
 pub(crate) fn check_stamp(key: &[u8], value: &[u8]) -> Result<usize> {

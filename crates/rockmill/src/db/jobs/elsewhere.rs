@@ -29,7 +29,7 @@ impl DbInner {
             return None;
         }
         let (name, number, bytes) = (&cf.name, spec.job, spec.input_bytes());
-        if let Err(why) = elsewhere::may_go(spec) {
+        if let Err(why) = elsewhere::may_go(spec, |code| workers.knows(code)) {
             log_info!(self.log, "[{name}] [JOB {number}] Not offered to a worker: {why}");
             return None;
         }

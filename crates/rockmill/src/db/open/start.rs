@@ -749,8 +749,11 @@ pub(crate) fn check_is_readable(options: &DbOptions, path: &Path) -> Result<()> 
 }
 
 pub(crate) fn lock_error(path: &Path, e: &std::io::Error) -> Error {
-    let hint = if e.kind() == std::io::ErrorKind::WouldBlock { "the database is open elsewhere: " } else { "" };
-    Error::io(format_args!("cannot lock {}: {hint}one process at a time may open it for writing", path.display()), e)
+    let why = match e.kind() {
+        std::io::ErrorKind::WouldBlock => ": the database is open elsewhere, and one process at a time may write to it",
+        _ => "",
+    };
+    Error::io(format_args!("cannot lock {}{why}", path.display()), e)
 }
 
 /// Bits that differ between processes and calls. `RandomState` is seeded by the operating system.

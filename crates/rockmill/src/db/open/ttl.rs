@@ -20,17 +20,14 @@ use std::time::Duration;
 
 use rockmill_io::Clock;
 
-use crate::compaction_filter::{
-    CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision, SharedFactory, SharedFilter,
-    TableFileCreationReason,
-};
-use crate::db::catalog::value_times::{TTL_MERGE_OPERATOR, split, stamp_now};
+use crate::compaction_filter::ttl::{User, factory, split};
+use crate::db::catalog::value_times::{TTL_MERGE_OPERATOR, stamp_now};
 use crate::db::open::start::{OpenMode, open};
 use crate::db::{AsColumnFamilyRef, ColumnFamily, Db};
 use crate::error::{Error, Result};
 use crate::merge_operator::{MergeOperands, MergeOperator};
 use crate::options::{CfOptions, ColumnFamilyDescriptor, ColumnFamilyTtl, DbOptions, Options};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::Ordering;
 
 impl ColumnFamilyTtl {
     /// Seconds; 0 for ever.
@@ -168,144 +165,14 @@ impl Db {
 /// Puts the filter and operator that know of times around the user's.
 pub(crate) fn wrap(cf: &mut CfOptions, db: &DbOptions, seconds: u64) {
     let clock = Arc::clone(&db.clock);
-    let seconds = Arc::new(AtomicU64::new(seconds));
     let user = match (cf.compaction_filter.take(), cf.compaction_filter_factory.take()) {
         (Some(filter), _) => User::Filter(filter),
         (None, Some(factory)) => User::Factory(factory),
         (None, None) => User::None,
     };
-    let ttl = TtlFactory { seconds: Arc::clone(&seconds), clock: Arc::clone(&clock), user };
-    let factory = cf.compaction_filter_factory.insert(SharedFactory::new(ttl));
-    factory.time_to_live = Some(seconds);
+    cf.compaction_filter_factory = Some(factory(seconds, user));
     if let Some(user) = cf.merge_operator.take() {
         cf.merge_operator = Some(Arc::new(TtlMergeOperator { user, clock }));
-    }
-}
-
-fn now(clock: &dyn Clock) -> u64 {
-    clock.now_micros() / 1_000_000
-}
-
-/// What the user set.
-enum User {
-    None,
-    Filter(SharedFilter),
-    Factory(SharedFactory),
-}
-
-impl User {
-    /// Its name, in the text of the options.
-    fn text(&self) -> String {
-        match self {
-            Self::None => String::new(),
-            Self::Filter(filter) => format!(";filter={:?}", filter.name()),
-            Self::Factory(factory) => format!(";factory={:?}", factory.name()),
-        }
-    }
-
-    /// Its own options.
-    fn options(&self) -> String {
-        match self {
-            Self::None => String::new(),
-            Self::Filter(filter) => filter.option_text(),
-            Self::Factory(factory) => factory.option_text(),
-        }
-    }
-}
-
-struct TtlFactory {
-    /// 0: for ever.
-    seconds: Arc<AtomicU64>,
-    clock: Arc<dyn Clock>,
-    user: User,
-}
-
-impl TtlFactory {
-    /// The seconds and the user's options in a text of this factory, as `option_text` writes it.
-    fn read<'t>(&self, text: &'t str) -> Option<(u64, &'t str)> {
-        let text = text.strip_prefix("seconds=")?;
-        let (seconds, rest) = text.split_at(text.find(';').unwrap_or(text.len()));
-        let rest = rest.strip_prefix(self.user.text().as_str())?;
-        let options = if rest.is_empty() { rest } else { rest.strip_prefix(";options=")? };
-        Some((seconds.parse().ok()?, options))
-    }
-}
-
-impl CompactionFilterFactory for TtlFactory {
-    type Filter = TtlFilter;
-
-    fn create(&mut self, mut context: CompactionFilterContext) -> TtlFilter {
-        // All parts of a job use the settings from when the job was made.
-        let (seconds, own) = match self.read(&context.options) {
-            Some((seconds, own)) => (seconds, own.to_owned()),
-            None => (self.seconds.load(Ordering::Acquire), self.user.options()),
-        };
-        context.options = own;
-        let user: Option<Box<dyn CompactionFilter>> = match &mut self.user {
-            User::None => None,
-            User::Filter(filter) => Some(Box::new(filter.clone())),
-            User::Factory(factory) => {
-                factory.should_filter_table_file_creation(context.reason).then(|| factory.create(context))
-            }
-        };
-        // One time for the whole part, so that its output depends on nothing else.
-        let oldest = match seconds {
-            0 => 0,
-            seconds => now(&*self.clock).saturating_sub(seconds),
-        };
-        TtlFilter { oldest, user }
-    }
-
-    fn should_filter_table_file_creation(&self, reason: TableFileCreationReason) -> bool {
-        let user = matches!(&self.user, User::Factory(f) if f.should_filter_table_file_creation(reason));
-        reason == TableFileCreationReason::Compaction || user
-    }
-
-    fn name(&self) -> &str {
-        "TtlCompactionFilterFactory"
-    }
-
-    fn option_text(&self) -> String {
-        let (seconds, user, own) = (self.seconds.load(Ordering::Acquire), self.user.text(), self.user.options());
-        let own = if own.is_empty() { own } else { format!(";options={own}") };
-        format!("seconds={seconds}{user}{own}")
-    }
-}
-
-struct TtlFilter {
-    /// Values from before this time are removed.
-    oldest: u64,
-    user: Option<Box<dyn CompactionFilter>>,
-}
-
-impl TtlFilter {
-    /// Lets the user's filter decide on a value without its time.
-    fn ask(&mut self, value: &[u8], ask: impl FnOnce(&mut Box<dyn CompactionFilter>, &[u8]) -> Decision) -> Decision {
-        let (Some(user), Some((own, time))) = (&mut self.user, split(value)) else { return Decision::Keep };
-        match ask(user, own) {
-            Decision::Change(mut changed) => {
-                changed.extend_from_slice(&time.to_le_bytes());
-                Decision::Change(changed)
-            }
-            other => other,
-        }
-    }
-}
-
-impl CompactionFilter for TtlFilter {
-    fn filter(&mut self, level: u32, key: &[u8], value: &[u8]) -> Decision {
-        if split(value).is_some_and(|(_, time)| u64::from(time) < self.oldest) {
-            return Decision::Remove;
-        }
-        self.ask(value, |user, own| user.filter(level, key, own))
-    }
-
-    fn filter_merge_operand(&mut self, level: u32, key: &[u8], operand: &[u8]) -> Decision {
-        self.ask(operand, |user, own| user.filter_merge_operand(level, key, own))
-    }
-
-    fn name(&self) -> &str {
-        self.user.as_ref().map_or("TtlCompactionFilter", |user| user.name())
     }
 }
 
@@ -353,6 +220,10 @@ impl MergeOperator for TtlMergeOperator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction_filter::ttl::factory_with;
+    use crate::compaction_filter::{
+        CompactionFilter as _, CompactionFilterContext, CompactionFilterFactory as _, Decision, TableFileCreationReason,
+    };
     use crate::db::catalog::value_times::stamp;
     use rockmill_io::ManualClock;
 
@@ -367,6 +238,7 @@ mod tests {
             _ => Decision::Keep,
         });
         let db = DbOptions { clock, ..DbOptions::default() };
+        let user = o.cf.compaction_filter.clone().unwrap();
         wrap(&mut o.cf, &db, 100);
         let mut factory = o.cf.compaction_filter_factory.unwrap();
         let context = CompactionFilterContext {
@@ -397,5 +269,18 @@ mod tests {
         };
         assert_eq!((of(&options), of("")), (Decision::Keep, Decision::Remove));
         assert!(!factory.should_filter_table_file_creation(TableFileCreationReason::Flush));
+        // Another process makes it from its text, where it has the user's filter; and goes by the time of the job.
+        let mut there = factory_with(&options, &[user], &[]).expect("the same factory");
+        let mut of = |now_micros: u64| {
+            let context = CompactionFilterContext { now_micros, options: options.clone(), ..context.clone() };
+            there.create(context).filter(0, b"k", &with(b"v", 1_999_999_950))
+        };
+        assert_eq!((of(2_000_000_050_000_000), of(2_000_000_051_000_000)), (Decision::Keep, Decision::Remove));
+        assert!(factory_with(&options, &[], &[]).is_none(), "without the user's filter");
+        for options in ["", "seconds=", "seconds=x", "seconds=1;", "seconds=1;filter=\"other\"", "seconds=1;options=a"]
+        {
+            assert!(factory_with(options, &[], &[]).is_none(), "{options}");
+        }
+        assert_eq!(factory_with("seconds=0", &[], &[]).expect("for ever").option_text(), "seconds=0");
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rockmill_format::key::{self, MAX_SEQUENCE, ParsedInternalKey, VALUE_TYPE_FOR_SEEK, append_internal_key};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
+use crate::compaction_filter::ttl::STAMP_LEN;
 use crate::db::catalog::super_version::SuperVersion;
-use crate::db::catalog::value_times::{STAMP_LEN, check_stamp};
+use crate::db::catalog::value_times::check_stamp;
 use crate::db::read::iterator_counts::{IteratorCounts, Move};
 use crate::db::read::prefix_scan::PrefixScan;
 use crate::db::read::range_view::RangeView;
@@ -17,10 +18,12 @@ use crate::db::{AsColumnFamilyRef, Db, DbInner, ReadOptions, Snapshot};
 use crate::error::{Error, Result};
 use crate::iter::level::LevelIterator;
 use crate::iter::merging::MergingIterator;
+use crate::iter::prefix_seek::PrefixSeek;
 use crate::iter::{EmptyIterator, InternalIterator};
 use crate::merge_operator::{self, MergeOperator, OperandList};
 use crate::perf_context::{self as perf, PerfMetric, Timer};
 use crate::statistics::{Histogram, MaybeStatistics, Started};
+use crate::table::TableReadOptions;
 use crate::version::TableSource;
 
 /// Entries of one user key stepped over one by one before a seek is tried (RocksDB's
@@ -101,18 +104,7 @@ impl DbInner {
         let reads = self.seek_reads(&tables, options);
         let tables: Arc<dyn TableSource> = tables;
         let by_prefix = prefix.as_ref().map(|p| Arc::clone(p.seek()));
-        let mut children: Vec<Box<dyn InternalIterator>> = Vec::new();
-        children.extend(current.front.iterators(by_prefix.as_ref()));
-        for place in current.version.sorted_runs() {
-            let tables = Arc::clone(&tables);
-            let run = if place.level == 0 {
-                // Each file of L0 is a run of its own, opened when it is first needed.
-                LevelIterator::new(place.files.to_vec(), tables, ro, cf.cmp.clone())
-            } else {
-                LevelIterator::of_run(Arc::clone(&current.version), place.level, place.run, tables, ro)
-            };
-            children.push(Box::new(run.by_prefix(by_prefix.clone())));
-        }
+        let mut children = sorted_runs(&current, &tables, ro, &cf.cmp, by_prefix);
         if let Some(e) = refused {
             children = vec![Box::new(EmptyIterator::with_error(e))];
         }
@@ -141,6 +133,30 @@ impl DbInner {
             _pin: (current, self),
         }
     }
+}
+
+/// An iterator for each sorted run of a column family: memtables, files of L0, runs of the levels below. With a prefix
+/// seek they skip what cannot have the prefix.
+pub(crate) fn sorted_runs(
+    current: &Arc<SuperVersion>,
+    tables: &Arc<dyn TableSource>,
+    ro: TableReadOptions,
+    cmp: &InternalKeyComparator,
+    by_prefix: Option<Arc<PrefixSeek>>,
+) -> Vec<Box<dyn InternalIterator>> {
+    let mut runs: Vec<Box<dyn InternalIterator>> = Vec::new();
+    runs.extend(current.front.iterators(by_prefix.as_ref()));
+    for place in current.version.sorted_runs() {
+        let tables = Arc::clone(tables);
+        let run = if place.level == 0 {
+            // Each file of L0 is a run of its own, opened when it is first needed.
+            LevelIterator::new(place.files.to_vec(), tables, ro, cmp.clone())
+        } else {
+            LevelIterator::of_run(Arc::clone(&current.version), place.level, place.run, tables, ro)
+        };
+        runs.push(Box::new(run.by_prefix(by_prefix.clone())));
+    }
+    runs
 }
 
 /// Lower and upper bound, and for orders in which bounds cannot say it, the prefix that keys must have.
@@ -698,7 +714,7 @@ fn unexpected(t: ValueType) -> Error {
 
 /// Says in which file the entry is that `e` is about.
 #[cold]
-fn in_file(iter: &dyn InternalIterator, e: Error) -> Error {
+pub(crate) fn in_file(iter: &dyn InternalIterator, e: Error) -> Error {
     match iter.file() {
         Some(file) => e.context(file.display()),
         None => e,

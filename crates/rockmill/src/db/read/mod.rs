@@ -5,6 +5,7 @@
 //! | `get.rs`, `multi_get.rs` | lookups of one key, of many |
 //! | `iterator.rs`, `prefix_scan.rs`, `iterator_counts.rs` | iterators of users, over those of `crate::iter` |
 //! | `seek_reads.rs` | the blocks that the runs of a seek need, read together |
+//! | `key_versions.rs` | every version of every key, for tools |
 //! | `range_view.rs` | which range tombstone hides a key |
 //! | `snapshot.rs` | snapshots, and what their end makes due |
 //! | `tables.rs` | the table cache |
@@ -12,6 +13,7 @@
 pub(crate) mod get;
 pub(crate) mod iterator;
 pub(crate) mod iterator_counts;
+pub(crate) mod key_versions;
 pub(crate) mod multi_get;
 pub(crate) mod prefix_scan;
 pub(crate) mod range_view;

@@ -63,6 +63,32 @@ fn a_reader_has_most_of_the_device() {
     assert!(reader < 0.02 && compactions > 0.9, "without it: {reader} and {compactions}");
 }
 
+/// A load earns nothing for what is compacted later, beside reads.
+#[test]
+fn what_users_wrote_long_ago_earns_nothing() {
+    let mut share = Share { rate: 0.1, ..Share::default() };
+    // A gigabyte in ten seconds, looked at once, and again and again.
+    assert!(share.note_written(10_000 * MS, 1 << 30));
+    assert_eq!(share.credit, (1 << 30) * BYTES_OF_A_BYTE / 10);
+    for ms in 10_000..20_000 {
+        share.note_written(ms * MS, (1 << 30) / 10_000 * ms);
+    }
+    let earned = share.credit as f64 / ((1u64 << 30) * BYTES_OF_A_BYTE / 10) as f64;
+    assert!((0.98..1.02).contains(&earned), "the last second's: {earned}");
+    // A second later a third is left if it is looked at all the time, and nothing if nobody looked.
+    let written = share.written;
+    let mut other = Share { rate: 0.1, credit: share.credit, written, written_seen: 20_000 * MS, ..Share::default() };
+    for ms in 20_000..21_000 {
+        assert!(!share.note_written(ms * MS, written));
+    }
+    let left = share.credit as f64 / other.credit as f64;
+    assert!((0.36..0.38).contains(&left), "{left}");
+    assert!(!other.note_written(21_000 * MS, written));
+    assert_eq!(other.credit, 0);
+    let waits: Vec<u64> = (0..2).map(|_| other.take(21_000 * MS, 100_000, Leave::Least) / MS).collect();
+    assert_eq!(waits, [0, 4], "25 MB/s");
+}
+
 #[test]
 fn what_users_write_may_be_compacted_beside_reads() {
     let mut share = Share::default();
@@ -70,7 +96,8 @@ fn what_users_write_may_be_compacted_beside_reads() {
         assert_eq!(share.take(ms * MS, 100_000, Leave::All), 0);
     }
     assert!((share.rate - 0.1).abs() < 0.01, "100 MB/s: {}", share.rate);
-    assert!(share.note_written(350_000 / BYTES_OF_A_BYTE) && !share.note_written(350_000 / BYTES_OF_A_BYTE));
+    let written = 350_000 / BYTES_OF_A_BYTE;
+    assert!(share.note_written(600 * MS, written) && !share.note_written(600 * MS, written));
     let waits: Vec<u64> = (0..6).map(|_| share.take(600 * MS, 100_000, Leave::Least) / MS).collect();
     assert_eq!(waits, [0, 0, 0, 0, 4, 8], "three are paid for, one begins at once, and then 25 MB/s");
     // Delayed operations say nothing about the device.

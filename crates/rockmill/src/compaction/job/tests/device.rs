@@ -9,13 +9,14 @@ use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::footer::Footer;
 use rockmill_format::properties::TableProperties;
 
+use super::elsewhere::registry;
 use super::*;
 use crate::compaction::elsewhere as remote;
-use crate::compaction::objects::JobRegistry;
 use crate::compaction::result::JobResult;
+use crate::compaction::spec::FilterSpec;
 use crate::compaction::worker::{WorkerDevice, WorkerMachine};
 use crate::compaction::{JobOutput, JobStats};
-use crate::compaction_workers::{JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
+use crate::compaction_workers::{JobCode, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
 use crate::error::{Error, ErrorKind};
 
 /// Of a table.
@@ -38,6 +39,7 @@ fn checks() -> [TableCheck; 2] {
 /// A worker in this process.
 struct InProcess {
     clock: Arc<dyn rockmill_io::Clock>,
+    engine: MergeEngine,
     lie: Box<Lie>,
     /// Changes this byte of the first output.
     damages: Option<u64>,
@@ -119,7 +121,8 @@ impl TakenWorker for InProcess {
     }
 
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone> {
-        let machine = WorkerMachine::new(JobRegistry::default(), 1, Arc::clone(&self.clock));
+        let machine = WorkerMachine::new(registry(), 1, Arc::clone(&self.clock));
+        let machine = machine.with_engine(self.engine)?;
         let spec = machine.accept(job.spec)?;
         let held = self.forges.as_ref().map(|_| Mutex::default());
         let lent = Arc::new(Lent { device: Arc::clone(job.device), damages: self.damages, held });
@@ -137,6 +140,7 @@ fn honest(ctx: &LocalHost) -> InProcess {
     let clock = Arc::clone(&ctx.means.clock);
     InProcess {
         clock,
+        engine: MergeEngine::Pread, // which needs no memory for reads in flight, and most jobs here are small
         lie: Box::new(|_| {}),
         damages: None,
         forges: None,
@@ -176,7 +180,7 @@ fn has_what_no_input_has(spec: &JobSpec, ctx: &LocalHost, made: &FileEntry) -> b
 
 /// Compares what a compaction writes here with what a worker writes.
 pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
-    if remote::may_go(spec).is_err() {
+    if remote::may_go(spec, |code| registry().knows(code)).is_err() {
         return;
     }
     let mut spec = spec.clone();
@@ -186,7 +190,8 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
     let bytes = taken(&host, &here);
     let host = numbered(ctx);
     let check = checks()[(spec.input_bytes() % 2) as usize];
-    let done = remote::run(&spec, &host, &InProcess { check, ..honest(ctx) });
+    let engine = if spec.input_bytes() % 4 < 2 { MergeEngine::Uring } else { MergeEngine::Pread };
+    let done = remote::run(&spec, &host, &InProcess { check, engine, ..honest(ctx) });
     if here.files.iter().any(|f| has_what_no_input_has(&spec, ctx, f)) {
         done.expect_err("inputs are damaged in a way that no checksum catches");
         return;
@@ -204,7 +209,7 @@ fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
     fs.create_dir(&dir, true).unwrap();
     let (tree, c) = tree_with_l0(Arc::clone(fs) as _, dir.clone(), small_options(), 400);
     let spec = tree.spec(&c);
-    assert_eq!(remote::may_go(&spec), Ok(()));
+    assert_eq!(remote::may_go(&spec, |_| false), Ok(()));
     let names = fs.list_dir(&dir).unwrap().into_iter().collect();
     (tree, spec, names)
 }
@@ -442,17 +447,37 @@ fn jobs_that_workers_cannot_do_stay_here() {
     let fs = Arc::new(MemFileSystem::new());
     let (_, spec, _) = tree_and_job(&fs);
     type Change = fn(&mut JobSpec);
-    let changes: [(&str, Change); 5] = [
-        ("comparator \"x\" is not known", |spec| spec.comparator = "x".into()),
-        ("merge operator \"x\" is not known", |spec| spec.merge_operator = "x".into()),
-        ("compaction filter \"\"", |spec| spec.filter = Some(Default::default())),
+    fn filter(name: &str, options: &str, from_factory: bool) -> Option<FilterSpec> {
+        Some(FilterSpec { name: name.into(), options: options.into(), from_factory, ..FilterSpec::default() })
+    }
+    let changes: [(&str, Change); 8] = [
+        ("to have the comparator \"x\"", |spec| spec.comparator = "x".into()),
+        ("to have the merge operator \"x\"", |spec| spec.merge_operator = "x".into()),
+        ("to have the prefix extractor \"x\"", |spec| spec.output.format.prefix_extractor = "x".into()),
+        ("to have the compaction filter \"f\" with the options \"o\"", |spec| spec.filter = filter("f", "o", false)),
+        ("filter of the factory \"f\"", |spec| spec.filter = filter("f", "", true)),
+        ("with the options \"seconds=1;filter=\\\"f\\\"\"", |spec| {
+            spec.filter = filter("TtlCompactionFilterFactory", "seconds=1;filter=\"f\"", true);
+        }),
         ("into L0", |spec| spec.output.level = 0),
         ("no input", |spec| spec.runs.clear()),
     ];
     for (why, change) in changes {
         let mut spec = spec.clone();
         change(&mut spec);
-        let said = remote::may_go(&spec).unwrap_err();
+        let said = remote::may_go(&spec, |_| false).unwrap_err();
         assert!(said.contains(why), "{said}, where {why} is the reason");
+    }
+    // What all workers have may go, and nothing that they have not.
+    for (name, options, from_factory, goes) in [
+        ("f", "o", false, true),
+        ("f", "", false, false),
+        ("f", "o", true, false),
+        ("TtlCompactionFilterFactory", "seconds=1", true, true),
+        ("TtlCompactionFilterFactory", "seconds=1", false, false),
+    ] {
+        let spec = JobSpec { filter: filter(name, options, from_factory), ..spec.clone() };
+        let knows = |code: JobCode<'_>| code == JobCode::Filter { name: "f", options: "o" };
+        assert_eq!(remote::may_go(&spec, knows).is_ok(), goes, "{name} {options} {from_factory}");
     }
 }

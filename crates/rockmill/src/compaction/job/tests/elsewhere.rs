@@ -41,7 +41,7 @@ const WORKER: &str = "ROCKMILL_TEST_JOB_WORKER";
 const ANSWER: &str = "rockmill job: ";
 
 /// What the worker knows by name.
-fn registry() -> JobRegistry {
+pub(super) fn registry() -> JobRegistry {
     let mut options = crate::Options::default();
     options.set_compaction_filter("keep", |_, _, _| crate::compaction_filter::Decision::Keep);
     let mut known = JobRegistry::default();
