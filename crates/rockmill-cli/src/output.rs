@@ -10,10 +10,10 @@ pub use rockmill_format::printable::bytes as escape;
 
 use crate::error::{CliError, Result};
 
-/// Narrower terminals break lines where they like.
+/// Narrower terminals wrap lines themselves.
 const COLUMNS_MIN: usize = 20;
 
-/// Standard output with a buffer, and the choices that hold for all commands.
+/// Buffered standard output, and the options that apply to all commands.
 pub struct Out {
     writer: BufWriter<StdoutLock<'static>>,
     /// Print JSON.
@@ -33,12 +33,12 @@ impl Out {
         io::stdout().is_terminal()
     }
 
-    /// Columns that there are for a table: those of the terminal, and no limit elsewhere.
+    /// Columns available for a table: those of the terminal; otherwise there is no limit.
     pub fn columns(&self) -> usize {
         columns(self.is_terminal()).unwrap_or(usize::MAX)
     }
 
-    /// Prints bytes as they are: what the caller made, or values for a pipe.
+    /// Prints bytes unchanged: the caller's output, or values for a pipe.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
     }
@@ -64,7 +64,7 @@ impl Out {
         text.as_ref().lines().try_for_each(|line| self.sentence(line))
     }
 
-    /// Prints a line of words. A terminal that is narrower gets it in several, which end between words.
+    /// Prints a line of words. In a narrower terminal it takes several lines, which end between words.
     pub fn sentence(&mut self, text: impl AsRef<str>) -> Result<()> {
         match columns(self.is_terminal()) {
             Some(width) => self.text(wrapped(&printable::line(text.as_ref()), width) + "\n"),
@@ -94,14 +94,14 @@ impl Out {
     }
 }
 
-/// Columns of the terminal, for output that goes to one.
+/// Columns of the terminal, if the output goes to one.
 fn columns(is_terminal: bool) -> Option<usize> {
     let (columns, _) = is_terminal.then(crossterm::terminal::size)?.ok()?;
     Some(usize::from(columns)).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// A line in pieces that end between words and are at most `width` columns wide. Those after the first are indented. A
-/// word that is wider stays whole, and the terminal breaks it.
+/// Splits a line between words into pieces of at most `width` columns. All pieces except the first are indented. A
+/// wider word stays whole, and the terminal wraps it.
 fn wrapped(line: &str, width: usize) -> String {
     const INDENT: &str = "  ";
     let indent = line.len() - line.trim_start().len();
@@ -121,7 +121,7 @@ fn wrapped(line: &str, width: usize) -> String {
     out
 }
 
-/// A list inside one JSON object, printed item by item instead of gathered: `{"a":1,"NAME":[item,item]}`.
+/// A list inside one JSON object, printed item by item without collecting it: `{"a":1,"NAME":[item,item]}`.
 pub struct JsonList {
     any: bool,
 }
@@ -281,8 +281,8 @@ pub fn message(text: &str) -> String {
     out
 }
 
-/// Prints a note, a warning or an error on standard error; if that fails there is nobody to tell. A terminal gets lines
-/// that end between words.
+/// Prints a note, a warning or an error on standard error; a failure of that cannot be reported. In a terminal, lines
+/// end between words.
 pub fn tell(text: &str) {
     let mut text = message(text);
     if let Some(width) = columns(io::stderr().is_terminal()) {

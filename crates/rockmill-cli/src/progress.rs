@@ -22,9 +22,9 @@ fn shown_name(what: &str) -> String {
     printable::line(what).into_owned()
 }
 
-/// Columns from which on a bar of 30 has room next to its figures.
+/// Number of columns from which a bar of 30 has room next to its figures.
 const WIDE: u16 = 110;
-/// Columns from which on words have room next to a bar and a count.
+/// Number of columns from which words have room next to a bar and a count.
 const WIDE_WITH_WORDS: u16 = 150;
 
 /// Columns of the terminal.
@@ -32,11 +32,11 @@ fn columns() -> u16 {
     crossterm::terminal::size().map_or(80, |(columns, _)| columns)
 }
 
-/// The style of a template, in which BAR is the bar.
+/// The style of a template, where BAR is the bar.
 fn style(template: &str) -> ProgressStyle {
-    // In a narrow terminal the bar takes what the figures leave, so that the line is not wrapped.
+    // In a narrow terminal, the bar takes the columns that the figures leave, so that the line is not wrapped.
     let bar = if columns() >= WIDE { "{bar:30.cyan/black.bright}" } else { "{wide_bar:.cyan/black.bright}" };
-    // The templates are constants of this file; a wrong one gives a plain bar.
+    // The templates are constants of this file; an invalid one results in a plain bar.
     let style = ProgressStyle::with_template(&template.replace("BAR", bar));
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }

@@ -12,14 +12,14 @@ use crate::args::Cli;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// Options under these headings are many, the same in most commands, and seldom needed: `--help` shows them, `-h` does
-/// not.
+/// There are many options under these headings, they are the same in most commands, and they are seldom needed:
+/// `--help` shows them, `-h` does not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Stored options"];
 
 /// Options of [`InputArgs`](crate::args::InputArgs) that most calls need.
 const INPUT: [&str; 7] = ["format", "header", "key_column", "value_column", "key", "value", "skip_bad"];
 
-/// Commands with so many options that `-h` has only those that most calls need.
+/// Commands with many options: `-h` shows only those that most calls need.
 const SHORT: [(&str, &[&str]); 4] = [
     ("load", &["wal", "sync"]),
     ("write-sst", &["sort", "force"]),
@@ -43,7 +43,7 @@ const SHORT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Commands that work on a whole database, or on none: `--column-family` does not apply to them.
+/// Commands for a whole database, or for none: `--column-family` does not apply to them.
 const WITHOUT_FAMILY: [&str; 16] = [
     "top",
     "downgrade",
@@ -105,11 +105,11 @@ pub fn takes_no_family(command: &str) -> bool {
     WITHOUT_FAMILY.contains(&command)
 }
 
-/// Leaves `--column-family` out of the help of commands that it does not apply to. They still accept it, as RocksDB's
-/// tools do.
+/// Hides `--column-family` in the help of commands to which it does not apply. They still accept it, as RocksDB's tools
+/// do.
 fn hide_family(command: Command) -> Command {
     let Some(family) = command.get_arguments().find(|a| a.get_id() == "column_family").cloned() else { return command };
-    // An option of all commands is not added to a command that has one of that name.
+    // An option of all commands is not added to a command that has an option of the same name.
     command.mut_subcommands(|c| if takes_no_family(c.get_name()) { c.arg(family.clone().hide(true)) } else { c })
 }
 

@@ -321,7 +321,7 @@ fn set_shape(options: &mut Options, shape: ShapeArgs) -> Result<()> {
 }
 
 impl EngineArg {
-    /// The engine of this name.
+    /// The engine with this name.
     pub fn engine(self) -> MergeEngine {
         match self {
             Self::Auto => MergeEngine::Auto,
@@ -332,7 +332,7 @@ impl EngineArg {
     }
 }
 
-/// Sets what the command line gives of the database's options. A new database has the threads that the help shows.
+/// Sets the database's options from the command line. A new database has the number of threads that the help shows.
 fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
         options.increase_parallelism(threads);
@@ -606,7 +606,7 @@ impl OpenToWrite<'_> {
     }
 }
 
-/// Says what to do about a locked database.
+/// Explains what to do about a locked database.
 pub fn explain_lock(e: rockmill::Error) -> CliError {
     let locked = e.message().contains("cannot lock") && e.message().contains("open elsewhere");
     let mut e = CliError::from(e);

@@ -99,7 +99,7 @@ fn a_worker_in_another_process_compacts_a_database() {
     s.ok(&["verify", "there"]);
 }
 
-/// With the same ids and times the tables of each engine, there and here, are the same byte for byte.
+/// With the same ids and times, each engine writes the same tables byte for byte, locally and on the worker.
 #[test]
 fn each_engine_of_a_worker_writes_the_same_bytes() {
     let s = Sandbox::new();
@@ -138,7 +138,7 @@ fn each_engine_of_a_worker_writes_the_same_bytes() {
     }
 }
 
-/// The worker is killed at some moment of the compaction: before it, in the middle, or when all is done.
+/// The worker is killed at different moments of the compaction: before it, in the middle, or at its end.
 #[test]
 fn a_worker_that_is_killed_costs_nothing_but_time() {
     let s = Sandbox::new();

@@ -23,7 +23,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, HostError>) -> Status {
     result.unwrap_err().status().expect("a status")
 }
 
-/// Notes which blocks are written, in the order in which they are.
+/// Records which blocks are written, in their order.
 #[derive(Debug, Default)]
 struct Noted(std::sync::Mutex<Vec<(u64, usize)>>);
 
@@ -70,7 +70,7 @@ fn outstanding_writes_are_done_in_their_order() {
         let mut config = admin.controller().queue_config();
         config.in_capsule_max = 0;
         let mut io = Io::connect(bench.wire(config), admin.controller(), 1).unwrap();
-        // More data together than the target has room for.
+        // More data in total than the target has room for.
         let blocks = [256, 1, 2, 256, 256, 1, 256, 256, 255, 1, 1];
         let (mut begun, mut wanted, mut first) = (Vec::new(), Vec::new(), 0);
         for count in blocks {
@@ -89,7 +89,7 @@ fn outstanding_writes_are_done_in_their_order() {
         assert!(*noted.0.lock().unwrap() == wanted, "{cut}");
         assert_eq!(io.ended("Read", read).unwrap().unwrap(), [9; 4096]);
         assert!(io.ended("Read", read).is_none(), "once");
-        // No whole blocks, none at all, too many.
+        // Not whole blocks, none at all, too many.
         for bytes in [100, 0, (1 << 20) + 4096] {
             assert!(matches!(io.begin_read(&info, 0, bytes), Err(HostError::Buffer { .. })), "{bytes}");
             assert!(matches!(io.begin_write(&info, 0, vec![0; bytes]), Err(HostError::Buffer { .. })), "{bytes}");
@@ -100,7 +100,7 @@ fn outstanding_writes_are_done_in_their_order() {
     }
 }
 
-/// Everything a host does, with results that are checked.
+/// Every operation of a host, with checks of the results.
 fn whole_session(bench: &Bench) {
     let mut admin = bench.admin();
     let controller = admin.controller().identity.clone();
@@ -191,7 +191,7 @@ fn a_session_with_the_smallest_limits() {
     whole_session(&bench);
 }
 
-/// Linux's target never asks for data that would have fitted its capsule, whatever a host would rather have.
+/// Linux's target never requests data that would have fitted its capsule, whatever the host prefers.
 #[test]
 fn what_fits_the_controller_s_capsule_goes_there() {
     let mut config = TargetConfig::new(NQN);
@@ -212,7 +212,7 @@ fn what_fits_the_controller_s_capsule_goes_there() {
     }
 }
 
-/// A short exchange, cut once, at every byte of either direction.
+/// A short exchange that is cut once, at every byte of either direction.
 #[test]
 fn a_stream_cut_at_every_byte() {
     let bench = Bench::new();

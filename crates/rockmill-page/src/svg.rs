@@ -109,7 +109,7 @@ impl Axis {
                 let step = nice_step(self.to - self.from, 5.0);
                 let first = (self.from / step).ceil() as i64;
                 let last = (self.to / step + 1e-9).floor() as i64;
-                // As many digits as the step needs: at 0.05, two marks must not both be 0.1.
+                // As many digits as the step needs: with steps of 0.05, two marks must not both be labelled 0.1.
                 let digits = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;
                 let text = |v: f64| if step < 1.0 && v != 0.0 { format!("{v:.digits$}") } else { plain(v) };
                 (first..=last).map(|i| (i as f64 * step, text(i as f64 * step))).collect()
@@ -316,7 +316,7 @@ impl Chart {
         let _ = writeln!(out, "<text {label} class=\"l\">{}</text>", escape(self.y.label));
         for (row, entries) in self.legend.chunks(in_row).enumerate() {
             let (mut x, y) = (0.0, 31 + 17 * row);
-            // Names that are too long even so are shortened, all of them alike.
+            // Names that are still too long are shortened, all of them equally.
             let fits = entries.iter().map(|entry| wide(entry).1).sum::<f64>() <= WIDTH;
             for entry in entries {
                 let (room, all) = wide(entry);
@@ -335,7 +335,7 @@ impl Chart {
     }
 }
 
-/// A name that has this much room, shortened where it needs more: what is drawn outside of a chart is not seen.
+/// A name for this much room, shortened if it needs more: anything outside the chart is not visible.
 fn cut(name: &str, room: f64) -> String {
     const LETTER: f64 = 6.5;
     let most = (room / LETTER).max(2.0) as usize;
@@ -345,7 +345,7 @@ fn cut(name: &str, room: f64) -> String {
     }
 }
 
-/// One bar of [`bars`].
+/// A bar of [`bars`].
 #[derive(Debug, Clone)]
 pub struct Bar {
     /// What the bar shows.

@@ -28,7 +28,7 @@ pub(crate) const TITLE: usize = 31;
 /// Columns of each strategy, after a space.
 pub(crate) const CELL: usize = 15;
 
-/// For people, with a column for each strategy.
+/// As readable text, with a column for each strategy.
 pub fn to_text(reports: &[&Report]) -> String {
     let mut out = String::new();
     let Some(threads) = reports.iter().map(|r| r.settings.threads).max() else { return out };

@@ -123,7 +123,7 @@ fn heading(split: Split) -> String {
     words.to_owned()
 }
 
-/// What the two rules are, for people.
+/// A readable description of the two rules.
 fn rule(split: Split, sides: &str) -> String {
     if split == Split::Never { "no job is split".to_owned() } else { format!("jobs of {sides} over idle threads") }
 }
@@ -190,7 +190,7 @@ impl AllStrategies {
         self.to_text_within(usize::MAX)
     }
 
-    /// The same with so many strategies in a row as `columns` have room for, but at least one.
+    /// The same with as many strategies side by side as fit into `columns`, but at least one.
     pub fn to_text_within(&self, columns: usize) -> String {
         let mut out = String::new();
         if let Some(first) = self.runs.first().and_then(|(_, reports)| reports.first()) {

@@ -140,7 +140,7 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
     }
     match kind {
         Kind::Rockmill => {}
-        // It has no index tables: what is on its faster device are the WALs, L0 and L1.
+        // It has no index tables: its faster device has the WALs, L0 and L1.
         Kind::RocksDb(_) => {
             flags.fast_capacity.0 = 0;
             flags.compaction_workers.clear();

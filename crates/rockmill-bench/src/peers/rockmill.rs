@@ -95,7 +95,7 @@ fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has compactions done by the workers that the flags name.
+/// Delegates compactions to the workers that the flags name.
 fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
     if flags.compaction_workers.is_empty() {
         return Ok(());

@@ -224,7 +224,7 @@ fn without_directory() -> clap::Command {
     crate::shell::command().mut_subcommands(|command| command.mut_args(hidden))
 }
 
-/// True for a view that takes the whole screen.
+/// True for a full-screen view.
 fn is_live(command: &args::Command) -> bool {
     match command {
         args::Command::Top(top) => !top.once,

@@ -26,7 +26,7 @@ use crate::status::Status;
 
 /// Largest transfer of one command, unless the controller has a smaller limit.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// How often the status is asked for while a controller becomes ready or shuts down, for each 500 ms that it may take.
+/// How often the status is queried while a controller becomes ready or shuts down, for each 500 ms of its time limit.
 const LOOKS_PER_UNIT: u32 = 500;
 
 /// What moves the bytes of a queue.
@@ -66,7 +66,7 @@ pub enum HostError {
     Answer(&'static str),
     /// Authentication failed.
     Authentication(AuthError),
-    /// The caller's buffer is no whole number of blocks, or too long for one command.
+    /// The caller's buffer is not a whole number of blocks, or is too long for one command.
     Buffer {
         /// Its length.
         bytes: usize,
@@ -122,7 +122,7 @@ pub struct HostConfig {
     /// How the host authenticates; `None` for controllers that do not ask for it. If set, the host refuses a controller
     /// without authentication.
     pub auth: Option<HostAuth>,
-    /// Its queues. `in_capsule_max` is that of the admin queue; that of I/O queues is what the controller takes.
+    /// Its queues. `in_capsule_max` is for the admin queue; I/O queues use the controller's maximum.
     pub queue: QueueConfig,
 }
 
@@ -142,8 +142,8 @@ impl Controller {
     pub fn queue_config(&self) -> QueueConfig {
         let capsule = self.identity.command_capsule.saturating_mul(16).saturating_sub(SQE_BYTES as u32);
         let mut config = self.config.queue;
-        // All that the controller takes: Linux's target sends no R2T for a write that would have fitted, and such a
-        // write waits until its time is up (`nvmet_tcp_queue_response`).
+        // The controller's maximum: Linux's target sends no R2T for a write that would have fitted, and such a write
+        // waits until its time limit (`nvmet_tcp_queue_response`).
         config.in_capsule_max = capsule.min(TRANSFER_MAX);
         config.entries = config.entries.min(self.capabilities.queue_entries_max.saturating_add(1));
         if self.identity.commands_max > 0 {
@@ -646,11 +646,12 @@ impl<L: Link> Io<L> {
         })
     }
 
-    /// Begins to read blocks, in one command: at most [`Self::room`] of them at once. The result is its id, for
+    /// Starts to read blocks with one command: at most [`Self::room`] commands at once. Returns its id, for
     /// [`Self::ended`].
     ///
     /// # Errors
-    /// A length that is no whole number of blocks or too long for one command, or what ended the connection.
+    /// A length that is not a whole number of blocks or is too long for one command, or the reason why the connection
+    /// ended.
     pub fn begin_read(&mut self, namespace: &NamespaceInfo, first: u64, bytes: usize) -> Result<u16, HostError> {
         let count = self.one_command(namespace, bytes)?;
         let command = command::read(namespace.id, first, count);
@@ -666,20 +667,20 @@ impl<L: Link> Io<L> {
         submit(&mut self.link, Command::writing(command::write(namespace.id, first, count, false), data))
     }
 
-    /// Commands that can be begun now.
+    /// Number of commands that can be started now.
     pub fn room(&mut self) -> usize {
         self.link.queue().room()
     }
 
-    /// Sends what was begun, and waits until something was received.
+    /// Sends the started commands, and waits until something is received.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// The reason why the connection ended.
     pub fn advance(&mut self) -> Result<(), HostError> {
         exchange(&mut self.link)
     }
 
-    /// What a command that was begun gave, if it has ended: the data of a read. Once.
+    /// The result of a started command, if it has ended: the data of a read. Returned only once.
     pub fn ended(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
         let done = self.link.queue().take(id)?;
         Some(success(what, done).map(|done| done.data))

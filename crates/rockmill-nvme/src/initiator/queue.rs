@@ -22,7 +22,7 @@ pub struct QueueConfig {
     pub alignment: u8,
     /// The Connect command asks for no flow control. The controller may then omit responses to reads.
     pub no_flow_control: bool,
-    /// Writes up to this length go in the capsule. A controller may expect that of all that fit; see
+    /// Writes up to this length are sent in the capsule. A controller may expect this for all that fit; see
     /// `Controller::queue_config`.
     pub in_capsule_max: u32,
     /// Most data of one PDU from the controller.
@@ -246,13 +246,13 @@ impl Queue {
         self.slots.iter().filter(|s| matches!(s, Slot::Pending(_))).count()
     }
 
-    /// Commands that it would take now.
+    /// Number of commands that it would accept now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s, Slot::Free)).count()
     }
 
-    /// Takes a command. The result is its id, with which its completion is taken.
+    /// Submits a command. Returns its id, with which the caller takes the completion.
     ///
     /// # Errors
     /// The reason why the command was not accepted.
