@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
 use rockmill_sim::page::About;
 use rockmill_sim::{
-    AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workload,
+    AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workers, Workload,
 };
 
 use crate::args::{TableFormatArg, parse_size};
@@ -183,6 +183,18 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,20", requires = "fast_capacity",
           requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub compare_cores: Vec<u16>,
+    /// Cores of workers on other machines that do compactions (rockmill worker), all together; 0 for no workers
+    #[arg(long, value_name = "X", default_value_t = 0.0, conflicts_with = "calibrate")]
+    pub workers: f64,
+    /// Bytes per second of the network to workers, each way: 10 Gb/s is 1250M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1250M")]
+    pub network: u64,
+    /// CPU that a worker's job takes here, as a part of what it takes there: docs/offload.md has what was measured
+    #[arg(long, value_name = "X", default_value_t = 0.53)]
+    pub worker_host_part: f64,
+    /// Jobs with less input are done here
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
+    pub worker_input_min: u64,
     /// Microseconds of a sync, in addition to the time of its bytes
     #[arg(long, value_name = "X", default_value_t = 500.0)]
     pub device_sync: f64,
@@ -322,6 +334,12 @@ impl SimulateArgs {
             device_total: given(self.device_total, total),
             device_latency: self.device_latency.unwrap_or(latency) * 1e-6,
             fast,
+            workers: (self.workers != 0.0).then(|| Workers {
+                cores: self.workers,
+                network: self.network as f64,
+                host_part: self.worker_host_part,
+                input_bytes_min: self.worker_input_min as f64,
+            }),
             device_sync: self.device_sync * 1e-6,
             overlap: !self.no_overlap,
             write_ns: self.write_ns,

@@ -214,6 +214,7 @@ impl Engine<'_> {
             write: self.s.device_write,
             total: self.s.device_total,
             fast: self.s.fast.as_ref().map_or([0.0; 3], |f| [f.read, f.write, f.read + f.write]),
+            workers: self.s.workers.as_ref().map_or([0.0; 3], |w| [w.cores, w.network, w.network]),
         };
         let memtable = self.memtable_writes();
         self.cursors.set_level_factor(self.full.level_factor());
@@ -609,6 +610,14 @@ impl Engine<'_> {
             fast_read,
             ..self.written_to(c.output_path, written)
         };
+        // As in the store: what goes into L0, and merges of what waits, stay here.
+        let goes = c.output_level > 0 && matches!(end, End::Job(_));
+        let cost = match &self.s.workers {
+            Some(w) if goes && read >= w.input_bytes_min => {
+                Cost { cpu: cost.cpu * w.host_part, worker_cpu: cost.cpu, sent: read, received: written, ..cost }
+            }
+            _ => cost,
+        };
         let parts = match c.output_level {
             0 => 1,
             _ => (read / c.output_file_size_target.max(1) as f64) as usize,
@@ -651,11 +660,15 @@ impl Engine<'_> {
 
     fn add_job(&mut self, compaction: Option<Compaction>, outputs: Vec<Output>, cost: Cost, parts: usize, end: End) {
         let jitter = 1.0 + JITTER * (self.rng.f64() * 2.0 - 1.0);
-        let cost = Cost { cpu: cost.cpu * jitter, ..cost };
+        let cost = Cost { cpu: cost.cpu * jitter, worker_cpu: cost.worker_cpu * jitter, ..cost };
         let s = self.s;
         let (fast_read, fast_write) = s.fast.as_ref().map_or((1.0, 1.0), |f| (f.read, f.write));
+        let network = s.workers.as_ref().map_or(1.0, |w| w.network);
         let times = [
             cost.cpu,
+            cost.worker_cpu,
+            cost.sent / network,
+            cost.received / network,
             cost.read / s.device_read,
             cost.write / s.device_write,
             cost.fast_read / fast_read,

@@ -46,4 +46,4 @@ pub use fast::{Fast, FastComparison, Front};
 pub use limits::{Limit, Limits};
 pub use report::Report;
 pub use rockmill::internals::simulation::Triggers;
-pub use settings::{KeyOrder, Manner, Settings, SettingsError, Split, Workload};
+pub use settings::{KeyOrder, Manner, Settings, SettingsError, Split, Workers, Workload};

@@ -16,7 +16,9 @@ pub enum Limit {
     Device,
     /// The fast device in front is fully used, or full of logs.
     FastDevice,
-    /// Flushes: only one runs at a time.
+    /// Workers on other machines have no core left, or the network to them carries all that it can.
+    Workers,
+    /// A flush takes its time, and there is only one at once.
     Flushes,
     /// All compaction threads have jobs.
     Threads,
@@ -26,8 +28,16 @@ pub enum Limit {
 
 impl Limit {
     /// All.
-    pub const ALL: [Self; 7] =
-        [Self::Writers, Self::Cores, Self::Device, Self::FastDevice, Self::Flushes, Self::Threads, Self::Jobs];
+    pub const ALL: [Self; 8] = [
+        Self::Writers,
+        Self::Cores,
+        Self::Device,
+        Self::FastDevice,
+        Self::Workers,
+        Self::Flushes,
+        Self::Threads,
+        Self::Jobs,
+    ];
 
     /// For programs.
     pub fn name(self) -> &'static str {
@@ -36,6 +46,7 @@ impl Limit {
             Self::Cores => "cores",
             Self::Device => "device",
             Self::FastDevice => "fast_device",
+            Self::Workers => "workers",
             Self::Flushes => "flushes",
             Self::Threads => "threads",
             Self::Jobs => "jobs",
@@ -49,6 +60,7 @@ impl Limit {
             Self::Cores => "the cores",
             Self::Device => "the device",
             Self::FastDevice => "the fast device",
+            Self::Workers => "workers or the network to them",
             Self::Flushes => "flushes, one at a time",
             Self::Threads => "compaction threads, all busy",
             Self::Jobs => "jobs that must wait for others",
@@ -59,14 +71,10 @@ impl Limit {
     pub fn of(capacity: &Capacity, wishes: &[(f64, Cost)], rates: &[f64], waits: &Waits) -> Self {
         let mut used = Cost::default();
         for ((_, cost), rate) in wishes.iter().zip(rates) {
-            used.cpu += cost.cpu * rate;
-            used.read += cost.read * rate;
-            used.write += cost.write * rate;
-            used.fast_read += cost.fast_read * rate;
-            used.fast_write += cost.fast_write * rate;
+            used.add(cost, *rate);
         }
         let full = |used: f64, of: f64| of > 0.0 && used >= of * USED_UP;
-        let [fast_read, fast_write, fast_total] = capacity.fast;
+        let ([fast_read, fast_write, fast_total], [workers, sent, received]) = (capacity.fast, capacity.workers);
         if full(used.cpu, capacity.cores) {
             Self::Cores
         } else if full(used.read, capacity.read)
@@ -80,6 +88,8 @@ impl Limit {
             || waits.for_space
         {
             Self::FastDevice
+        } else if full(used.worker_cpu, workers) || full(used.sent, sent) || full(used.received, received) {
+            Self::Workers
         } else if waits.for_flush {
             Self::Flushes
         } else if waits.busy_threads >= waits.threads {
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     const MACHINE: Capacity =
-        Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0, fast: [10.0, 10.0, 20.0] };
+        Capacity { cores: 2.0, read: 100.0, write: 100.0, total: 150.0, fast: [10.0, 10.0, 20.0], workers: [0.0; 3] };
 
     #[test]
     fn what_is_used_up_comes_before_what_is_waited_for() {

@@ -121,9 +121,12 @@ fn modelled(s: &Settings, about: &About) -> String {
         let (read, write, capacity) = (size(fast.read), size(fast.write), size(fast.capacity as f64));
         format!("; {capacity} of a fast device in front of it, which reads {read}/s and writes {write}/s")
     });
+    let workers = s.workers.as_ref().map_or_else(String::new, |w| {
+        format!("; workers with {} cores behind a network of {}/s each way", w.cores, size(w.network))
+    });
     format!(
         "{}; modelled, in virtual time: {} cores; a device that reads {}/s and writes {}/s, {}/s together, {:.0} us for \
-         each read, {:.0} us for each sync{fast}",
+         each read, {:.0} us for each sync{fast}{workers}",
         about.date,
         s.cores,
         size(s.device_read),

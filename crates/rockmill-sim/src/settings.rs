@@ -67,9 +67,22 @@ impl Manner {
     }
 }
 
-/// All settings of a run. Sizes are in bytes and times in seconds unless the name says otherwise. The defaults are for
-/// four threads and writers that need 2 us per entry; the command's defaults are for 16 threads and 0.5 us, with which
-/// the tree is the limit.
+/// Machines that do compactions (docs/offload.md).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workers {
+    /// Their cores, all together.
+    pub cores: f64,
+    /// Bytes per second of the network, each way.
+    pub network: f64,
+    /// CPU that such a job takes here, as a part of what it takes where it is done: blocks are sent, tables received,
+    /// written and checked.
+    pub host_part: f64,
+    /// Jobs with fewer bytes of input are done here.
+    pub input_bytes_min: f64,
+}
+
+/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are of four
+/// threads and writers of 2 us an entry; the command's are of 16 and 0.5 us, where the tree is the limit.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Name of the strategy; see [`Settings::STRATEGIES`].
@@ -140,7 +153,9 @@ pub struct Settings {
     pub settle: bool,
     /// A fast device in front of this one.
     pub fast: Option<crate::fast::Fast>,
-    /// Seed of the random variation of jobs' durations.
+    /// Other machines do compactions.
+    pub workers: Option<Workers>,
+    /// Of jitter in how long jobs take.
     pub seed: u64,
     /// The column family's options.
     pub options: CfOptions,
@@ -200,6 +215,7 @@ impl Default for Settings {
             sample_every: 0.0,
             settle: false,
             fast: None,
+            workers: None,
             seed: 1,
             options: Options::default().cf,
         }
@@ -279,6 +295,11 @@ impl Settings {
         }
         if let Some(fast) = &self.fast {
             fast.check(self)?;
+        }
+        if let Some(w) = &self.workers
+            && !(w.cores > 0.0 && w.cores.is_finite() && w.network > 0.0 && (0.0..=100.0).contains(&w.host_part))
+        {
+            return bad("workers need cores and a network above 0, and a part of the host of 0 to 100".to_owned());
         }
         if self.key_bytes == 0 {
             return bad("keys must have at least one byte".to_owned());

@@ -1,6 +1,6 @@
 //! Properties of simulations: the same report each time, consistent sums, and known properties of the strategies.
 
-use rockmill_sim::{Comparison, KeyOrder, Limit, Report, Settings, Split, Workload, run};
+use rockmill_sim::{Comparison, KeyOrder, Limit, Report, Settings, Split, Workers, Workload, run};
 
 fn small(strategy: &str) -> Settings {
     let mut s = Settings { strategy: strategy.to_owned(), data_bytes: 2 << 30, ..Settings::default() };
@@ -47,7 +47,31 @@ fn what_is_written_is_there() {
     assert!(r.write_amplification() < 1.2 && r.moves > 0, "sorted input moves: {}", r.write_amplification());
 }
 
-/// A run's figures do not change if it continues after the last write; deferred work is done then.
+/// Where cores are short, workers' cores help as far as the host's part of a job and the network let them.
+#[test]
+fn workers_take_what_the_cores_cannot() {
+    let with = |workers: Option<Workers>| {
+        let s = Settings { threads: 8, cores: 2.0, merge_ns_per_entry: 4000.0, workers, ..small("leveled") };
+        let r = of(&s);
+        assert!(!r.wedged);
+        r
+    };
+    let workers = |cores, network, host_part| Some(Workers { cores, network, host_part, input_bytes_min: 1e6 });
+    let local = with(None).seconds;
+    let half = with(workers(8.0, 1.25e9, 0.5)).seconds;
+    let tenth = with(workers(8.0, 1.25e9, 0.1)).seconds;
+    assert!(half < 0.9 * local && tenth < 0.9 * half, "{local}, {half} and {tenth} s");
+    // A worker with half a core, or a network of 20 MB/s, is no help: writers wait for them.
+    for slow in [workers(0.5, 1.25e9, 0.1), workers(8.0, 20e6, 0.1)] {
+        let r = with(slow);
+        assert!(r.seconds > 0.9 * local, "{} and {local} s", r.seconds);
+        assert!(r.limits.part(Limit::Workers) > 0.3, "{}", r.to_text());
+    }
+    let bad = Settings { workers: workers(8.0, 0.0, 0.5), ..small("leveled") };
+    assert!(run(&bad).expect_err("no network").to_string().contains("workers need"));
+}
+
+/// What is said of a run does not change where it goes on after the last write, and what was put off is paid then.
 #[test]
 fn what_is_put_off_is_paid_until_rest() {
     for strategy in ["leveled", "df-leveled", "tiered", "df-tiered", "classic-leveled", "classic-tiered"] {
