@@ -16,9 +16,9 @@ pub enum Limit {
     Device,
     /// The fast device in front is fully used, or full of logs.
     FastDevice,
-    /// Workers on other machines have no core left, or the network to them carries all that it can.
+    /// Workers on other machines have no free core, or the network to them is fully used.
     Workers,
-    /// A flush takes its time, and there is only one at once.
+    /// Flushes: only one runs at a time.
     Flushes,
     /// All compaction threads have jobs.
     Threads,

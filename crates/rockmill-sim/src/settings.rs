@@ -70,19 +70,20 @@ impl Manner {
 /// Machines that do compactions (docs/offload.md).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workers {
-    /// Their cores, all together.
+    /// Their cores in total.
     pub cores: f64,
     /// Bytes per second of the network, each way.
     pub network: f64,
-    /// CPU that such a job takes here, as a part of what it takes where it is done: blocks are sent, tables received,
+    /// CPU that such a job takes on the host, as a fraction of its CPU on the worker: blocks are sent, tables received,
     /// written and checked.
     pub host_part: f64,
-    /// Jobs with fewer bytes of input are done here.
+    /// Jobs with fewer bytes of input run on the host.
     pub input_bytes_min: f64,
 }
 
-/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are of four
-/// threads and writers of 2 us an entry; the command's are of 16 and 0.5 us, where the tree is the limit.
+/// All inputs of a run. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are for four
+/// threads and writers with 2 us per entry. The command's defaults are 16 threads and 0.5 us, so that the tree is the
+/// limit.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Name of the strategy; see [`Settings::STRATEGIES`].
@@ -155,7 +156,7 @@ pub struct Settings {
     pub fast: Option<crate::fast::Fast>,
     /// Other machines do compactions.
     pub workers: Option<Workers>,
-    /// Of jitter in how long jobs take.
+    /// Seed of the jitter in the duration of jobs.
     pub seed: u64,
     /// The column family's options.
     pub options: CfOptions,

@@ -47,7 +47,7 @@ fn what_is_written_is_there() {
     assert!(r.write_amplification() < 1.2 && r.moves > 0, "sorted input moves: {}", r.write_amplification());
 }
 
-/// Where cores are short, workers' cores help as far as the host's part of a job and the network let them.
+/// If cores are scarce, workers' cores help as far as the host's part of a job and the network allow.
 #[test]
 fn workers_take_what_the_cores_cannot() {
     let with = |workers: Option<Workers>| {
@@ -61,7 +61,7 @@ fn workers_take_what_the_cores_cannot() {
     let half = with(workers(8.0, 1.25e9, 0.5)).seconds;
     let tenth = with(workers(8.0, 1.25e9, 0.1)).seconds;
     assert!(half < 0.9 * local && tenth < 0.9 * half, "{local}, {half} and {tenth} s");
-    // A worker with half a core, or a network of 20 MB/s, is no help: writers wait for them.
+    // A worker with half a core, or a network of 20 MB/s, does not help: writers wait for it.
     for slow in [workers(0.5, 1.25e9, 0.1), workers(8.0, 20e6, 0.1)] {
         let r = with(slow);
         assert!(r.seconds > 0.9 * local, "{} and {local} s", r.seconds);
@@ -71,7 +71,7 @@ fn workers_take_what_the_cores_cannot() {
     assert!(run(&bad).expect_err("no network").to_string().contains("workers need"));
 }
 
-/// What is said of a run does not change where it goes on after the last write, and what was put off is paid then.
+/// A run's figures do not change if it continues after the last write; deferred work is done then.
 #[test]
 fn what_is_put_off_is_paid_until_rest() {
     for strategy in ["leveled", "df-leveled", "tiered", "df-tiered", "classic-leveled", "classic-tiered"] {
